@@ -1,0 +1,12 @@
+# keepstep._engine: the worker engine inside a rank, bound with nanobind. It links no gRPC and no protobuf.
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_ROOT
+                OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+find_package(nanobind CONFIG REQUIRED)
+file(GLOB bindings CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/worker/python_*.cc)
+nanobind_add_module(_engine NB_STATIC LTO ${bindings})
+target_link_libraries(_engine PRIVATE keepstep_worker)
+# Nothing of ours or of the libraries below is visible to torch's own copies of them.
+target_link_options(_engine PRIVATE -Wl,--exclude-libs,ALL)
+set_target_properties(_engine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/keepstep)
+install(TARGETS _engine LIBRARY DESTINATION keepstep)

@@ -1,0 +1,56 @@
+// What `keepstep run` was asked to run, checked. Made by cli/run_options.h, used by the agent.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keepstep::agent {
+
+// Where a stream of a worker goes; bit 1 standard output, bit 2 standard error (torchrun's numbers).
+using Streams = int;
+
+// torchrun's --redirects/--tee: one value for all local ranks, or some ranks by number.
+struct StreamsByRank {
+  Streams all = 0;
+  std::map<uint32_t, Streams> by_rank;
+  Streams of(uint32_t rank) const {
+    const auto it = by_rank.find(rank);
+    return it == by_rank.end() ? all : it->second;
+  }
+};
+
+struct JobSpec {
+  uint32_t nproc_per_node = 1;
+  uint32_t spares = 0;
+  std::string run_id = "none";  // torchrun's --rdzv-id
+  std::string role = "default";
+  std::string script;  // a path, or a module's name with `module`, or a program with `no_python`
+  std::vector<std::string> script_args;
+  bool module = false;
+  bool no_python = false;
+  std::string python;  // the interpreter that runs zygote and workers
+
+  std::string log_dir;  // empty: no files
+  StreamsByRank redirects;
+  StreamsByRank tee;
+  std::optional<std::vector<uint32_t>> local_ranks_filter;
+
+  std::string master_addr = "127.0.0.1";
+  uint16_t master_port = 0;  // 0: a free one
+  int max_restarts = 3;
+  double interrupt_timeout_s = 60;
+  double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events
+
+  std::string journal_dir;           // empty: none
+  std::vector<std::string> inject;   // as given, e.g. "kill:rank=2,step=20,phase=backward"
+  uint64_t seed = 0;
+  bool check_all_steps = false;      // --check
+  std::string token;                 // empty: a random one (one machine)
+  bool preload = true;               // --no-preload: the zygote imports torch only
+  bool start_by_exec = false;        // --start-method exec: no zygote
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,34 @@
+// Who pulls which bytes from whom (design section 8). Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace keepstep::brain {
+
+// One protected tensor as the plan sees it: `bytes` long, wanted or not.
+struct PlanEntry {
+  uint64_t bytes = 0;
+  bool wanted = true;
+};
+
+// Pull `bytes` bytes of entry `entry` from `offset` on, from source number `source` (an index into the sources).
+struct PlanRange {
+  uint32_t entry = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint32_t source = 0;
+  bool operator==(const PlanRange&) const = default;
+};
+
+// Splits what is wanted into ranges of at most `chunk_bytes`, striped so that each source gives an equal share to
+// within one chunk and no byte is asked for twice. `first_source` rotates the stripes, so that several targets do not
+// start at the same source. Zero-byte entries give no range. With no sources, or nothing wanted: empty.
+// Ranges of one source come in entry order (sequential reads).
+std::vector<PlanRange> plan_hydration(const std::vector<PlanEntry>& entries, uint32_t sources, uint64_t chunk_bytes,
+                                      uint32_t first_source = 0);
+
+// The same ranges that `lost` owed, dealt out over the other sources.
+std::vector<PlanRange> replan_without(const std::vector<PlanRange>& owed, uint32_t lost, uint32_t sources);
+
+}  // namespace keepstep::brain

@@ -1,0 +1,39 @@
+// What an interrupted step comes to. Pure.
+//
+// Follows section 6 of the design. The vote itself is a handful of compare-and-swaps in shared memory
+// (worker/step_vote.h); this is the rule that reads the words afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brain/types.h"
+
+namespace keepstep::brain {
+
+// What one survivor's agent read when it sealed the word, and the state word beside it.
+struct SealedWord {
+  Rank rank = 0;
+  WorkerId worker = kNoWorker;
+  StepWord word;  // as it was: `word.sealed` is not looked at
+  StateWord state;
+};
+
+struct Verdict {
+  Version version = 0;   // every rank of the next generation starts clean at this version
+  bool forward = false;  // true: the step that was voted on counts; survivors that had voted apply it now
+  std::string because;   // "rank 3 had not voted on step 118"
+};
+
+// The verdict over the survivors of generation `identity` (design section 6.4):
+// - what any survivor recorded as decided (its vote is kDecided on step k, or it votes on k+1 already) is the base k;
+// - then forward to k+1 if every survivor's word is kYes on k+1 (the dead may have decided, and their gradients are
+//   in the sum); else redo: a survivor that had not voted proves that nobody decided.
+// `floor` is the version the generation started at, or an earlier verdict that was already announced: a verdict never
+// goes below it. Words of another identity belong to workers that never entered this generation: they stand at
+// `floor` and count as not voted. Dead ranks are simply absent from `survivors`; with none at all the result is
+// `floor`, redo.
+Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors);
+
+}  // namespace keepstep::brain

@@ -1,0 +1,126 @@
+// Collectives between the ranks of one generation, over shared memory, adding in rank order, interruptible.
+//
+// What it is: one Communicator per rank and generation. Calls enqueue an operation and return its number at once; one
+// thread carries out collectives in the order of the calls, a second one makes progress on point-to-point transfers
+// (which must not block each other). All ranks of a group must call the same collectives in the same order, as with
+// every communicator; kind, type or size that differ are found and told, not waited for.
+//
+// Numbers: for each element, sums are taken in rank order, so the result depends neither on how a caller cuts tensors
+// into buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
+//
+// Memory: each rank owns an arena (`arena_bytes`) in its worker's memory, into which only it writes; synchronization
+// words live in a region per generation (`generation_bytes`), zeroed by the agent. Buffers passed in must stay alive
+// and unchanged by others until the operation completed.
+//
+// Interruption (design section 7): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current
+// and all later operations complete at once with kInterrupted: in-place buffers stay as they are, other outputs are
+// filled with zeros. Nothing is raised here.
+//
+// Threads: all public methods may be called from any thread; the order of collectives is the order of the calls.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "brain/types.h"
+
+namespace keepstep::comm {
+
+using brain::Rank;
+
+enum class DType : uint8_t { kF32, kF64, kF16, kBF16, kI8, kU8, kI16, kI32, kI64, kBool };
+size_t size_of(DType type);
+enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
+
+struct CommConfig {
+  uint32_t max_world = 16;                  // ranks of a generation
+  uint32_t groups = 16;                     // groups at one time, the world's included
+  size_t slot_bytes = 1 << 20;              // chunk of the world group (two in, two out)
+  size_t group_slot_bytes = 128 << 10;      // of each other group
+  size_t ring_bytes = 128 << 10;            // one ring per ordered pair of ranks
+};
+size_t arena_bytes(const CommConfig& config);
+size_t generation_bytes(const CommConfig& config);
+// Wakes whoever sleeps in this generation, after `*interrupted` was set. By the agent, or anyone.
+void wake_all(const CommConfig& config, std::byte* generation);
+
+struct Endpoint {
+  Rank self = 0;
+  std::vector<std::byte*> arenas;           // by rank; all must outlive the communicator
+  std::byte* generation = nullptr;          // zero before the first use
+  const std::atomic<uint32_t>* interrupted = nullptr;
+};
+
+using OpId = uint64_t;
+using GroupId = uint32_t;
+inline constexpr GroupId kWorld = 0;
+
+enum class Outcome : uint8_t { kPending, kDone, kInterrupted, kFailed };
+struct Completion {
+  OpId op = 0;
+  Outcome outcome = Outcome::kDone;
+  std::string error;  // for kFailed: which ranks differ in what, or who did not come in time
+};
+
+class Communicator {
+ public:
+  Communicator(CommConfig config, Endpoint endpoint);
+  // Waits for what is queued to complete; interrupt first where a peer may be gone.
+  ~Communicator();
+
+  // A group of the world's ranks, in the order given (which is the order of its ranks and of its sums). Every member
+  // must create its groups in the same order relative to each other; non-members do not call. RESOURCE_EXHAUSTED when
+  // all slots are used, with the way out; ids are matched between members by `key` (same text on all members).
+  StatusOr<GroupId> create_group(const std::vector<Rank>& members, const std::string& key);
+  void release_group(GroupId group);
+
+  // All sizes in elements unless they say bytes. `timeout_ns` < 0: none. Roots and peers are ranks in the group.
+  OpId all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns = -1);
+  OpId reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, Rank root, int64_t timeout_ns = -1);
+  OpId broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns = -1);
+  // outputs[r] gets rank r's input; all of `bytes`.
+  OpId all_gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes,
+                  int64_t timeout_ns = -1);
+  // inputs[r] goes to rank r; output = reduction of what all ranks gave for this one.
+  OpId reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count, DType type,
+                      ReduceOp op, int64_t timeout_ns = -1);
+  OpId gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes, Rank root,
+              int64_t timeout_ns = -1);  // outputs empty except on root
+  OpId scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t bytes, Rank root,
+               int64_t timeout_ns = -1);  // inputs empty except on root
+  // inputs[r] (input_bytes[r]) goes to rank r; outputs[r] (output_bytes[r]) comes from rank r; sizes may be 0.
+  OpId all_to_all(GroupId group, const std::vector<const void*>& inputs, const std::vector<size_t>& input_bytes,
+                  const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes, int64_t timeout_ns = -1);
+  OpId barrier(GroupId group, int64_t timeout_ns = -1);
+  // Matched by (peer, tag) in order. A message longer than the receiver's buffer fails on both sides.
+  OpId send(GroupId group, const void* data, size_t bytes, Rank to, uint32_t tag, int64_t timeout_ns = -1);
+  OpId receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns = -1);
+
+  // Where an operation stands.
+  Completion test(OpId op) const;
+  // Waits for one operation (spins briefly, then sleeps).
+  Completion wait(OpId op);
+  // Forgets a completed operation's record. Each operation must be taken once by `forget`, or by next_completed.
+  void forget(OpId op);
+
+  // Operations marked with `watch` are reported here once they completed, in order of completion. Blocks until there
+  // is one; returns empty after close().
+  void watch(OpId op);
+  std::vector<Completion> next_completed();
+  void close();
+
+  bool interrupted() const;
+  // Collectives entered by this rank so far, and bytes moved (for progress counters and metrics).
+  uint64_t collectives_entered() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace keepstep::comm

@@ -1,0 +1,44 @@
+// The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep report`.
+//
+// Each line is one write(2) to a file opened with O_APPEND: whole or absent, whoever dies. Fields of every line: "t"
+// (seconds since the job started), "mono" (CLOCK_MONOTONIC seconds, comparable between processes of the machine),
+// "wall" (seconds since the epoch), "event", "term", "generation", "node", and "because" where there is a reason.
+// Thread-safe. The line's schema per event: docs/reference/journal.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "brain/types.h"
+
+namespace keepstep::observe {
+
+class Journal {
+ public:
+  // Creates DIR if needed; a journal of an earlier run there is an error that says so (nothing is overwritten).
+  // With an empty `dir` lines are dropped.
+  static StatusOr<std::unique_ptr<Journal>> open(const std::string& dir, uint32_t node);
+
+  void write(const std::string& event, brain::Identity identity, const std::string& because,
+             const std::vector<brain::Field>& fields = {});
+
+  // One committed step into DIR/metrics.jsonl: {"step":..,"t":..,"mono":..,"loss":.., ...}; `json_members` is the text
+  // of further members ("\"loss\": 1.5, \"lr\": 0.1"), may be empty.
+  void metrics(brain::Step step, const std::string& json_members);
+
+  // Seconds since the journal was opened, the "t" of a line written now.
+  double now_s() const;
+
+ private:
+  Journal() = default;
+  Fd journal_;
+  Fd metrics_;
+  uint32_t node_ = 0;
+  int64_t started_ns_ = 0;
+};
+
+}  // namespace keepstep::observe

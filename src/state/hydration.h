@@ -1,0 +1,78 @@
+// Filling a newcomer's protected state straight from the live tensors of its peers, inside one node.
+//
+// A Source answers requests out of its own tensors, through a few channels in its worker's shared memory
+// (`region_bytes`); a target pulls from several sources at once, following brain/hydration_plan.h, in chunks with XXH3
+// checksums. A bad chunk is asked for again elsewhere. No pickle: the manifest is text (JSON) that the caller made.
+//
+// Both sides sit at the boundary between two generations: the source's main thread waits, so its tensors do not change.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "brain/types.h"
+#include "state/device_copy.h"
+
+namespace keepstep::state {
+
+// Bytes of the channels' region in a worker's memory; zeroed by the agent.
+size_t region_bytes();
+
+// A piece of memory: one protected tensor, contiguous.
+struct Region {
+  void* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+// Serves `manifest` and `regions` at `version` until stop(). Owns one thread; the tensors stay the caller's and must
+// outlive it. One Source at a time per worker.
+class Source {
+ public:
+  Source(std::byte* region, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
+  ~Source();
+  // Refuses requests of another identity. `manifest` at most 64 MiB.
+  Status publish(brain::Identity identity, brain::Version version, std::string manifest, std::vector<Region> regions);
+  void stop();
+  uint64_t bytes_served() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct Pulled {
+  uint64_t bytes = 0;                      // moved, all sources together
+  uint64_t bytes_skipped = 0;              // equal already (only with `compare`)
+  std::vector<uint64_t> bytes_by_source;   // same order as `sources`
+  uint64_t chunks_repeated = 0;            // because of a bad checksum or a lost source
+  int64_t duration_ns = 0;
+};
+
+// One target's view of its sources.
+class Puller {
+ public:
+  // `sources`: the regions of the sources' workers, in the order of `Activate.sources`. `self`: any number that differs
+  // between concurrent targets. `interrupted`: set by the agent; every call then returns ABORTED soon.
+  Puller(std::vector<std::byte*> sources, uint32_t self, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
+  ~Puller();
+
+  // The manifest of the first source that answers; waits until one has published `identity`. DATA_LOSS if none can be
+  // read.
+  StatusOr<std::string> manifest(brain::Identity identity);
+
+  // Fills `regions` (same order and sizes as the source's: INVALID_ARGUMENT naming the entry number otherwise) with
+  // the sources' bytes. `compare`: pull only entries whose digest differs.
+  StatusOr<Pulled> pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
+                        bool compare);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace keepstep::state
