@@ -8,5 +8,6 @@ nanobind_add_module(_engine NB_STATIC LTO ${bindings})
 target_link_libraries(_engine PRIVATE keepstep_worker)
 # Nothing of ours or of the libraries below is visible to torch's own copies of them.
 target_link_options(_engine PRIVATE -Wl,--exclude-libs,ALL)
-set_target_properties(_engine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/keepstep)
+# Beside the package's sources, where Python finds it from a clone without an install.
+set_target_properties(_engine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/python/keepstep)
 install(TARGETS _engine LIBRARY DESTINATION keepstep)

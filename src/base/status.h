@@ -19,7 +19,7 @@ using absl::StatusOr;
 
 // `what` failed with errno `error`: keeps the code that errno maps to ("open /x: Permission denied").
 inline Status errno_status(std::string_view what, int error = errno) {
-  return absl::ErrnoToStatus(error, what);
+  return absl::ErrnoToStatus(error, absl::string_view(what.data(), what.size()));
 }
 
 }  // namespace keepstep

@@ -28,17 +28,18 @@ void append_part(std::string& to, std::string_view part) {
 }  // namespace
 
 std::string random_nonce() { return random_bytes(kNonceBytes); }
-std::string to_hex(std::string_view bytes) { return absl::BytesToHexString(bytes); }
+std::string to_hex(std::string_view bytes) { return absl::BytesToHexString(std::string(bytes)); }
 
 JobToken JobToken::random() { return JobToken(to_hex(random_bytes(32))); }
 
 StatusOr<JobToken> JobToken::parse(std::string_view text) {
-  const std::string_view trimmed = absl::StripAsciiWhitespace(text);
+  std::string trimmed(text);
+  absl::StripAsciiWhitespace(&trimmed);
   if (trimmed.size() < 16 || trimmed.size() > 4096) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a job token has 16 to 4096 characters, this one has %d; make one with: openssl rand -hex 32", trimmed.size()));
   }
-  return JobToken(std::string(trimmed));
+  return JobToken(std::move(trimmed));
 }
 
 std::string JobToken::prove(std::string_view role, std::string_view own_nonce, std::string_view peer_nonce,

@@ -4,6 +4,10 @@
 // late and reordered events are harmless: each names a worker incarnation or an identity, and what is old or unknown
 // is ignored. Effects may get lost on the way: `Tick` repeats what has not been answered.
 //
+// What the shell must see to: events that answer nothing (Parked, Died, Exited, Faulted, Finished, Recoverable) arrive
+// at least once; a Kill for a worker that it does not know, or that is dead already, is answered with WorkerDied again;
+// a Prepare or Activate older than a Seal is dropped.
+//
 // A generation's life:
 //   gathering  every rank needs a worker that is parked (a spare, or one just spawned) or a survivor
 //   forming    Prepare is out; each member unwinds, maps its peers, and answers Ready with the state it holds
@@ -26,7 +30,7 @@
 
 namespace keepstep::brain {
 
-// ---- events: what the world tells ----------------------------------------------------------------------------------
+// ---- events: what the world tells ---------------------------------------------------------------------------------
 
 struct NodeJoined {
   NodeId node = 0;
@@ -36,7 +40,8 @@ struct WorkerParked {
   WorkerId worker = kNoWorker;
   int64_t pid = 0;
 };
-// The worker entered a `keepstep.recoverable` function: faults of others need not restart it.
+// The worker entered a `keepstep.recoverable` function: faults of others need not restart it. If that is where it
+// parks, this comes before WorkerParked: the shell keeps this order.
 struct WorkerRecoverable {
   WorkerId worker = kNoWorker;
 };
@@ -44,8 +49,8 @@ struct WorkerRecoverable {
 struct WorkerDied {
   WorkerId worker = kNoWorker;
   int64_t pid = 0;
-  int signal = 0;     // the signal that ended it; 0 if it exited, -1 if not known yet
-  int exit_code = 0;  // meaningful if signal == 0
+  int signal = 0;          // the signal that ended it; 0 if it exited, -1 if not known yet (then a second one follows)
+  int exit_code = 0;       // meaningful if signal == 0
   std::string noticed_by;  // "robust mutex", "pidfd", "socket"
   std::string traceback;   // of an uncaught exception, if it said so before
 };
@@ -66,7 +71,9 @@ struct WorkerFaulted {
 struct Sealed {
   NodeId node = 0;
   Identity identity;
-  std::vector<SealedWord> words;  // of that node's living members
+  // Of that node's members; of the dead too, sealed all the same, while their pages are at hand. A dead rank that had
+  // not voted may not have saved its capsule of the step: its word makes the verdict a redo.
+  std::vector<SealedWord> words;
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
@@ -97,7 +104,7 @@ struct Tick {};
 using Event = std::variant<NodeJoined, WorkerParked, WorkerRecoverable, WorkerDied, WorkerExited, WorkerFaulted, Sealed,
                            Ready, Formed, Progress, WorkerFinished, StopRequested, Tick>;
 
-// ---- effects: what the shell must do -------------------------------------------------------------------------------
+// ---- effects: what the shell must do ------------------------------------------------------------------------------
 
 struct Spawn {
   NodeId node = 0;
@@ -119,8 +126,8 @@ struct Member {
   Rank rank = 0;
   WorkerId worker = kNoWorker;
   NodeId node = 0;
-  bool newcomer = false;               // was not a member of the previous generation
-  WorkerId previous = kNoWorker;       // newcomer: the worker that held this rank before (its capsule is taken over)
+  bool newcomer = false;          // did not hold this rank in the last generation that formed
+  WorkerId previous = kNoWorker;  // newcomer: the worker that did; its capsule is taken over
   bool operator==(const Member&) const = default;
 };
 struct Prepare {
@@ -167,9 +174,10 @@ struct MembershipConfig {
   uint32_t world_size = 1;
   uint32_t spares = 0;
   LadderConfig ladder;
-  Time repeat_after = std::chrono::milliseconds(500);   // unanswered Seal, Prepare
-  Time interrupt_timeout = std::chrono::seconds(60);    // a member that does not leave the old step is killed
-  Time start_timeout = std::chrono::seconds(600);       // a spawned worker that does not park is killed
+  Time repeat_after = std::chrono::milliseconds(500);  // unanswered Seal, Prepare
+  Time interrupt_timeout = std::chrono::seconds(60);   // a member that does not leave the old step is killed
+  Time start_timeout = std::chrono::seconds(600);      // a spawned worker that does not park is killed
+  int start_failures = 3;  // workers without a rank that may be lost in a row, with no progress in between
 };
 
 class Membership {
@@ -184,13 +192,123 @@ class Membership {
 
  private:
   enum class Phase { kWaiting, kGathering, kForming, kRunning, kSealing, kEnded };
-  struct Worker;  // see membership.cc
+  enum class Cause { kStart, kReplace, kRestart };                     // why we gather
+  enum class Origin { kStart, kSpare, kZygote, kSurvivor, kRestart };  // how a rank came by its worker
+  enum class Status { kStarting, kParked, kMember, kGone };
+
+  struct Worker {
+    NodeId node = 0;
+    int64_t pid = 0;
+    Status status = Status::kStarting;
+    bool recoverable = false;
+    bool taken = false;  // a rank counts on it, or it is (was) a member
+    Rank rank = 0;       // if taken
+    Time spawned_at{};
+    std::optional<Time> killed_at;  // the last Kill that we sent
+  };
+  // What is known of a rank across generations.
+  struct Slot {
+    NodeId node = 0;
+    WorkerId holder = kNoWorker;         // of the next generation while gathering, else of this one
+    WorkerId formed_holder = kNoWorker;  // in the last generation that formed
+    Origin origin = Origin::kStart;
+    bool left = false;  // its worker exited with 0 before it asked for a rank
+  };
+
+  // One for each event.
+  void on(const NodeJoined& event);
+  void on(const WorkerParked& event);
+  void on(const WorkerRecoverable& event);
+  void on(const WorkerDied& event);
+  void on(const WorkerExited& event);
+  void on(const WorkerFaulted& event);
+  void on(const Sealed& event);
+  void on(const Ready& event);
+  void on(const Formed& event);
+  void on(const Progress& event);
+  void on(const WorkerFinished& event);
+  void on(const StopRequested& event);
+  void on(const Tick& event);
+
+  // membership.cc: from gathering to running to the end
+  void gather();
+  void fill(Rank rank);
+  bool all_left();
+  void prepare();
+  void send_prepare();
+  const char* replaced_by(const std::vector<int64_t>& newcomers) const;
+  void activate();
+  void send_activate();
+  void formed();
+  void remember_formed();
+  void keep_spares();
+  void check_finished();
+  void end(int exit_code, const std::string& message, const std::string& traceback);
+  void repeat_unanswered();
+  void kill_the_late();
+
+  // membership_recovery.cc: from a fault to gathering
+  void member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what);
+  void member_left(Rank rank, const std::string& what);
+  void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
+  void take_rung(const Fault& fault);
+  void seal(const std::string& because);
+  void conclude_if_sealed();
+  void conclude();
+  void restart(const std::string& because);
+  void confirm_exit(WorkerId worker);
+  bool survivors_recoverable(bool the_lost_one_was) const;
+  void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
+
+  // small helpers
+  Worker* find(WorkerId id);
+  bool alive(const Member& member) const;
+  WorkerId free_worker(Status status) const;
+  uint32_t spares_alive() const;
+  void take(WorkerId id, Rank rank, Origin origin);
+  void retire(WorkerId id);
+  WorkerId spawn(NodeId node, bool spare, const std::string& because);
+  void kill(WorkerId id, const std::string& because);
+  void fence(WorkerId id, const std::string& because);
+  Step current_step() const;
+  void journal(const char* event, const std::string& because, std::vector<Field> fields = {});
+  void emit(Effect effect) { effects_.push_back(std::move(effect)); }
 
   MembershipConfig config_;
   RecoveryLadder ladder_;
   Phase phase_ = Phase::kWaiting;
-  Identity identity_;    // of the newest generation that was prepared
-  Version version_ = 0;  // the floor: the newest announced verdict
+  Cause cause_ = Cause::kStart;
+  std::string because_;   // of this gathering
+  Identity identity_;     // of the newest generation that was prepared
+  Version version_ = 0;   // the floor: the newest announced verdict
+  Version progress_ = 0;  // the newest committed step that we heard of
+
+  std::set<NodeId> nodes_;
+  std::map<WorkerId, Worker> workers_;
+  WorkerId next_worker_ = 0;
+  std::vector<Slot> slots_;  // by rank
+  int lost_in_a_row_ = 0;    // see MembershipConfig::start_failures
+  bool spares_given_up_ = false;
+  bool ever_formed_ = false;
+  std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
+
+  // The generation `identity_`.
+  std::vector<Member> table_;
+  std::string prepared_because_;
+  std::map<Rank, StateWord> ready_;
+  std::optional<Activate> activated_;
+  bool formed_ = false;
+  bool released_ = false;
+  std::set<Rank> finished_;
+  std::set<Rank> exited_;
+  std::set<NodeId> sealed_nodes_;
+  std::vector<SealedWord> words_;
+  std::optional<Decide> decided_;  // over the generation before
+
+  Time now_{};
+  Time sent_at_{};  // of the last Seal, Prepare, Activate or Release
+  Time prepared_at_{};
+  Effects effects_;
 };
 
 }  // namespace keepstep::brain

@@ -15,7 +15,7 @@ namespace keepstep::brain {
 
 struct LadderConfig {
   int redos_per_step = 1;         // rung 0: an exception at a step it had already raised at ends the job
-  int replacements_per_step = 3;  // rung 1: more deaths than this while at one step: restart all
+  int replacements_per_step = 3;  // rung 1: more faults by death than this while at one step: restart all
   int restarts = 3;               // rung 3: torchrun's --max-restarts
 };
 
@@ -41,8 +41,8 @@ struct Fault {
 struct LadderDecision {
   Rung rung = Rung::kEnd;
   std::string because;
-  int exit_code = 0;        // for kEnd
-  std::string traceback;    // for kEnd: the first one at that step
+  int exit_code = 0;      // for kEnd
+  std::string traceback;  // for kEnd: the first one at that step
 };
 
 class RecoveryLadder {
@@ -50,6 +50,7 @@ class RecoveryLadder {
   explicit RecoveryLadder(LadderConfig config) : config_(config) {}
 
   // Takes one fault and picks the rung. Budgets are counted per step for rungs 0 and 1, per job for rung 3.
+  // Ranks that fail together are one fault: the caller asks once per generation that it interrupts.
   LadderDecision on_fault(const Fault& fault);
 
   // Training got past `version`: budgets of earlier steps are forgotten.
@@ -62,6 +63,10 @@ class RecoveryLadder {
     std::string first_what;
     std::string first_traceback;
   };
+  LadderDecision on_exception(const Fault& fault);
+  LadderDecision on_death(const Fault& fault);
+  LadderDecision restart_or_end(const Fault& fault, const std::string& because);
+
   LadderConfig config_;
   std::map<Step, AtStep> at_step_;
   int restarts_ = 0;

@@ -32,8 +32,8 @@ struct Verdict {
 //   in the sum); else redo: a survivor that had not voted proves that nobody decided.
 // `floor` is the version the generation started at, or an earlier verdict that was already announced: a verdict never
 // goes below it. Words of another identity belong to workers that never entered this generation: they stand at
-// `floor` and count as not voted. Dead ranks are simply absent from `survivors`; with none at all the result is
-// `floor`, redo.
+// `floor` and count as not voted. A dead rank is absent from `survivors`, unless its page could
+// still be read: then its word counts like any other. With none at all the result is `floor`, redo.
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors);
 
 }  // namespace keepstep::brain

@@ -20,7 +20,7 @@
 
 namespace keepstep::state {
 
-// Bytes of the channels' region in a worker's memory; zeroed by the agent.
+// Bytes of the channels' region in a worker's memory; zeroed by the agent, aligned to 64 bytes.
 size_t region_bytes();
 
 // A piece of memory: one protected tensor, contiguous.
@@ -29,15 +29,20 @@ struct Region {
   uint64_t bytes = 0;
 };
 
-// Serves `manifest` and `regions` at `version` until stop(). Owns one thread; the tensors stay the caller's and must
-// outlive it. One Source at a time per worker.
+// Serves `manifest` and `regions` at `version` until stop(), or until `*interrupted` (may be null) becomes non-zero.
+// Owns one thread while something is published; the tensors stay the caller's and must outlive that. One Source at a
+// time per worker; publish() and stop() from one thread.
 class Source {
  public:
   Source(std::byte* region, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
   ~Source();
-  // Refuses requests of another identity. `manifest` at most 64 MiB.
+  // Refuses requests of another identity. `manifest` at most 64 MiB. Ends what was published before and frees all
+  // channels, whoever held them. INVALID_ARGUMENT for a manifest too long or an entry without memory; ABORTED when
+  // interrupted already.
   Status publish(brain::Identity identity, brain::Version version, std::string manifest, std::vector<Region> regions);
+  // Once it returned, nobody reads the tensors any more. Targets that still pull go on with other sources.
   void stop();
+  // Bytes of tensors given to targets, since construction.
   uint64_t bytes_served() const;
 
  private:
@@ -53,20 +58,26 @@ struct Pulled {
   int64_t duration_ns = 0;
 };
 
-// One target's view of its sources.
+// One target's view of its sources. One thread at a time.
+//
+// A source is lost when it withdraws what it published, refuses, published a newer identity or another version, or is
+// silent for 5 s; the others then give what it owed.
 class Puller {
  public:
   // `sources`: the regions of the sources' workers, in the order of `Activate.sources`. `self`: any number that differs
-  // between concurrent targets. `interrupted`: set by the agent; every call then returns ABORTED soon.
+  // between concurrent targets. `interrupted` (may be null): set by the agent; every call then returns ABORTED within
+  // a few milliseconds.
   Puller(std::vector<std::byte*> sources, uint32_t self, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
   ~Puller();
 
   // The manifest of the first source that answers; waits until one has published `identity`. DATA_LOSS if none can be
-  // read.
+  // read, with each source's reason.
   StatusOr<std::string> manifest(brain::Identity identity);
 
   // Fills `regions` (same order and sizes as the source's: INVALID_ARGUMENT naming the entry number otherwise) with
-  // the sources' bytes. `compare`: pull only entries whose digest differs.
+  // the sources' bytes. `compare`: pull only entries whose digest differs. Waits like manifest(). DATA_LOSS when no
+  // source is left, or when the same chunk came with a wrong checksum three times. After any error `regions` holds a
+  // mixture of old and new bytes.
   StatusOr<Pulled> pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
                         bool compare);
 

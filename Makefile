@@ -1,0 +1,57 @@
+# keepstep. `make demo` and `make test` are all one needs on a fresh Debian 12; second runs are quick.
+SHELL := /bin/bash
+PYTHON_VENV := $(CURDIR)/.venv/bin/python
+BUILD := build
+JOBS ?= $(shell nproc)
+CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(PYTHON_VENV)
+PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
+
+.PHONY: help setup build demo test test-all test-cc test-python sanitize bench lint format clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup:  ## install what is missing (apt, .venv)
+	@scripts/setup.sh
+
+build: setup  ## build engine, agent and command
+	@test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS) | tail -n 1
+	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv/bin/keepstep
+
+demo: build  ## the main job: two ranks killed, not a step lost, every loss equal bit for bit
+	@$(PYTHON_VENV) -m keepstep.bench demo
+
+test: test-cc test-python  ## all tests but the long matrices
+
+test-cc: build
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --timeout 300 | tail -n 25
+
+test-python: build
+	@$(PYTEST) tests -m "not long"
+
+test-all: test sanitize  ## everything: the whole kill matrix, long schedules, sanitizers
+	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
+	@$(PYTEST) tests -m long
+
+sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
+	@scripts/sanitize.sh address
+	@scripts/sanitize.sh thread
+
+bench: build  ## recovery against torchrun, and what a step costs
+	@$(PYTHON_VENV) -m keepstep.bench step --json
+	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
+
+lint: setup  ## formatting and types, as CI checks them
+	@$(PYTHON_VENV) -m ruff check python tests examples
+	@$(PYTHON_VENV) -m ruff format --check python tests examples
+	@$(PYTHON_VENV) -m mypy
+	@scripts/format.sh --check
+
+format: setup  ## format C++ and Python
+	@$(PYTHON_VENV) -m ruff check --fix python tests examples
+	@$(PYTHON_VENV) -m ruff format python tests examples
+	@scripts/format.sh
+
+clean:  ## remove build folders (packages stay)
+	@rm -rf $(BUILD) build-* demo

@@ -1,0 +1,72 @@
+"""Trains a small GPT so that any rank may die at any instant without a lost step.
+
+    keepstep run --nproc-per-node 4 --spares 1 --journal run examples/gpt/train.py --until 200
+
+torchrun_train.py is the same script before keepstep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import options
+from model import next_byte_loss
+from text import Text
+
+import keepstep
+
+if TYPE_CHECKING:
+    from keepstep import Run
+
+
+class SampleLog:
+    """One line per step this process began; one write each, so that a killed process leaves whole lines.
+
+    A redone step is there once per generation: what counts is the newest generation that began it.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = -1
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(folder / f"{os.getpid()}.jsonl", flags, 0o644)
+
+    def write(self, step: int, rank: int, generation: int, ids: list[int]) -> None:
+        if self._file >= 0:
+            line = {"step": step, "rank": rank, "generation": generation, "ids": ids}
+            os.write(self._file, (json.dumps(line) + "\n").encode())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+@keepstep.recoverable
+def train(run: Run, chosen: argparse.Namespace) -> None:
+    model, optimizer, schedule = run.keep(lambda: options.build(chosen))
+    run.protect(model=model, optimizer=optimizer, schedule=schedule)
+    replica = run.replicate(model)
+    text = Text(chosen.context, chosen.text_mib << 20)
+    samples = SampleLog(chosen.ids)
+    try:
+        for step in run.steps(
+            text, global_batch=chosen.global_batch, micro_batch=chosen.micro_batch, until=chosen.until
+        ):
+            samples.write(step.number, run.rank, run.generation, step.sample_ids)
+            for tokens, targets in step:
+                step.backward(next_byte_loss(replica(tokens), targets))
+            run.commit(optimizer.step, schedule.step)
+            run.log(loss=step.loss, learning_rate=schedule.get_last_lr()[0])
+    finally:
+        samples.close()
+    if chosen.out is not None and run.rank == 0:
+        options.write_digests(chosen.out, model.state_dict())
+
+
+if __name__ == "__main__":
+    train(options.parse("Train a byte-level GPT under keepstep."))

@@ -1,0 +1,166 @@
+"""This process's place in the job: its engine, and the rank it gets at the first call that needs one.
+
+A worker starts without a rank. It parks at the first thing that needs one: ``os.environ["RANK"]`` (or another variable
+that follows from the rank), ``dist.init_process_group``, ``run.rank``, ``run.replicate``, ``run.steps``. Spares park
+there too, with the script imported and the model built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep._inject import Injector
+from keepstep._messages import MessageType
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A rank in a generation."""
+
+    term: int
+    generation: int
+    rank: int
+    world_size: int
+    version: int
+    newcomer: bool
+    entry: str
+    because: str
+
+
+class Session:
+    """One per worker process; made by `keepstep.worker`."""
+
+    def __init__(self, engine: _engine.Engine) -> None:
+        self.engine = engine
+        self.welcome: dict[str, Any] = json.loads(engine.welcome)
+        self.spare: bool = self.welcome["spare"]
+        self.assignment: Assignment | None = None
+        self.formed = False  # of the current assignment
+        self.recoverable = False
+        self.building = False
+        self.injector = Injector(self, self.welcome["inject"])
+        self._modules_at_start = set(sys.modules)
+
+    # ---- messages ----
+
+    def send(self, message: MessageType, body: dict[str, Any]) -> None:
+        """One message to the agent."""
+        self.engine.send(int(message), json.dumps(body))
+
+    def store(self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1) -> tuple[bool, bool, bool, bytes]:
+        """One request to the agent's Store: (answered, interrupted, ok, value)."""
+        return self.engine.store(op, key, value, timeout_ms)
+
+    def claim_once(self, key: str) -> bool:
+        """True for the first worker of the whole job that asks for `key`."""
+        answered, _, ok, value = self.store("add", f"job/{key}", b"1", 10_000)
+        return answered and ok and value == b"1"
+
+    # ---- rank ----
+
+    @property
+    def rank_or_none(self) -> int | None:
+        return None if self.assignment is None else self.assignment.rank
+
+    def need_rank(self, what: str) -> Assignment:
+        """The current assignment; parks until there is one. `what` asked for it."""
+        if self.building:
+            raise KeepstepError(
+                f"run.keep(build): {what} needs a rank, but build runs before this process has one (a spare builds "
+                "the same thing and may become any rank). Move what depends on the rank out of build; seeds that must "
+                "differ per rank are set by run.steps."
+            )
+        if self.assignment is None:
+            self._park()
+        assert self.assignment is not None
+        return self.assignment
+
+    def _park(self) -> None:
+        if self.welcome["learn"]:
+            self.send(MessageType.PRELOAD, {"modules": self._learned_modules()})
+        self.send(MessageType.PARKED, {})
+        self.next_assignment()
+
+    def next_assignment(self) -> Assignment:
+        """Waits for a rank in a newer generation and puts it into the environment."""
+        given = json.loads(self.engine.wait_assignment())
+        os.environ.update(given["environment"])
+        self.formed = False
+        self.assignment = Assignment(
+            given["term"],
+            given["generation"],
+            given["rank"],
+            given["world"],
+            given["version"],
+            given["newcomer"],
+            given["entry"],
+            given["because"],
+        )
+        return self.assignment
+
+    def form_plain(self) -> None:
+        """Joins the generation without protected state: for scripts that have no recoverable function."""
+        self.need_rank("a process group")
+        if not self.formed:
+            self.engine.ready()
+            self.engine.form()
+            self.formed = True
+
+    def _learned_modules(self) -> list[str]:
+        """What the script imported beyond what the zygote had: worth importing there before the next fork."""
+        learned = []
+        for name in sys.modules.keys() - self._modules_at_start:
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if name != "__main__" and spec is not None and spec.origin and spec.origin != "built-in":
+                learned.append(name)
+        return sorted(learned)[:2000]
+
+
+_session: Session | None = None
+
+
+def set_session(session: Session | None) -> None:
+    global _session
+    _session = session
+
+
+def session_or_none() -> Session | None:
+    """This process's session; None outside of ``keepstep run``."""
+    return _session
+
+
+def session(what: str) -> Session:
+    """This process's session, or an error that says how to start the script."""
+    if _session is None:
+        script = os.path.basename(sys.argv[0] or "train.py")
+        raise KeepstepError(
+            f"{what} works in a process that keepstep started; run: keepstep run --nproc-per-node 4 {script}"
+        )
+    return _session
+
+
+class RankEnviron(os._Environ):  # type: ignore[type-arg]
+    """``os.environ`` of a worker: asking for a variable that follows from the rank parks until there is one."""
+
+    def __getitem__(self, key: str) -> str:
+        current = _session
+        if current is not None and current.assignment is None and key in RankEnviron.needs_rank:
+            current.need_rank(f'os.environ["{key}"]')
+        return super().__getitem__(key)
+
+    needs_rank: frozenset[str] = frozenset()
+
+
+def watch_environment(names: Iterable[str]) -> None:
+    """From here on reading one of `names` from ``os.environ`` waits for a rank."""
+    RankEnviron.needs_rank = frozenset(names)
+    for name in RankEnviron.needs_rank:
+        os.environ.pop(name, None)
+    os.environ.__class__ = RankEnviron

@@ -1,0 +1,91 @@
+"""The report as one JSON object. Times in milliseconds where the name ends in ``_ms``, else in seconds (``_s``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepstep.report.analysis import Analysis
+from keepstep.report.recovery import Fault, Recovery
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    return {
+        "rank": fault.rank,
+        "worker": fault.worker,
+        "pid": fault.pid,
+        "kind": fault.kind,
+        "how": fault.how(),
+        "signal": fault.signal,
+        "exit_code": fault.exit_code,
+        "step": fault.step,
+        "noticed_by": fault.noticed_by,
+        "because": fault.because,
+    }
+
+
+def recovery_json(recovery: Recovery) -> dict[str, Any]:
+    return {
+        "at_s": round(recovery.started_t, 6),
+        "complete": recovery.complete,
+        "faults": [_fault(fault) for fault in recovery.faults],
+        "rungs": recovery.rungs,
+        "step": recovery.step,
+        "verdict": recovery.verdict,
+        "because": recovery.verdict_because,
+        "generations": [recovery.from_generation, recovery.to_generation],
+        "newcomers": recovery.newcomers,
+        "replaced_by": recovery.replaced_by,
+        "phases_ms": {phase: _ms(seconds) for phase, seconds in recovery.phases_s().items()},
+        "total_ms": _ms(recovery.total_s),
+        "downtime_ms": _ms(recovery.downtime_s),
+        "bytes_moved": recovery.bytes_moved,
+        "hydrated": [
+            {
+                "rank": hydration.rank,
+                "bytes": hydration.bytes,
+                "ms": _ms(hydration.seconds),
+                "bytes_from_rank": dict(
+                    zip((str(source) for source in hydration.sources), hydration.bytes_from, strict=False)
+                ),
+            }
+            for hydration in recovery.hydrations
+        ],
+        "lost_steps": recovery.lost_steps,
+    }
+
+
+def report_json(analysis: Analysis) -> dict[str, Any]:
+    totals = analysis.totals
+    return {
+        "directory": str(analysis.directory),
+        "job": {
+            "script": analysis.script,
+            "version": analysis.version,
+            "world_size": analysis.world_size,
+            "spares": analysis.spares,
+            "exit_code": analysis.ended,
+            "because": analysis.ended_because,
+        },
+        "steps": len(analysis.commits),
+        "last_step": analysis.commits[-1].step if analysis.commits else None,
+        "median_step_ms": _ms(analysis.median_step_s),
+        "recoveries": [recovery_json(recovery) for recovery in analysis.recoveries],
+        "spares_lost": [_fault(fault) for fault in analysis.spares_lost],
+        "totals": {
+            "wall_s": round(totals.wall_s, 6),
+            "starting_s": totals.starting_s,
+            "useful_s": round(totals.useful_s, 6),
+            "goodput": totals.goodput,
+            "recovering_s": round(totals.recovering_s, 6),
+            "lost_rank_seconds": round(totals.lost_rank_seconds, 6),
+            "lost_money": totals.lost_money,
+            "lost_steps": totals.lost_steps,
+            "bytes_moved": totals.bytes_moved,
+        },
+        "refused": analysis.refused,
+        "unreadable_lines": analysis.unreadable,
+    }

@@ -1,0 +1,154 @@
+"""Reading a run directory. Tolerates a cut-off last line and unknown events; says clearly what is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class RunDirectoryError(Exception):
+    """The directory holds no run that could be reported; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the journal. ``mono`` is CLOCK_MONOTONIC in seconds, ``t`` seconds since the job started."""
+
+    event: str
+    t: float
+    mono: float
+    generation: int
+    because: str
+    fields: Mapping[str, Any]
+
+    def integer(self, name: str) -> int | None:
+        return as_integer(self.fields.get(name))
+
+    def text(self, name: str) -> str | None:
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else None
+
+    def integers(self, name: str) -> list[int]:
+        value = self.fields.get(name)
+        return [int(item) for item in value if as_integer(item) is not None] if isinstance(value, list) else []
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A committed step: when the last rank had it (``mono``, seconds) and its global mean loss, if it was known."""
+
+    step: int
+    mono: float
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class OutsideFault:
+    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does)."""
+
+    pid: int
+    mono: float
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that is known about a run. ``unreadable`` counts lines that were no JSON objects."""
+
+    directory: Path
+    lines: list[Line]
+    commits: list[Commit]
+    outside_faults: list[OutsideFault]
+    unreadable: int
+
+
+def as_integer(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def as_seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def read_objects(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects of a file, one a line, and how many lines were none. A missing file is an empty one."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    objects: list[dict[str, Any]] = []
+    unreadable = 0
+    for piece in raw.split(b"\n"):
+        if not piece.strip():
+            continue
+        try:
+            value = json.loads(piece)
+        except ValueError:
+            unreadable += 1
+            continue
+        if isinstance(value, dict):
+            objects.append(value)
+        else:
+            unreadable += 1
+    return objects, unreadable
+
+
+def _line(found: Mapping[str, Any]) -> Line | None:
+    event, mono = found.get("event"), as_seconds(found.get("mono"))
+    if not isinstance(event, str) or mono is None:
+        return None
+    because = found.get("because")
+    return Line(
+        event,
+        as_seconds(found.get("t")) or 0.0,
+        mono,
+        as_integer(found.get("generation")) or 0,
+        because if isinstance(because, str) else "",
+        found,
+    )
+
+
+def _commits(objects: list[dict[str, Any]]) -> list[Commit]:
+    """By step; where a restart committed a step again, the later line counts: it is the history that went on."""
+    by_step: dict[int, Commit] = {}
+    for found in objects:
+        step = as_integer(found.get("step"))
+        mono = as_seconds(found.get("committed_mono", found.get("mono")))
+        if step is None or mono is None:
+            continue
+        by_step[step] = Commit(step, mono, as_seconds(found.get("loss")))
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def read_run(directory: Path) -> RunRecord:
+    """Reads a run directory. Raises RunDirectoryError if there is none, or nothing in it."""
+    if not directory.is_dir():
+        raise RunDirectoryError(
+            f"{directory} is not a directory; give the one that `keepstep run --journal DIR` was given"
+        )
+    journal = directory / "journal.jsonl"
+    if not journal.is_file():
+        raise RunDirectoryError(f"{directory} has no journal.jsonl; was the job started with `--journal {directory}`?")
+    objects, unreadable = read_objects(journal)
+    lines = []
+    for found in objects:
+        line = _line(found)
+        if line is None:
+            unreadable += 1
+        else:
+            lines.append(line)
+    if not lines:
+        raise RunDirectoryError(f"{journal} holds no readable line; did the job end before it started?")
+    metrics, bad_metrics = read_objects(directory / "metrics.jsonl")
+    faults, bad_faults = read_objects(directory / "faults.jsonl")
+    outside = []
+    for found in faults:
+        pid, mono = as_integer(found.get("pid")), as_seconds(found.get("mono"))
+        if pid is not None and mono is not None:
+            outside.append(OutsideFault(pid, mono))
+    return RunRecord(directory, lines, _commits(metrics), outside, unreadable + bad_metrics + bad_faults)

@@ -1,0 +1,149 @@
+"""From journal lines to recoveries: one pass, in the order of the journal."""
+
+from __future__ import annotations
+
+from keepstep.report.journal import Line, RunRecord, as_integer, as_seconds
+from keepstep.report.recovery import Fault, Hydration, Recovery
+
+
+class _Reader:
+    def __init__(self, record: RunRecord) -> None:
+        self.recoveries: list[Recovery] = []
+        self.spares_lost: list[Fault] = []
+        self._open: Recovery | None = None
+        self._generation = 0
+        self._injected = [
+            (line.integer("worker"), at)
+            for line in record.lines
+            if line.event == "injected" and (at := as_seconds(line.fields.get("at_mono"))) is not None
+        ]
+        self._outside = record.outside_faults
+        self._exits = {line.integer("pid"): line for line in record.lines if line.event == "exit_confirmed"}
+
+    def read(self, line: Line) -> None:
+        handler = getattr(self, f"_on_{line.event}", None)
+        if handler is not None:
+            handler(line)
+
+    def _on_fault_noticed(self, line: Line) -> None:
+        fault = self._fault(line)
+        if fault.rank is None and self._open is None:
+            self.spares_lost.append(fault)
+            return
+        recovery = self._current(line)
+        recovery.faults.append(fault)
+        if recovery.marks.noticed is None:
+            recovery.marks.noticed = line.mono
+            recovery.marks.fault = fault.happened_mono
+        else:
+            recovery.marks.forget_attempt()
+
+    def _on_rung(self, line: Line) -> None:
+        # The rung that ends a job is no recovery.
+        rung = line.text("rung")
+        if self._open is not None and rung is not None:
+            self._open.rungs.append(rung)
+
+    def _on_verdict(self, line: Line) -> None:
+        if self._open is None:
+            return
+        self._open.marks.verdict = line.mono
+        self._open.verdict = line.text("verdict")
+        self._open.verdict_because = line.because
+        self._open.step = line.integer("step")
+
+    def _on_restart(self, line: Line) -> None:
+        recovery = self._current(line)
+        if recovery.marks.noticed is None:
+            recovery.marks.noticed = line.mono
+        recovery.lost_steps += line.integer("lost_steps") or 0
+        recovery.marks.verdict = line.mono
+        recovery.verdict = "restart"
+        recovery.verdict_because = line.because
+        recovery.hydrations.clear()
+
+    def _on_generation_prepared(self, line: Line) -> None:
+        self._generation = line.generation
+        if self._open is None:
+            return
+        self._open.to_generation = line.generation
+        self._open.newcomers = line.integers("newcomers")
+        self._open.marks.interrupted = None
+        how = line.text("replaced_by")
+        if how is not None and how not in self._open.replaced_by:
+            self._open.replaced_by.append(how)
+
+    def _on_rank_ready(self, line: Line) -> None:
+        if self._open is None or self._open.marks.verdict is None:
+            return
+        if line.integer("rank") not in self._open.newcomers:
+            self._open.marks.interrupted = line.mono
+
+    def _on_activated(self, line: Line) -> None:
+        if self._open is None:
+            return
+        self._open.marks.activated = line.mono
+        if self._open.marks.interrupted is None:  # nobody survived: there was nobody to interrupt
+            self._open.marks.interrupted = self._open.marks.verdict
+
+    def _on_hydrated(self, line: Line) -> None:
+        rank, moved = line.integer("rank"), line.integer("bytes")
+        if self._open is None or rank is None or moved is None:
+            return
+        seconds = as_seconds(line.fields.get("seconds")) or 0.0
+        self._open.hydrations.append(
+            Hydration(rank, moved, seconds, line.integers("sources"), line.integers("bytes_from"))
+        )
+
+    def _on_formed(self, line: Line) -> None:
+        if self._open is not None:
+            self._open.marks.formed = line.mono
+
+    def _on_first_commit(self, line: Line) -> None:
+        # A generation's first step that was already under way when the next fault was noticed does not end that.
+        if self._open is None or self._open.marks.formed is None:
+            return
+        committed = as_seconds(line.fields.get("committed_mono"))
+        self._open.marks.first_commit = line.mono if committed is None else committed
+        self._open = None
+
+    def _current(self, line: Line) -> Recovery:
+        if self._open is None:
+            self._open = Recovery(started_t=line.t, from_generation=self._generation)
+            self.recoveries.append(self._open)
+        return self._open
+
+    def _fault(self, line: Line) -> Fault:
+        worker, pid = line.integer("worker"), line.integer("pid")
+        signal, exit_code = line.integer("signal"), line.integer("exit_code")
+        confirmed = self._exits.get(pid)
+        if (signal is None or signal < 0) and confirmed is not None:
+            # A robust mutex says that a process died, its exit status says how.
+            signal, exit_code = as_integer(confirmed.fields.get("signal")), confirmed.integer("exit_code")
+        return Fault(
+            mono=line.mono,
+            rank=line.integer("rank"),
+            worker=worker,
+            pid=pid,
+            kind=line.text("kind") or "death",
+            noticed_by=line.text("noticed_by") or "?",
+            signal=signal,
+            exit_code=exit_code,
+            step=line.integer("step"),
+            because=line.because,
+            happened_mono=self._happened(worker, pid, line.mono),
+        )
+
+    def _happened(self, worker: int | None, pid: int | None, noticed_mono: float) -> float | None:
+        """The newest recorded cause in that process that is not younger than the notice."""
+        causes = [at for injected, at in self._injected if injected == worker and worker is not None]
+        causes += [fault.mono for fault in self._outside if fault.pid == pid]
+        return max((at for at in causes if at <= noticed_mono), default=None)
+
+
+def recoveries_of(record: RunRecord) -> tuple[list[Recovery], list[Fault]]:
+    """The recoveries of a run, oldest first, and the faults that cost a spare only."""
+    reader = _Reader(record)
+    for line in record.lines:
+        reader.read(line)
+    return reader.recoveries, reader.spares_lost

@@ -1,0 +1,7 @@
+"""The only part of keepstep that imports torch: backend, protected state, the training loop's API."""
+
+from __future__ import annotations
+
+from keepstep.torch.backend import register_backend
+
+register_backend()

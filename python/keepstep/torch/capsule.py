@@ -1,0 +1,75 @@
+"""The capsule: what forward changes on each rank by itself (BatchNorm's statistics), at most 1 MiB.
+
+Captured before the vote on a step, kept in the agent's memory for two versions; a redo and a newcomer start from it.
+The bytes are a JSON header (names, dtypes, shapes) and the tensors one after the other; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+
+import torch
+
+from keepstep._engine import Engine
+from keepstep.torch.memory import dense, piece
+from keepstep.torch.registry import Registry
+
+CAPSULE_BYTES = 1 << 20
+_HEADER_ROOM = 64 * 1024
+
+
+class Capsule:
+    """The per-rank buffers of the protected modules.
+
+    Every buffer belongs to it, smallest first, as long as all fit; what does not fit is protected like a parameter
+    (large buffers are tables and masks, which forward does not change; the checking mode names those that it does).
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        buffers: dict[str, torch.Tensor] = {}
+        for owner, item in registry.objects.items():
+            if isinstance(item, torch.nn.Module):
+                for name, buffer in item.named_buffers():
+                    buffers[f"{owner}/{name}"] = buffer
+        self._buffers: dict[str, torch.Tensor] = {}
+        room = CAPSULE_BYTES - _HEADER_ROOM
+        for name, buffer in sorted(buffers.items(), key=lambda entry: (entry[1].numel(), entry[0])):
+            bytes_ = buffer.numel() * buffer.element_size()
+            if bytes_ > room:
+                break
+            room -= bytes_
+            self._buffers[name] = buffer
+        self.ids = {id(buffer) for buffer in self._buffers.values()}
+        layout = [[name, str(b.dtype), list(b.shape)] for name, b in self._buffers.items()]
+        self._header = json.dumps(layout).encode()
+
+    def save(self, engine: Engine, version: int) -> None:
+        """The buffers as they are now become those of `version`."""
+        if not self._buffers:
+            return
+        parts = [struct.pack("<I", len(self._header)), self._header]
+        for buffer in self._buffers.values():
+            parts.append(ctypes.string_at(*piece(dense(buffer.detach()))))
+        engine.save_capsule(version, b"".join(parts))
+
+    def restore(self, engine: Engine, version: int) -> bool:
+        """Puts back the buffers of `version`; False if there is no capsule of that version."""
+        if not self._buffers:
+            return True
+        data = engine.load_capsule(version)
+        if data is None:
+            return False
+        (length,) = struct.unpack_from("<I", data)
+        if data[4 : 4 + length] != self._header:
+            return False
+        at = 4 + length
+        for buffer in self._buffers.values():
+            bytes_ = buffer.numel() * buffer.element_size()
+            target = torch.empty(buffer.shape, dtype=buffer.dtype)
+            ctypes.memmove(target.data_ptr(), data[at : at + bytes_], bytes_)
+            with torch.no_grad():
+                buffer.copy_(target)
+            at += bytes_
+        return True

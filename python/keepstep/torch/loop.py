@@ -1,0 +1,68 @@
+"""The life of a recoverable function: enter, be interrupted, join the next generation, enter again."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
+from keepstep._recoverable import RecoverOptions
+from keepstep._session import Session, session
+from keepstep.torch import replicas
+from keepstep.torch.run import Run, current_step
+
+
+def run_recoverable(
+    function: Callable[..., Any], options: RecoverOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs `function(run, ...)` until it returned on all ranks, however often it is entered."""
+    current = session(f"@keepstep.recoverable {getattr(function, '__name__', 'function')}()")
+    if current.recoverable:
+        raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
+    current.recoverable = True
+    current.send(MessageType.RECOVERABLE, {})
+    replicas.track()
+    run = Run(current, options, function)
+    reason: str | None = None  # why the previous entry was left
+    while True:
+        try:
+            if reason is not None:
+                run._unwind(reason)
+            result = function(run, *args, **kwargs)
+            run._finish()
+            break
+        except (Interruption, _engine.Interrupted) as interruption:
+            reason = str(interruption)
+        except Exception as error:
+            if current.assignment is None:
+                raise  # before it had a rank this process is nobody's peer: it ends, and says why
+            reason = _take_exception(current, error)
+        # Here the exception is gone, and with it the frames that hold the old wrappers and graphs.
+    if options.finalize is not None:
+        options.finalize()
+    return result
+
+
+def _take_exception(current: Session, error: Exception) -> str:
+    """Reports what user code raised and waits for the generation to end; an error after the seal is no error."""
+    what = f"{type(error).__name__}: {error}"
+    if not current.engine.interrupted():
+        body = {
+            "step": current_step(),
+            "what": what[:4000],
+            "traceback": _user_traceback(error)[-60_000:],
+            "fatal": isinstance(error, KeepstepError),
+        }
+        current.send(MessageType.FAULT, body)
+        current.engine.wait_interruption()
+    return what
+
+
+def _user_traceback(error: Exception) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))

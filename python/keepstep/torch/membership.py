@@ -1,0 +1,57 @@
+"""Joining a generation: tell what we hold, hydrate or serve, and go on together."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from keepstep._session import Session
+from keepstep.torch.capsule import Capsule
+from keepstep.torch.memory import dense, piece
+from keepstep.torch.registry import Registry, manifest_json
+
+
+def join(session: Session, registry: Registry, capsule: Capsule) -> int:
+    """Takes part in forming the current generation; returns the version all ranks are clean at.
+
+    Raises `_engine.Interrupted` when the generation ends before it formed, `KeepstepError` when this rank's protected
+    state does not match its peers'.
+    """
+    engine = session.engine
+    assignment = session.assignment
+    assert assignment is not None
+    activation = engine.ready()
+    staged: list[torch.Tensor] = []
+    if assignment.rank in activation.targets:
+        _hydrate(session, registry, capsule, activation)
+    elif activation.targets:
+        flat = registry.flatten(capsule.ids)
+        staged = [dense(tensor) for tensor in flat.tensors.values()]
+        engine.publish(manifest_json(flat), [piece(tensor) for tensor in staged])
+    engine.set_state("clean", activation.version)
+    capsule.restore(engine, activation.version)
+    try:
+        engine.form()
+    finally:
+        if staged:
+            engine.stop_publishing()
+    session.formed = True
+    return int(activation.version)
+
+
+def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation: object) -> None:
+    engine = session.engine
+    engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
+    manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
+    tensors = registry.prepare(manifest["tensors"], capsule.ids)
+    targets = list(tensors.values())
+    # Where a tensor is not dense, its bytes arrive in a stand-in.
+    stand_ins = [dense(tensor) for tensor in targets]
+    session.injector.at("hydrate", activation.version + 1)  # type: ignore[attr-defined]
+    engine.pull(activation, [piece(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
+    with torch.no_grad():
+        for tensor, stand_in in zip(targets, stand_ins, strict=True):
+            if tensor is not stand_in:
+                tensor.copy_(stand_in)
+    registry.load_values(manifest["values"], tensors)

@@ -1,0 +1,264 @@
+"""What ``run.protect`` registered, flattened into tensors and small values with stable names.
+
+Names are paths: ``model/blocks.0.weight``, ``optimizer/state/3/exp_avg``, ``optimizer/groups``. Tensors travel as
+bytes; values as JSON. Nothing is pickled. Per-rank buffers that forward changes are not here but in the capsule
+(`keepstep.torch.capsule`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from keepstep._errors import KeepstepError
+
+
+@dataclass
+class Flat:
+    """One moment's view: tensors by name in a fixed order, and JSON-able values by name."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """``float32[512, 64]``"""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _check_value(name: str, value: Any) -> Any:
+    """`value` as JSON can carry it exactly; tuples become lists on the way, so they are marked."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"__float__": repr(value)}
+    if isinstance(value, (list, tuple)):
+        items = [_check_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"__tuple__": items}
+    if isinstance(value, dict):
+        return {"__dict__": [[_check_value(name, k), _check_value(f"{name}.{k}", v)] for k, v in value.items()]}
+    raise KeepstepError(
+        f"protect: '{name}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
+        "another process: tensors, numbers, strings, None, lists, tuples and dicts of them can. Keep it out of the "
+        "protected object's state_dict, or turn it into one of these."
+    )
+
+
+def _restore_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restore_value(item) for item in value]
+    if isinstance(value, dict):
+        if "__float__" in value:
+            return float(value["__float__"])
+        if "__tuple__" in value:
+            return tuple(_restore_value(item) for item in value["__tuple__"])
+        return {_restore_value(k): _restore_value(v) for k, v in value["__dict__"]}
+    return value
+
+
+class Registry:
+    """The protected objects of one worker."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+
+    def add(self, name: str, item: Any) -> None:
+        known = self.objects.get(name)
+        if known is not None and known is not item:
+            raise KeepstepError(
+                f"protect: '{name}' is another object than in the previous entry of the training function. Build it "
+                "inside run.keep(build), which returns the same object in every entry."
+            )
+        for other, existing in self.objects.items():
+            if existing is item and other != name:
+                raise KeepstepError(f"protect: '{name}' and '{other}' are the same object; protect it once")
+        if not (
+            isinstance(item, (torch.nn.Module, Optimizer, torch.Tensor, dict))
+            or (hasattr(item, "state_dict") and hasattr(item, "load_state_dict"))
+        ):
+            raise KeepstepError(
+                f"protect: '{name}' is a {type(item).__qualname__}; a module, an optimizer, a tensor, a dict of "
+                "tensors, or an object with state_dict() and load_state_dict() is needed"
+            )
+        self.objects[name] = item
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        for item in self.objects.values():
+            if isinstance(item, torch.nn.Module):
+                yield item
+
+    def optimizers(self) -> Iterator[Optimizer]:
+        for item in self.objects.values():
+            if isinstance(item, Optimizer):
+                yield item
+
+    def drop_gradients(self) -> None:
+        """All gradients of protected modules and optimizers become None."""
+        for module in self.modules():
+            for parameter in module.parameters():
+                parameter.grad = None
+        for optimizer in self.optimizers():
+            optimizer.zero_grad(set_to_none=True)
+
+    def flatten(self, capsule_buffers: set[int] | None = None) -> Flat:
+        """Everything protected, right now. `capsule_buffers`: ids of buffers that travel in the capsule instead."""
+        flat = Flat()
+        for name, item in self.objects.items():
+            if isinstance(item, torch.nn.Module):
+                for key, parameter in item.named_parameters():
+                    flat.tensors[f"{name}/{key}"] = parameter.data
+                for key, buffer in item.named_buffers():
+                    if capsule_buffers is None or id(buffer) not in capsule_buffers:
+                        flat.tensors[f"{name}/{key}"] = buffer
+            elif isinstance(item, Optimizer):
+                self._flatten_optimizer(name, item, flat)
+            elif isinstance(item, torch.Tensor):
+                flat.tensors[name] = item.detach()
+            else:
+                state = item if isinstance(item, dict) else item.state_dict()
+                self._flatten_state(name, state, flat)
+        return flat
+
+    @staticmethod
+    def _flatten_optimizer(name: str, optimizer: Optimizer, flat: Flat) -> None:
+        for index, parameter in enumerate(_parameters(optimizer)):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    flat.tensors[f"{name}/state/{index}/{key}"] = value.detach()
+                else:
+                    path = f"{name}/state/{index}/{key}"
+                    flat.values[path] = _check_value(path, value)
+        for number, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                path = f"{name}/groups/{number}/{key}"
+                if key == "params":
+                    continue
+                if isinstance(value, torch.Tensor):
+                    flat.tensors[path] = value.detach()
+                else:
+                    flat.values[path] = _check_value(path, value)
+
+    @staticmethod
+    def _flatten_state(name: str, state: dict[str, Any], flat: Flat) -> None:
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                flat.tensors[f"{name}/{key}"] = value.detach()
+            else:
+                flat.values[f"{name}/{key}"] = _check_value(f"{name}/{key}", value)
+
+    def prepare(self, tensors: list[list[Any]], capsule_buffers: set[int]) -> dict[str, torch.Tensor]:
+        """Makes room for what a peer's manifest lists, and returns the tensors to fill, in the manifest's order.
+
+        Optimizer state that this process does not have yet (Adam before its first step) is allocated; state the peer
+        does not have is dropped. Any other difference in names, shapes or dtypes is an error that names both sides.
+        """
+        self._drop_optimizer_state_beyond({entry[0] for entry in tensors})
+        mine = self.flatten(capsule_buffers).tensors
+        for name, dtype, shape in tensors:
+            if name not in mine:
+                self._allocate(name, getattr(torch, dtype), shape)
+        mine = self.flatten(capsule_buffers).tensors
+        wanted: dict[str, torch.Tensor] = {}
+        for name, dtype, shape in tensors:
+            theirs = f"{dtype}{shape}"
+            if name not in mine:
+                raise KeepstepError(_mismatch(name, "nothing of that name", theirs))
+            if describe(mine[name]) != theirs:
+                raise KeepstepError(_mismatch(name, describe(mine[name]), theirs))
+            wanted[name] = mine[name]
+        for name in mine.keys() - wanted.keys():
+            raise KeepstepError(_mismatch(name, describe(mine[name]), "nothing of that name"))
+        return wanted
+
+    def _optimizer_slot(self, name: str) -> tuple[Optimizer, torch.Tensor, str] | None:
+        owner, _, rest = name.partition("/")
+        item = self.objects.get(owner)
+        parts = rest.split("/", 2)
+        if not isinstance(item, Optimizer) or parts[0] != "state" or len(parts) != 3:
+            return None
+        parameters = _parameters(item)
+        index = int(parts[1])
+        return (item, parameters[index], parts[2]) if index < len(parameters) else None
+
+    def _drop_optimizer_state_beyond(self, names: set[str]) -> None:
+        for name, item in self.objects.items():
+            if isinstance(item, Optimizer):
+                for index, parameter in enumerate(_parameters(item)):
+                    state = item.state.get(parameter, {})
+                    for key in [k for k, v in state.items() if isinstance(v, torch.Tensor)]:
+                        if f"{name}/state/{index}/{key}" not in names:
+                            del state[key]
+                    if parameter in item.state and not state:
+                        del item.state[parameter]
+
+    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int]) -> None:
+        slot = self._optimizer_slot(name)
+        if slot is not None:
+            optimizer, parameter, key = slot
+            # Step counters and other scalars live in main memory, whatever the device of the parameter.
+            device = parameter.device if shape else torch.device("cpu")
+            fresh = torch.empty(shape, dtype=dtype, device=device)
+            if list(parameter.shape) == shape:
+                fresh = torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format).detach()
+            optimizer.state[parameter][key] = fresh
+
+    def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Takes over a peer's small values, and hands stateful objects their state_dict back."""
+        for name, item in self.objects.items():
+            prefix = f"{name}/"
+            mine = {path.removeprefix(prefix): value for path, value in values.items() if path.startswith(prefix)}
+            if isinstance(item, Optimizer):
+                self._load_optimizer_values(item, mine)
+            elif isinstance(item, dict):
+                item.update({key: _restore_value(value) for key, value in mine.items()})
+            elif not isinstance(item, (torch.nn.Module, torch.Tensor)):
+                state = item.state_dict()
+                state.update({key: _restore_value(value) for key, value in mine.items()})
+                state.update(
+                    {
+                        path.removeprefix(prefix): tensor
+                        for path, tensor in tensors.items()
+                        if path.startswith(prefix)
+                    }
+                )
+                item.load_state_dict(state)
+
+    @staticmethod
+    def _load_optimizer_values(optimizer: Optimizer, values: dict[str, Any]) -> None:
+        parameters = _parameters(optimizer)
+        for path, value in values.items():
+            kind, number, key = path.split("/", 2)
+            if kind == "state":
+                optimizer.state[parameters[int(number)]][key] = _restore_value(value)
+            else:
+                optimizer.param_groups[int(number)][key] = _restore_value(value)
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _mismatch(name: str, mine: str, theirs: str) -> str:
+    return (
+        f"protect: this rank has '{name}' {mine}; its peer has {theirs}. All ranks must protect the same names, shapes "
+        "and dtypes; is a config value read from the environment, or does build depend on something that differs?"
+    )
+
+
+def manifest_json(flat: Flat) -> str:
+    """What a peer needs to know to receive `flat`."""
+    return json.dumps(
+        {
+            "tensors": [
+                [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+                for name, tensor in flat.tensors.items()
+            ],
+            "values": flat.values,
+        }
+    )

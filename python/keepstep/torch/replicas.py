@@ -1,0 +1,67 @@
+"""The DDP wrappers of this process: made per generation, dropped at its end.
+
+DDP agrees on its buckets in its first iteration, so an old wrapper and a fresh one on a newcomer do not match: every
+generation wraps again around the kept model (design section 7).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+_replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+
+def track() -> None:
+    """From here on wrappers that users make by hand are known too."""
+    if getattr(DistributedDataParallel.__init__, "_keepstep", False):
+        return
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _replicas.add(self)
+
+    init._keepstep = True  # type: ignore[attr-defined]
+    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+    """DDP around `model` in the current generation; its state is equal on all ranks already."""
+    if not dist.is_initialized():
+        raise RuntimeError("no process group")
+    return DistributedDataParallel(model, init_sync=False, **options)
+
+
+def synchronize_on(last: bool) -> None:
+    """Whether the coming forward and backward synchronizes gradients (only a step's last micro-batch needs to)."""
+    for replica in _replicas:
+        replica.require_backward_grad_sync = last
+
+
+def drop_all() -> None:
+    """Ends all wrappers: their hooks must not fire in the backward of the next generation."""
+    for replica in list(_replicas):
+        # The logger holds the reducer too; with both gone its autograd hooks go as well.
+        for name in ("logger", "reducer"):
+            if hasattr(replica, name):
+                delattr(replica, name)
+    _replicas.clear()
+
+
+def sub_groups_away() -> None:
+    """Destroys all process groups but the world's: newcomers will make them anew, under the same names."""
+    from torch.distributed import distributed_c10d as c10d
+
+    if not dist.is_initialized():
+        return
+    world = c10d.GroupMember.WORLD
+    for group in [group for group in c10d._world.pg_map if group is not world]:
+        dist.destroy_process_group(group)
+    c10d._world.group_count = 1

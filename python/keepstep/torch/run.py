@@ -1,0 +1,415 @@
+"""The handle a recoverable training function gets: `Run`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
+from keepstep._recoverable import RecoverOptions
+from keepstep._session import Assignment, Session
+from keepstep.torch import checks, early_exit, membership, replicas, seeds
+from keepstep.torch.capsule import Capsule
+from keepstep.torch.registry import Registry
+from keepstep.torch.steps import BatchPlan, MapDataset, Step
+from keepstep.torch.update import Snapshot
+
+T = TypeVar("T")
+
+_current: Run | None = None
+
+
+def current_step() -> int:
+    """The step this process computes right now; 0 outside of one."""
+    return 0 if _current is None or _current._step is None else _current._step.number
+
+
+def form_for_process_group(session: Session) -> None:
+    """Called when a process group of backend "keepstep" is made: from here on a rank and its peers are needed."""
+    if _current is not None and session.recoverable:
+        _current._form("init_process_group")
+    else:
+        session.form_plain()
+        from keepstep.torch.backend import communication
+
+        if communication.current is None:
+            communication.attach(session)
+
+
+class Run:
+    """A training run as one rank sees it. Made by `keepstep.recoverable`; use from the main thread.
+
+    The order in a training function: ``keep``, ``protect``, ``replicate``, ``steps``. The first thing that needs a rank
+    (``rank``, ``world_size``, ``replicate``, ``steps``) waits until this process has one: a spare waits there.
+    """
+
+    def __init__(self, session: Session, options: RecoverOptions, function: Callable[..., Any]) -> None:
+        global _current
+        self._session = session
+        self._engine = session.engine
+        self._options = options
+        self._code = getattr(function, "__code__", None)
+        self._registry = Registry()
+        self._capsule: Capsule | None = None
+        self._kept: list[Any] = []
+        self._keeps = 0
+        self._version = 0
+        self._step: Step | None = None
+        self._last_step: Step | None = None
+        self._digests: dict[str, int] | None = None
+        self._checks_left = checks.CHECKED_STEPS
+        self._checked_unprotected = False
+        _current = self
+
+    # ---- who we are ----
+
+    def _assignment(self, what: str) -> Assignment:
+        return self._session.need_rank(what)
+
+    @property
+    def rank(self) -> int:
+        """This process's rank. Asking for it in ``build`` is an error: a rank comes later."""
+        return self._assignment("run.rank").rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the current generation."""
+        return self._assignment("run.world_size").world_size
+
+    @property
+    def generation(self) -> int:
+        """Counts memberships from 1; each fault makes a new one."""
+        return self._assignment("run.generation").generation
+
+    @property
+    def entry(self) -> str:
+        """Why this entry of the function happened: "start", "recovery" (a survivor) or "replacement"."""
+        return self._assignment("run.entry").entry
+
+    @property
+    def because(self) -> str:
+        """The same as a sentence, from the coordinator."""
+        return self._assignment("run.because").because
+
+    @property
+    def seed(self) -> int:
+        """The job's seed (``--seed``)."""
+        return int(self._session.welcome["seed"])
+
+    @property
+    def version(self) -> int:
+        """Committed steps so far."""
+        return self._version
+
+    # ---- state ----
+
+    def keep(self, build: Callable[[], T]) -> T:
+        """What `build` returned: built once per process, before it has a rank, the same objects in every entry.
+
+        Random numbers are seeded with the job's seed first, so every process builds the same. Several ``keep`` calls
+        are told apart by their order.
+        """
+        index = self._keeps
+        self._keeps += 1
+        if index < len(self._kept):
+            return self._kept[index]  # type: ignore[no-any-return]
+        self._session.injector.at("build", self._version + 1)
+        seeds.seed_all(seeds.mix(self.seed, index))
+        self._session.building = True
+        try:
+            built = build()
+        finally:
+            self._session.building = False
+        self._kept.append(built)
+        return built
+
+    def protect(self, **objects: Any) -> None:
+        """Names what a peer can be hydrated from: modules, optimizers, schedules, scalers, tensors, dicts of tensors.
+
+        All ranks must protect the same names with the same shapes and dtypes. Call it in every entry, with the same
+        objects, before the first thing that needs peers.
+
+        Raises:
+            KeepstepError: an object cannot be carried to another process, or is not the one of the previous entry.
+        """
+        for name, item in objects.items():
+            if "/" in name:
+                raise KeepstepError(f"protect: the name '{name}' holds a '/'")
+            if self._session.formed and name not in self._registry.objects:
+                raise KeepstepError(
+                    f"protect: '{name}' comes too late: this rank trains already. Call run.protect before "
+                    "run.replicate, run.steps and init_process_group."
+                )
+            self._registry.add(name, item)
+        self._registry.flatten()  # values that cannot be carried are named now, not at the first fault
+
+    def replicate(self, model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+        """DDP around `model` over the backend "keepstep". `options` go to DistributedDataParallel.
+
+        Call it in every entry: the wrapper belongs to the generation, the model is kept.
+        """
+        self._form("run.replicate")
+        self._init_process_group()
+        return replicas.wrap(model, **options)
+
+    def _init_process_group(self) -> None:
+        if not dist.is_initialized():
+            from keepstep.torch.store import AgentStore
+
+            self._store = AgentStore(self._session)
+            dist.init_process_group("keepstep", store=self._store, rank=self.rank, world_size=self.world_size)
+
+    # ---- the loop ----
+
+    def steps(
+        self,
+        dataset: MapDataset,
+        *,
+        global_batch: int,
+        micro_batch: int,
+        until: int,
+        shuffle: bool = True,
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> Iterator[Step]:
+        """The steps this job has still to make, from the last committed one to number `until`.
+
+        Args:
+            dataset: map-style; sample i is ``dataset[i]``.
+            global_batch: samples per step over all ranks; constant whatever the world size.
+            micro_batch: samples per forward; must divide `global_batch`.
+            until: the number of the last step.
+            shuffle: another order each epoch, from the job's seed; else the dataset's own.
+            collate: a list of samples to a batch; default: torch's default_collate.
+
+        Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank).
+        """
+        from torch.utils.data import default_collate
+
+        self._form("run.steps")
+        plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed)
+        plan.check_world(self.world_size)
+        for module in self._registry.modules():
+            early_exit.install(module, self._session)
+        while self._version < until:
+            self._check_interrupted()
+            number = self._version + 1
+            self._session.injector.at("between", number)
+            step = Step(self, plan, number, collate or default_collate)
+            self._step = step
+            seeds.seed_all(seeds.mix(self.seed, number, self.rank))
+            self._check_before(number)
+            yield step
+            if not step.committed:
+                raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
+        self._step = None
+
+    def commit(
+        self,
+        *update: Callable[[], Any],
+        communicates: bool = False,
+    ) -> None:
+        """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
+
+        What changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step, averages);
+        clipping and unscaling come before. Afterwards gradients are None.
+
+        Args:
+            communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
+                the vote comes after the update, and a redo restores the copy.
+        """
+        step = self._step
+        if step is None or step.committed:
+            raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
+        engine = self._engine
+        number = step.number
+        engine.announce(number)
+        if self._capsule is not None:
+            self._capsule.save(engine, number)
+        engine.record_loss(number, step._local_sum(), len(step._losses))
+        self._check_at_commit(number)
+        self._session.injector.at("before_vote", number)
+        if communicates:
+            self._commit_after(update, number)
+        else:
+            self._commit_before(update, number)
+        step.committed = True
+        self._version = number
+        step._global_loss = engine.mean_loss(number)
+        self._last_step = step
+        self._check_after(number)
+
+    def _vote(self, number: int) -> bool:
+        """True: decided here. False: the verdict counts the step all the same. Raises if it does not."""
+        decided, _flags, _voted_ns, _decided_ns = self._engine.vote(number)
+        if not decided and self._engine.wait_verdict() < number:
+            raise Interruption(f"step {number} is redone")
+        return bool(decided)
+
+    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        self._vote(number)
+        self._session.injector.at("after_vote", number)
+        self._engine.begin_update(number)
+        self._apply(update, number)
+        self._engine.end_update(number)
+
+    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        snapshot = Snapshot(self._registry)
+        self._engine.set_state("updating", number - 1)
+        try:
+            for function in update:
+                function()
+            self._vote(number)
+        except BaseException:
+            snapshot.restore()
+            self._engine.set_state("clean", number - 1)
+            raise
+        self._registry.drop_gradients()
+        self._engine.end_update(number)
+
+    def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        hook = None
+        if self._session.injector.active:
+            hook = register_optimizer_step_post_hook(
+                lambda *_: self._session.injector.at("update", number)
+            )
+        try:
+            for function in update:
+                function()
+        except BaseException:
+            # Half an update: this state is nobody's source; it will be hydrated.
+            self._engine.set_state("empty", 0)
+            raise
+        finally:
+            if hook is not None:
+                hook.remove()
+        self._registry.drop_gradients()
+
+    def log(self, **values: Any) -> None:
+        """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
+
+        Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
+        """
+        step = self._step
+        if step is None:
+            raise KeepstepError("run.log belongs into the loop over run.steps")
+        plain = {name: _plain(name, value) for name, value in values.items()}
+        self._session.send(MessageType.LOG, {"step": step.number, "values": plain})
+
+    def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
+
+        Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
+        is not repeated.
+        """
+        return function(*args, **kwargs) if self._session.claim_once(f"once/{name}") else None
+
+    # ---- checking mode ----
+
+    def _checking(self) -> bool:
+        return bool(self._session.welcome["check_all"]) or self._checks_left > 0
+
+    def _capsule_ids(self) -> set[int]:
+        return set() if self._capsule is None else self._capsule.ids
+
+    def _check_before(self, number: int) -> None:
+        if self._checking():
+            now = checks.digests(self._registry, self._capsule_ids())
+            if self._digests is not None:
+                checks.compare(self._digests, now, number)
+            self._digests = now
+            if not self._checked_unprotected and self._code is not None:
+                self._checked_unprotected = True
+                found = checks.unprotected(checks.loop_frame(self._code), self._registry)
+                if found:
+                    raise KeepstepError(
+                        f"check: the training loop uses {', '.join(found)}, which run.protect does not know: after a "
+                        "fault a replaced rank would go on with fresh values. Protect it."
+                    )
+
+    def _check_at_commit(self, number: int) -> None:
+        if self._digests is not None and self._checking():
+            checks.compare(self._digests, checks.digests(self._registry, self._capsule_ids()), number)
+
+    def _check_after(self, _number: int) -> None:
+        if self._checking():
+            self._digests = checks.digests(self._registry, self._capsule_ids())
+            self._checks_left -= 1
+        else:
+            self._digests = None
+
+    # ---- membership ----
+
+    def _check_interrupted(self) -> None:
+        if self._engine.interrupted():
+            raise Interruption("the generation ended")
+
+    def _form(self, what: str) -> None:
+        """Joins the generation if this process has not yet: waits for a rank, and for the state."""
+        if self._session.formed:
+            return
+        self._session.need_rank(what)
+        self._join()
+
+    def _join(self) -> None:
+        """Joins the current generation, or a newer one if it is interrupted meanwhile."""
+        from keepstep.torch.backend import communication
+
+        if self._capsule is None:
+            self._capsule = Capsule(self._registry)
+        while True:
+            try:
+                self._version = membership.join(self._session, self._registry, self._capsule)
+            except _engine.Interrupted:
+                self._session.next_assignment()
+                continue
+            break
+        communication.attach(self._session)
+        self._digests = None
+        self._checks_left = checks.CHECKED_STEPS
+
+    def _unwind(self, reason: str) -> None:
+        """Leaves the interrupted generation and joins the next one."""
+        from keepstep.torch.backend import communication
+
+        self._step = None
+        self._keeps = 0
+        self._session.formed = False
+        communication.detach()
+        replicas.drop_all()
+        replicas.sub_groups_away()
+        self._registry.drop_gradients()
+        for item in self._registry.objects.values():
+            if isinstance(item, torch.amp.GradScaler):
+                # An unscale_ of the interrupted step must not count in its repetition.
+                item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
+        if self._options.on_interrupt is not None:
+            self._options.on_interrupt(reason)
+        if self._options.health_check is not None:
+            self._options.health_check()
+        self._session.injector.at("recovery", self._version + 1)
+        self._session.next_assignment()
+        self._join()
+
+    def _finish(self) -> None:
+        """Waits until the function returned on all ranks."""
+        self._form("the end of the training function")
+        self._engine.finish()
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if value is None or isinstance(value, (bool, int, float, str, list, dict)):
+        return value
+    raise KeepstepError(f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string or lists of them are needed")

@@ -1,0 +1,32 @@
+"""Random numbers that need no saving: seeded at the start of each step from (seed, step, rank)."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import torch
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*parts: int) -> int:
+    """64 bits that depend on all `parts` (SplitMix64's finalizer, chained)."""
+    value = 0
+    for part in parts:
+        value = (value + part + 0x9E3779B97F4A7C15) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return value
+
+
+def seed_all(value: int) -> None:
+    """Seeds torch (all devices in use), random, and numpy where it is imported."""
+    torch.default_generator.manual_seed(value & ((1 << 63) - 1))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(value & ((1 << 63) - 1))
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value & 0xFFFFFFFF)

@@ -1,0 +1,125 @@
+"""One step of training: this rank's micro-batches, the weighted backward, the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep.torch import replicas
+
+if TYPE_CHECKING:
+    from keepstep.torch.run import Run
+
+
+class MapDataset(Protocol):
+    """What `run.steps` reads: a length, and samples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class BatchPlan:
+    """Which samples a step takes, and which of them a rank computes.
+
+    A step's `global_batch` samples are cut into `global_batch // micro_batch` micro-batches; each rank owns a
+    contiguous run of them, the first ranks one more where they do not divide.
+    """
+
+    def __init__(self, dataset: MapDataset, global_batch: int, micro_batch: int, shuffle: bool, seed: int) -> None:
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise KeepstepError(
+                f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is needed, "
+                "so that the position of the job is one number"
+            )
+        if len(dataset) == 0:
+            raise KeepstepError("run.steps: the dataset is empty")
+        if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
+            raise KeepstepError(
+                f"run.steps: global_batch={global_batch} is no multiple of micro_batch={micro_batch}"
+            )
+        self.dataset = dataset
+        self.global_batch = global_batch
+        self.micro_batch = micro_batch
+        self.micro_batches = global_batch // micro_batch
+        self._shuffle = shuffle
+        self._seed = seed
+
+    def check_world(self, world_size: int) -> None:
+        if self.micro_batches < world_size:
+            raise KeepstepError(
+                f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
+                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller micro_batch"
+            )
+
+    def share(self, rank: int, world_size: int) -> range:
+        """The micro-batches of `rank`."""
+        each, more = divmod(self.micro_batches, world_size)
+        first = rank * each + min(rank, more)
+        return range(first, first + each + (1 if rank < more else 0))
+
+    def samples(self, step: int, micros: range) -> list[int]:
+        """The samples of the micro-batches `micros` of `step` (1-based), in order."""
+        position = (step - 1) * self.global_batch + micros.start * self.micro_batch
+        count = len(micros) * self.micro_batch
+        if self._shuffle:
+            return _engine.samples_at(self._seed, position, count, len(self.dataset))
+        return [(position + i) % len(self.dataset) for i in range(count)]
+
+
+class Step:
+    """One step of `run.steps`; iterate over it for this rank's micro-batches.
+
+    Attributes:
+        number: from 1; committing step k makes version k of the protected state.
+        sample_ids: the samples of this rank in this step, in the order of its micro-batches.
+    """
+
+    def __init__(self, run: Run, plan: BatchPlan, number: int, collate: Callable[[Sequence[Any]], Any]) -> None:
+        self._run = run
+        self._plan = plan
+        self._collate = collate
+        self.number = number
+        self._micros = plan.share(run.rank, run.world_size)
+        self.sample_ids: list[int] = plan.samples(number, self._micros)
+        self._losses: list[torch.Tensor] = []
+        self._global_loss: float | None = None
+        self.committed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self._plan.micro_batch
+        for index in range(len(self._micros)):
+            self._run._check_interrupted()
+            ids = self.sample_ids[index * size : (index + 1) * size]
+            batch = self._collate([self._plan.dataset[i] for i in ids])
+            replicas.synchronize_on(index == len(self._micros) - 1)
+            yield batch
+        replicas.synchronize_on(True)
+
+    def backward(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Backward of one micro-batch, weighted so that the sum over all ranks is the mean over the global batch.
+
+        Args:
+            loss: a scalar, the mean over the micro-batch.
+            scaler: scales the loss for mixed precision; ``step.loss`` stays unscaled.
+        """
+        # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch.
+        weighted = loss * (self._run.world_size / self._plan.micro_batches)
+        if scaler is not None:
+            weighted = scaler.scale(weighted)
+        self._losses.append(loss.detach())
+        weighted.backward()
+
+    @property
+    def loss(self) -> float:
+        """The mean loss: of this rank's micro-batches so far; once committed, of all ranks, the same on each."""
+        if self._global_loss is not None:
+            return self._global_loss
+        return self._local_sum() / len(self._losses) if self._losses else float("nan")
+
+    def _local_sum(self) -> float:
+        return float(sum(float(loss) for loss in self._losses))

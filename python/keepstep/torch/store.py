@@ -1,0 +1,70 @@
+"""c10d's Store, answered by the node's agent. One key space per generation: a new generation starts with none."""
+
+from __future__ import annotations
+
+import datetime
+
+import torch.distributed as dist
+
+from keepstep import _engine
+from keepstep._session import Session
+
+_DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+class AgentStore(dist.Store):
+    """Lives as long as the process; its keys belong to the generation this process is in at the time of the call."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._timeout = _DEFAULT_TIMEOUT
+
+    def _key(self, key: str) -> str:
+        assignment = self._session.need_rank("the store")
+        return f"{assignment.generation}/{key}"
+
+    def _ask(self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None) -> tuple[bool, bytes]:
+        limit = self._timeout if timeout is None else timeout
+        answered, interrupted, ok, result = self._session.store(
+            op, self._key(key), value, int(limit.total_seconds() * 1000)
+        )
+        if answered:
+            return ok, result
+        if interrupted:
+            raise _engine.Interrupted(f"the generation ended while waiting for '{key}' in the store")
+        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():.0f} s")
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._ask("get", key)[1]
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._ask("add", key, str(amount).encode())[1])
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        expected = _bytes(expected_value)
+        pair = str(len(expected)).encode() + b":" + expected + _bytes(desired_value)
+        return self._ask("compare_set", key, pair)[1]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._ask("check", key)[0] for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask("delete", key)[0]
+
+    def num_keys(self) -> int:
+        return int(self._ask("count", "")[1])
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        for key in keys:
+            self._ask("wait", key, timeout=timeout)
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._timeout = timeout
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,29 @@
+"""A copy of the protected state, for updates that communicate and may have to be undone."""
+
+from __future__ import annotations
+
+import torch
+
+from keepstep.torch.registry import Registry
+
+
+class Snapshot:
+    """The protected tensors and values at the time it was made; costs as much memory as they take."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        flat = registry.flatten()
+        self._tensors = {name: tensor.clone() for name, tensor in flat.tensors.items()}
+        self._values = flat.values
+
+    def restore(self) -> None:
+        """Puts everything back, in place; optimizer state that did not exist yet is dropped."""
+        entries = [
+            [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+            for name, tensor in self._tensors.items()
+        ]
+        targets = self._registry.prepare(entries, set())
+        with torch.no_grad():
+            for name, target in targets.items():
+                target.copy_(self._tensors[name])
+        self._registry.load_values(self._values, targets)

@@ -1,0 +1,147 @@
+"""The life of one worker process: attach to the agent, run the user's script, end.
+
+Entered from the zygote after a fork, or by ``python -m keepstep.worker SOCKET_FD MEMORY_FD`` where the agent starts
+workers by exec; then the description of the job is in ``KEEPSTEP_WORKER_SPEC``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+import types
+from typing import Any
+
+from keepstep import _engine
+from keepstep._messages import MessageType
+from keepstep._session import Session, set_session, watch_environment
+
+
+def fingerprint() -> dict[str, Any]:
+    """What decides about the bits this process computes: all workers of a job must agree on it."""
+    import torch
+
+    flags = ""
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as cpuinfo:
+        for line in cpuinfo:
+            if line.startswith(("flags", "Features")):
+                flags = line
+                break
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": hashlib.sha256(flags.encode()).hexdigest()[:16],
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _run_script(spec: dict[str, Any]) -> None:
+    script = spec["script"]
+    sys.argv = [script, *spec["args"]]
+    if spec["module"]:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        return
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = module
+    with open(script, "rb") as source:
+        code = compile(source.read(), script, "exec")
+    exec(code, module.__dict__)
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code is None:
+        return 0
+    if isinstance(exit_.code, int):
+        return exit_.code
+    print(exit_.code, file=sys.stderr)
+    return 1
+
+
+def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
+    """Runs the script in this process and returns its exit code."""
+    os.environ.update(spec["environment"])
+    threads = spec["environment"].get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    import torch
+
+    if threads is not None and threads.isdigit():
+        torch.set_num_threads(int(threads))
+    session = Session(_engine.Engine.attach(socket_fd, memory_fd, json.dumps(fingerprint())))
+    set_session(session)
+    watch_environment(session.welcome["rank_variables"])
+    import keepstep.torch  # noqa: F401  (registers the backend)
+
+    code = 0
+    try:
+        _run_script(spec)
+        if not session.recoverable:
+            # A script that never asked for a rank still is one of the ranks; spares wait here until the end.
+            session.need_rank("the end of the script")
+    except SystemExit as exit_:
+        code = _exit_code(exit_)
+    except _engine.JobEnded:
+        code = 0 if session.recoverable else 1
+    except BaseException as error:
+        text = _user_traceback(error)
+        sys.stderr.write(text)
+        session.send(MessageType.CRASHED, {"traceback": text[-60_000:]})
+        code = 1
+    return code
+
+
+def _user_traceback(error: BaseException) -> str:
+    """The traceback without the frames of this file."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def end(code: int) -> None:
+    """Ends the process as Python would, without going back into whatever the zygote was doing."""
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # The engine says goodbye so that this end is not taken for a death.
+        import keepstep._session as session_module
+
+        current = session_module.session_or_none()
+        if current is not None:
+            current.engine.close()
+        os._exit(code)
+
+
+def reset_signals() -> None:
+    """Default dispositions: what the zygote, or the agent, set is not the script's business."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def main() -> None:
+    spec = json.loads(os.environ.pop("KEEPSTEP_WORKER_SPEC"))
+    reset_signals()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    end(run_worker(spec, int(sys.argv[1]), int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    # One copy of this module, also when started with -m: the session must be found by everybody.
+    from keepstep.worker import main as real_main
+
+    real_main()

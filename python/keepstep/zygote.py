@@ -1,0 +1,191 @@
+"""The zygote: a process with torch and the user's modules imported that forks a worker in milliseconds.
+
+``python -m keepstep.zygote SOCKET_FD learn|plain``, started by the agent with one BLAS/OpenMP thread. A fork copies
+only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What an import does is
+tried in a forked probe first; a module that starts a thread or touches CUDA is named and left out.
+
+Messages are JSON packets; see src/agent/starter.cc. Ends when the agent is gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+MAX_PACKET = 160 * 1024
+# What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
+PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"]
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def unsafe_to_fork() -> str:
+    """Why this process must not be forked any more; empty if it may."""
+    if thread_count() != 1:
+        return f"{thread_count()} threads run"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialized"
+    return ""
+
+
+def import_quietly(name: str) -> str:
+    """Imports `name`; returns what went wrong, or how the process became unsafe to fork; empty if all is well."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(name)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return unsafe_to_fork()
+
+
+def probe(modules: list[str]) -> dict[str, str]:
+    """Imports `modules` one by one in a forked child; returns those that must not be imported here, with the reason."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        bad: dict[str, str] = {}
+        with os.fdopen(write_end, "w") as out:
+            for name in modules:
+                why = import_quietly(name)
+                out.write(json.dumps([name, why]) + "\n")
+                out.flush()
+                if unsafe_to_fork():
+                    break  # what follows cannot be told apart any more: the caller asks again without this one
+        os._exit(0)
+    os.close(write_end)
+    bad = {}
+    seen = 0
+    with os.fdopen(read_end) as lines:
+        for line in lines:
+            name, why = json.loads(line)
+            seen += 1
+            if why:
+                bad[name] = why
+    os.waitpid(child, 0)
+    if seen < len(modules) and not any(name == modules[seen - 1] for name in bad):
+        bad[modules[seen]] = "the probe that imported it died"
+    return bad
+
+
+class Zygote:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def note(self, event: str, why: str) -> None:
+        self._send({"op": "note", "event": event, "why": why})
+
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        socket.send_fds(self._connection, [json.dumps(message).encode()], fds or [])
+
+    def warm_up(self) -> None:
+        """Imports what every worker needs. On a failure workers start by exec, which shows the error itself."""
+        for name in PRELOAD:
+            why = import_quietly(name)
+            if why:
+                self._send({"op": "unfit", "why": f"import {name}: {why}"})
+                return
+        import keepstep.torch
+        import keepstep.worker  # noqa: F401
+
+        # What is here stays: the collector of a forked worker need not look at it, nor copy its pages.
+        gc.collect()
+        gc.freeze()
+        why = unsafe_to_fork()
+        if why:
+            self._send({"op": "unfit", "why": why})
+        else:
+            self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
+
+    def learn(self, modules: list[str]) -> None:
+        """Imports what the first worker had imported, except what would make this process unsafe to fork."""
+        sys.path.insert(0, os.getcwd())
+        wanted = [name for name in modules if name not in sys.modules]
+        left_out: dict[str, str] = {}
+        while wanted:
+            bad = probe(wanted)
+            left_out.update(bad)
+            wanted = [name for name in wanted if name not in bad]
+            if not any(why.endswith(("threads run", "initialized", "died")) for why in bad.values()):
+                break
+        for name in wanted:
+            import_quietly(name)
+        sys.path.pop(0)
+        gc.freeze()
+        for name, why in left_out.items():
+            self.note("preload_left_out", f"{name}: {why}")
+        why = unsafe_to_fork()
+        if why:
+            self._send({"op": "unfit", "why": f"after the learned preload: {why}"})
+        elif wanted:
+            self.note("preloaded", f"{len(wanted)} modules that the first worker had imported")
+
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Forks twice: the worker becomes a child of the agent, which is the subreaper."""
+        middle = os.fork()
+        if middle == 0:
+            worker = os.fork()
+            if worker == 0:
+                self._become_worker(request, fds)
+            self._send({"op": "spawned", "worker": request["worker"], "pid": worker}, [os.pidfd_open(worker)])
+            os._exit(0)
+        for fd in fds:
+            os.close(fd)
+        os.waitpid(middle, 0)
+
+    def _become_worker(self, request: dict[str, Any], fds: list[int]) -> None:
+        self._connection.close()
+        from keepstep.worker import end, reset_signals, run_worker
+
+        reset_signals()
+        os.setpgid(0, 0)
+        os.dup2(fds[2], 1)
+        os.dup2(fds[3], 2)
+        os.close(fds[2])
+        os.close(fds[3])
+        sys.stdin = open(os.devnull)
+        sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        code = 1
+        try:
+            code = run_worker(request, fds[0], fds[1])
+        except BaseException as error:
+            sys.stderr.write(f"keepstep: a worker could not start: {error}\n")
+        finally:
+            end(code)
+
+    def serve(self) -> None:
+        while True:
+            packet, fds, _, _ = socket.recv_fds(self._connection, MAX_PACKET, 4)
+            if not packet:
+                return
+            request = json.loads(packet)
+            if request["op"] == "spawn":
+                self.spawn(request, list(fds))
+            elif request["op"] == "preload":
+                self.learn(request["modules"])
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    zygote.warm_up()
+    zygote.serve()
+
+
+if __name__ == "__main__":
+    main()

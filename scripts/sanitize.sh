@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds the engine (no Python, no gRPC) with a sanitizer and runs its tests: scripts/sanitize.sh address|thread
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kind=$1
+build=build-$kind
+cmake -S . -B "$build" -G Ninja -DKEEPSTEP_SANITIZE="$kind" -DKEEPSTEP_CONTROL_PLANE=OFF \
+  -DKEEPSTEP_PYTHON_MODULE=OFF >/dev/null
+ninja -C "$build" | tail -n 1
+echo "sanitizer: $kind"
+ctest --test-dir "$build" --output-on-failure --timeout 900 | tail -n 15

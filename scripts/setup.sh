@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what keepstep needs to build, run and test on Debian 12: system packages by apt, Python packages for .venv.
+#
+# Python packages (torch is 5 GB) go into a cache under the home folder, keyed by requirements.txt and the interpreter,
+# and every clone's .venv points at it; without a writable home they go into .venv itself. Second runs do nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  g++ cmake ninja-build ccache pkg-config python3-venv python3-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libssl-dev
+  libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev libgmock-dev
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "setup: ${missing[*]} are missing: run this as root, or install sudo" >&2; exit 1; }
+    sudo=sudo
+  fi
+  echo "setup: installing ${missing[*]}"
+  $sudo apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+python=${PYTHON:-python3}
+"$python" - <<'PY' || { echo "setup: Python 3.10 or newer is needed (set PYTHON=)" >&2; exit 1; }
+import sys
+sys.exit(sys.version_info < (3, 10))
+PY
+key=$({ cat requirements.txt; "$python" -c 'import sys; print(sys.version, sys.executable)'; } | sha256sum | cut -c1-16)
+
+if [ "$(cat .venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
+  rm -rf .venv
+  "$python" -m venv .venv
+  site=$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')
+  cache=${XDG_CACHE_HOME:-$HOME/.cache}/keepstep/packages-$key
+  if [ ! -d "$cache" ] && mkdir -p "$(dirname "$cache")" 2>/dev/null && [ -w "$(dirname "$cache")" ]; then
+    echo "setup: installing Python packages (torch among them) into $cache"
+    rm -rf "$cache.partial"
+    .venv/bin/pip install --quiet --disable-pip-version-check --target "$cache.partial" -r requirements.txt
+    mv "$cache.partial" "$cache"  # whole or absent
+  fi
+  if [ -d "$cache" ]; then
+    echo "$cache" > "$site/keepstep-packages.pth"
+  else
+    .venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+  fi
+  echo "$PWD/python" > "$site/keepstep-source.pth"
+  echo "$key" > .venv/.keepstep-key
+fi

@@ -1,0 +1,357 @@
+#include "agent/agent.h"
+
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+
+#include <cstring>
+
+#include "agent/torchrun_env.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace keepstep::agent {
+
+using brain::Identity;
+using brain::Member;
+using brain::WorkerId;
+using worker::MessageType;
+
+namespace {
+
+constexpr int64_t kGraceNs = 5'000'000'000;  // between SIGTERM and SIGKILL at the end of a job
+
+nlohmann::json json_of(const Environment& environment) {
+  nlohmann::json result = nlohmann::json::object();
+  for (const auto& [name, value] : environment) {
+    result[name] = value;
+  }
+  return result;
+}
+
+}  // namespace
+
+comm::CommConfig comm_config(const JobSpec& spec) {
+  comm::CommConfig config;
+  config.max_world = spec.nproc_per_node;
+  return config;
+}
+
+uint64_t shared_memory_bytes(const JobSpec& spec) {
+  const comm::CommConfig config = comm_config(spec);
+  return worker::WorkerLayout(config).bytes * (spec.nproc_per_node + spec.spares) +
+         2 * worker::generation_page_bytes(config);
+}
+
+Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, observe::StatusLine& status)
+    : config_(std::move(config)),
+      journal_(journal),
+      pump_(pump),
+      status_(status),
+      comm_config_(comm_config(config_.spec)),
+      layout_(comm_config_),
+      metrics_(journal) {}
+
+Agent::~Agent() = default;
+
+StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    return errno_status("become the subreaper of the workers");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
+  signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
+  starter_ = std::make_unique<Starter>(
+      *loop_, config_.spec,
+      Starter::Callbacks{
+          [this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
+            on_started(worker, pid, std::move(pidfd), how);
+          },
+          [this](WorkerId worker, const std::string& why) {
+            link_->send(brain::WorkerDied{worker, 0, 0, 1, "start", why});
+          },
+          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
+  KEEPSTEP_RETURN_IF_ERROR(starter_->start());
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      link_, CoordinatorLink::connect(
+                 config_.coordinator, config_.node, "localhost", config_.token,
+                 [this](brain::Effect effect) {
+                   loop_->post([this, effect = std::move(effect)] { carry_out(effect); });
+                 },
+                 [this](std::string why) {
+                   loop_->post([this, why = std::move(why)] {
+                     carry_out(brain::EndJob{1, "the coordinator is gone, and in this version the job ends with it: " + why, ""});
+                   });
+                 },
+                 std::chrono::seconds(30)));
+  link_->send(brain::NodeJoined{config_.node});
+  loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
+  loop_->run();
+  link_->close();
+  starter_->stop();
+  return *end_;
+}
+
+void Agent::on_signal() {
+  signalfd_siginfo info{};
+  if (read(signal_fd_.get(), &info, sizeof info) != sizeof info) {
+    return;
+  }
+  const char* name = strsignal(static_cast<int>(info.ssi_signo));
+  if (++signals_ == 1) {
+    link_->send(brain::StopRequested{128 + static_cast<int>(info.ssi_signo), absl::StrFormat("stopped by %s", name)});
+  }
+  if (signals_ > 1 || end_.has_value()) {
+    kill_at_ns_ = monotonic_ns();
+    if (!end_.has_value()) {
+      carry_out(brain::EndJob{128 + static_cast<int>(info.ssi_signo), "stopped at once by a second signal", ""});
+    }
+    periodic();
+  }
+}
+
+void Agent::carry_out(const brain::Effect& effect) {
+  if (end_.has_value()) {
+    return;
+  }
+  std::visit(
+      [this](const auto& each) {
+        using T = std::decay_t<decltype(each)>;
+        if constexpr (std::is_same_v<T, brain::Spawn>) {
+          spawn(each);
+        } else if constexpr (std::is_same_v<T, brain::Seal>) {
+          seal(each);
+        } else if constexpr (std::is_same_v<T, brain::Decide>) {
+          decide(each);
+        } else if constexpr (std::is_same_v<T, brain::Prepare>) {
+          prepare(each);
+        } else if constexpr (std::is_same_v<T, brain::Activate>) {
+          activate(each);
+        } else if constexpr (std::is_same_v<T, brain::Kill>) {
+          if (const auto it = workers_.find(each.worker); it != workers_.end()) {
+            kill_process(*it->second);
+          }
+        } else if constexpr (std::is_same_v<T, brain::Release>) {
+          release(each);
+        } else if constexpr (std::is_same_v<T, brain::EndJob>) {
+          end_job(each);
+        }
+      },
+      effect);
+  update_status();
+}
+
+void Agent::spawn(const brain::Spawn& effect) {
+  if (workers_.contains(effect.worker)) {
+    return;
+  }
+  auto fail = [&](const Status& status) {
+    link_->send(brain::WorkerDied{effect.worker, 0, 0, 1, "start", std::string(status.message())});
+  };
+  auto process = WorkerProcess::create(effect.worker, effect.spare, layout_);
+  if (!process.ok()) {
+    fail(process.status());
+    return;
+  }
+  const bool initial = generation_ == nullptr && !effect.spare;
+  auto pipes = pump_.open(effect.worker, absl::StrFormat("%s%d", effect.spare ? "spare" : "worker", effect.worker),
+                          initial ? std::optional<uint32_t>(effect.worker) : std::nullopt,
+                          generation_ == nullptr ? 1 : generation_->identity().generation);
+  if (!pipes.ok()) {
+    fail(pipes.status());
+    return;
+  }
+  (*process)->child_stdout = std::move(pipes->first);
+  (*process)->child_stderr = std::move(pipes->second);
+  workers_[effect.worker] = *process;
+  nlohmann::json environment = json_of(job_environment(config_.spec, std::getenv("OMP_NUM_THREADS") != nullptr));
+  starter_->spawn(*process, environment);
+}
+
+void Agent::seal(const brain::Seal& effect) {
+  Generation* generation = generation_ != nullptr && generation_->identity() == effect.identity ? generation_.get()
+                           : previous_ != nullptr && previous_->identity() == effect.identity   ? previous_.get()
+                                                                                                : nullptr;
+  if (generation == nullptr) {
+    return;
+  }
+  std::vector<Generation::Living> living;
+  for (const Member& member : generation->prepare().table) {
+    const auto it = workers_.find(member.worker);
+    if (it != workers_.end() && !it->second->dead) {
+      living.push_back({member.rank, member.worker, &it->second->page()});
+    }
+  }
+  link_->send(brain::Sealed{config_.node, effect.identity, generation->seal(living)});
+  for (const Generation::Living& member : living) {
+    tell(*workers_.at(member.worker), MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
+  }
+  note_ = "recovering: " + effect.because;
+}
+
+void Agent::decide(const brain::Decide& effect) {
+  for (Generation* generation : {generation_.get(), previous_.get()}) {
+    if (generation != nullptr && generation->identity() == effect.identity) {
+      generation->announce(effect.verdict.version);
+    }
+  }
+}
+
+void Agent::prepare(const brain::Prepare& effect) {
+  if (generation_ != nullptr && effect.identity < generation_->identity()) {
+    return;
+  }
+  if (generation_ == nullptr || generation_->identity() != effect.identity) {
+    auto created = Generation::create(effect, comm_config_);
+    if (!created.ok()) {
+      link_->send(brain::StopRequested{1, std::string(created.status().message())});
+      return;
+    }
+    if (generation_ != nullptr && effect.version < metrics_.last_step()) {
+      metrics_.rewind(effect.version);
+    }
+    previous_ = std::move(generation_);
+    generation_ = *std::move(created);
+    active_ = false;
+    first_commit_told_ = false;
+    for (auto& [id, process] : workers_) {
+      process->rank.reset();
+    }
+    for (const Member& member : effect.table) {
+      const auto it = workers_.find(member.worker);
+      if (it == workers_.end()) {
+        continue;
+      }
+      it->second->rank = member.rank;
+      pump_.assign(member.worker, member.rank, effect.identity.generation);
+      const auto before = workers_.find(member.previous);
+      if (member.newcomer && before != workers_.end()) {
+        // The values of the rank that its forward had changed move on with the rank.
+        for (size_t slot = 0; slot < 2; ++slot) {
+          const worker::CapsuleSlot& from = before->second->page().capsule[slot];
+          worker::CapsuleSlot& to = it->second->page().capsule[slot];
+          const uint64_t bytes = std::min<uint64_t>(from.bytes.load(), worker::kCapsuleBytes);
+          const size_t offset = worker::WorkerLayout::capsule(slot);
+          std::memcpy(it->second->memory.data() + offset, before->second->memory.data() + offset, bytes);
+          to.bytes = bytes;
+          to.version_plus_1 = from.version_plus_1.load();
+        }
+      }
+    }
+  }
+  for (const Member& member : effect.table) {
+    send_prepare(effect, member);
+  }
+}
+
+void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
+  const auto it = workers_.find(member.worker);
+  if (it == workers_.end() || it->second->dead) {
+    return;
+  }
+  std::vector<int> fds = {generation_->fd()};
+  nlohmann::json ids = nlohmann::json::array();
+  for (const Member& each : effect.table) {
+    const auto peer = workers_.find(each.worker);
+    if (peer == workers_.end()) {
+      return;  // a member died for good meanwhile; the coordinator is about to seal this generation
+    }
+    ids.push_back(each.worker);
+    fds.push_back(peer->second->memory.fd());
+  }
+  RankAssignment assignment;
+  assignment.rank = member.rank;
+  assignment.generation = effect.identity.generation;
+  assignment.master_addr = config_.spec.master_addr;
+  assignment.master_port = config_.spec.master_port;
+  const char* entry = effect.identity.generation == 1 ? "start" : member.newcomer ? "replacement" : "recovery";
+  tell(*it->second, MessageType::kPrepare, effect.identity,
+       {{"rank", member.rank},
+        {"version", effect.version},
+        {"workers", ids},
+        {"newcomer", member.newcomer},
+        {"entry", entry},
+        {"because", effect.because},
+        {"environment", json_of(rank_environment(config_.spec, assignment))}},
+       fds);
+}
+
+void Agent::activate(const brain::Activate& effect) {
+  if (generation_ == nullptr || generation_->identity() != effect.identity) {
+    return;
+  }
+  if (!active_) {
+    metrics_.flush(effect.version);
+    store_.drop_prefix(absl::StrFormat("%d/", effect.identity.generation - 1));
+    active_ = true;
+    note_ = effect.targets.empty() ? "" : "hydrating";
+    // Only dead workers' memory that no later recovery can need is given back.
+    std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+  }
+  for (const auto& process : living_members()) {
+    tell(*process, MessageType::kActivate, effect.identity,
+         {{"version", effect.version},
+          {"sources", effect.sources},
+          {"targets", effect.targets},
+          {"compare", effect.compare}});
+  }
+}
+
+void Agent::release(const brain::Release& effect) {
+  for (const auto& process : living_members()) {
+    tell(*process, MessageType::kRelease, effect.identity, nlohmann::json::object());
+  }
+}
+
+void Agent::end_job(const brain::EndJob& effect) {
+  end_ = JobEnd{effect.exit_code, effect.message, effect.traceback};
+  metrics_.flush(metrics_.last_step());
+  const Identity identity = generation_ == nullptr ? Identity{} : generation_->identity();
+  if (generation_ != nullptr) {
+    generation_->announce_end();
+  }
+  for (const auto& [id, process] : workers_) {
+    if (!process->gone) {
+      tell(*process, MessageType::kEnd, identity, {{"message", effect.message}});
+      // A parked spare has nothing to clean up.
+      if (!process->rank.has_value()) {
+        kill_process(*process);
+      } else if (process->pid > 0 && effect.exit_code != 0) {
+        kill(process->pid, SIGTERM);
+      }
+    }
+  }
+  if (kill_at_ns_ == 0) {
+    kill_at_ns_ = monotonic_ns() + kGraceNs;
+  }
+  finish_if_empty();
+}
+
+void Agent::finish_if_empty() {
+  if (!end_.has_value()) {
+    return;
+  }
+  for (const auto& [id, process] : workers_) {
+    if (!process->gone && process->pid != 0) {
+      return;
+    }
+  }
+  loop_->stop();
+}
+
+void Agent::periodic() {
+  if (end_.has_value() && monotonic_ns() >= kill_at_ns_) {
+    for (const auto& [id, process] : workers_) {
+      kill_process(*process);
+    }
+  }
+  for (const auto& process : Workers(workers_)) {
+    if (process.second->pidfd.valid() && !process.second->gone) {
+      on_exit(process.second);
+    }
+  }
+  finish_if_empty();
+  update_status();
+  status_.refresh();
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,121 @@
+// The node daemon: starts and watches workers, owns the memory that must outlive them, and carries out what the
+// coordinator's brain decides. It decides nothing itself.
+//
+//   worker's death (mutex, pidfd), messages  ->  events for the coordinator
+//   Spawn, Seal, Decide, Prepare, Activate, Kill, Release, EndJob  ->  processes, pages, messages to workers
+//
+// One thread, an EventLoop; run() is that thread. Effects may be repeated by the coordinator and are idempotent here.
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/coordinator_link.h"
+#include "agent/event_loop.h"
+#include "agent/generation.h"
+#include "agent/job_spec.h"
+#include "agent/metrics.h"
+#include "agent/output_pump.h"
+#include "agent/starter.h"
+#include "agent/store.h"
+#include "agent/worker_process.h"
+#include "observe/journal.h"
+#include "observe/status_line.h"
+#include "worker/messages.h"
+
+namespace keepstep::agent {
+
+struct AgentConfig {
+  JobSpec spec;
+  brain::NodeId node = 0;
+  std::string coordinator;  // address
+  JobToken token;
+};
+
+// How the job ended, as the launcher reports it.
+struct JobEnd {
+  int exit_code = 0;
+  std::string message;
+  std::string traceback;
+};
+
+// The communicator's sizes for this job; the same on agent and workers.
+comm::CommConfig comm_config(const JobSpec& spec);
+// Shared memory the agent allocates for all workers of this node.
+uint64_t shared_memory_bytes(const JobSpec& spec);
+
+class Agent {
+ public:
+  // `journal`, `pump`, `status` must outlive the agent. The calling process becomes the subreaper of its workers.
+  Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, observe::StatusLine& status);
+  ~Agent();
+
+  // Connects, starts everything, and returns when the job is over and no worker is left. `signals` (blocked in every
+  // thread) end the job; the second one at once.
+  StatusOr<JobEnd> run(const sigset_t& signals);
+
+ private:
+  using Workers = std::map<brain::WorkerId, std::shared_ptr<WorkerProcess>>;
+
+  // agent.cc: start, end, effects
+  void on_signal();
+  void carry_out(const brain::Effect& effect);
+  void spawn(const brain::Spawn& effect);
+  void seal(const brain::Seal& effect);
+  void decide(const brain::Decide& effect);
+  void prepare(const brain::Prepare& effect);
+  void send_prepare(const brain::Prepare& effect, const brain::Member& member);
+  void activate(const brain::Activate& effect);
+  void release(const brain::Release& effect);
+  void end_job(const brain::EndJob& effect);
+  void finish_if_empty();
+  void periodic();
+
+  // agent_workers.cc: what workers say and how they end
+  void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
+  void on_packet(const std::shared_ptr<WorkerProcess>& process);
+  void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
+  void on_exit(const std::shared_ptr<WorkerProcess>& process);
+  void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+            std::span<const int> fds = {});
+  std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
+  std::optional<double> loss_of(brain::Step step) const;
+  void update_status();
+
+  AgentConfig config_;
+  observe::Journal& journal_;
+  OutputPump& pump_;
+  observe::StatusLine& status_;
+  comm::CommConfig comm_config_;
+  worker::WorkerLayout layout_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<CoordinatorLink> link_;
+  std::unique_ptr<Starter> starter_;
+  Metrics metrics_;
+  Store store_;
+  Fd signal_fd_;
+
+  Workers workers_;
+  std::unique_ptr<Generation> generation_;
+  std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
+  bool active_ = false;                   // the current generation was activated
+  bool first_commit_told_ = true;
+  uint32_t recoveries_ = 0;
+  std::string note_ = "starting";
+  std::string fingerprint_;
+  bool preload_sent_ = false;
+  std::set<size_t> injected_;
+  std::optional<JobEnd> end_;
+  int64_t kill_at_ns_ = 0;
+  int signals_ = 0;
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,308 @@
+// The agent's other half: what workers say, and how their deaths are noticed.
+
+#include <algorithm>
+#include <sys/socket.h>
+
+#include <csignal>
+
+#include "absl/strings/escaping.h"
+#include "agent/agent.h"
+#include "agent/torchrun_env.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace keepstep::agent {
+
+using brain::Identity;
+using brain::WorkerId;
+using worker::Message;
+using worker::MessageType;
+
+void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
+                 std::span<const int> fds) {
+  const Message message{type, config_.node, identity, std::move(body)};
+  if (Status status = process.socket.send(worker::encode(message), fds); !status.ok()) {
+    spdlog::info("worker {}: {}", process.id, std::string(status.message()));
+  }
+}
+
+std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
+  std::vector<std::shared_ptr<WorkerProcess>> members;
+  if (generation_ != nullptr) {
+    for (const brain::Member& member : generation_->prepare().table) {
+      const auto it = workers_.find(member.worker);
+      if (it != workers_.end() && !it->second->dead) {
+        members.push_back(it->second);
+      }
+    }
+  }
+  return members;
+}
+
+void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end()) {
+    return;
+  }
+  const std::shared_ptr<WorkerProcess> process = it->second;
+  process->pid = pid;
+  process->pidfd = std::move(pidfd);
+  // From here on only the worker holds its ends: the end of its streams means its end.
+  process->child_socket = PacketSocket();
+  process->child_stdout.reset();
+  process->child_stderr.reset();
+  journal_.write("spawned", {}, "", {{"worker", int64_t{id}}, {"pid", int64_t{pid}}, {"how", how}});
+  (void)loop_->watch(process->socket.fd(), [this, process] { on_packet(process); });
+  (void)loop_->watch(process->pidfd.get(), [this, process] { on_exit(process); });
+  if (end_.has_value()) {
+    kill_process(*process);
+  }
+}
+
+void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
+  StatusOr<Packet> packet = process->socket.receive();
+  if (!packet.ok()) {
+    if (absl::IsUnavailable(packet.status())) {
+      loop_->unwatch(process->socket.fd());  // the pidfd tells the rest
+    }
+    return;
+  }
+  StatusOr<Message> message = worker::decode(packet->bytes);
+  if (!message.ok()) {
+    journal_.write("refused", {}, std::string(message.status().message()), {{"worker", int64_t{process->id}}});
+    return;
+  }
+  on_message(process, *message);
+}
+
+void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  const nlohmann::json& body = message.body;
+  switch (message.type) {
+    case MessageType::kAttach:
+      on_attach(process, message);
+      break;
+    case MessageType::kParked:
+      process->parked = true;
+      link_->send(brain::WorkerParked{process->id, process->pid});
+      break;
+    case MessageType::kRecoverable:
+      link_->send(brain::WorkerRecoverable{process->id});
+      break;
+    case MessageType::kPreload:
+      if (!preload_sent_) {
+        preload_sent_ = true;
+        starter_->preload(body.at("modules"));
+      }
+      break;
+    case MessageType::kReady:
+      link_->send(brain::Ready{process->id, message.identity,
+                               {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")}});
+      break;
+    case MessageType::kHydrated:
+      journal_.write("hydrated", message.identity, "",
+                     {{"rank", int64_t{process->rank.value_or(0)}},
+                      {"worker", int64_t{process->id}},
+                      {"bytes", body.at("bytes").get<int64_t>()},
+                      {"skipped", body.at("skipped").get<int64_t>()},
+                      {"repeated", body.at("repeated").get<int64_t>()},
+                      {"seconds", body.at("seconds").get<double>()},
+                      {"sources", body.at("sources").get<std::vector<int64_t>>()},
+                      {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
+      break;
+    case MessageType::kFormed:
+      note_.clear();
+      if (message.identity.generation > 1) {
+        ++recoveries_;
+      }
+      link_->send(brain::Formed{message.identity});
+      break;
+    case MessageType::kProgress:
+      on_progress(process, message);
+      break;
+    case MessageType::kLog:
+      if (process->rank.has_value()) {
+        metrics_.on_log(*process->rank, body.at("step"), body.at("values"));
+      }
+      break;
+    case MessageType::kFault:
+      link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
+                                       body.at("traceback"), body.at("fatal")});
+      break;
+    case MessageType::kFinished:
+      link_->send(brain::WorkerFinished{process->id, message.identity});
+      break;
+    case MessageType::kCrashed:
+      process->traceback = body.value("traceback", "");
+      break;
+    case MessageType::kInjected:
+      injected_.insert(body.at("index").get<size_t>());
+      journal_.write("injected", message.identity, body.value("spec", ""),
+                     {{"worker", int64_t{process->id}},
+                      {"rank", int64_t{process->rank.value_or(0)}},
+                      {"at_mono", body.at("ns").get<double>() * 1e-9}});
+      break;
+    case MessageType::kStore:
+      on_store(process, message);
+      break;
+    case MessageType::kSourcing:
+    case MessageType::kCheck:
+      journal_.write(message.type == MessageType::kCheck ? "check" : "sourcing", message.identity,
+                     body.value("message", ""), {{"worker", int64_t{process->id}}});
+      break;
+    default:
+      journal_.write("refused", message.identity, "a message of an unknown type", {{"worker", int64_t{process->id}}});
+  }
+}
+
+void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  process->attached = true;
+  watch_life(process, [this, process] { loop_->post([this, process] { on_death_notice(process); }); });
+  const std::string fingerprint = message.body.at("fingerprint").dump();
+  if (fingerprint_.empty()) {
+    fingerprint_ = fingerprint;
+  } else if (fingerprint_ != fingerprint) {
+    link_->send(brain::StopRequested{
+        1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
+                           "Does the script, or an import, change the number of threads or determinism flags only "
+                           "sometimes?",
+                           process->id, process->pid, fingerprint, fingerprint_)});
+    return;
+  }
+  nlohmann::json rank_variables = nlohmann::json::array();
+  for (const auto& [name, value] : rank_environment(config_.spec, RankAssignment{})) {
+    rank_variables.push_back(name);
+  }
+  nlohmann::json inject = nlohmann::json::array();
+  for (size_t i = 0; i < config_.spec.inject.size(); ++i) {
+    inject.push_back(injected_.contains(i) ? nlohmann::json() : nlohmann::json(config_.spec.inject[i]));
+  }
+  tell(*process, MessageType::kWelcome, {},
+       {{"worker", process->id},
+        {"spare", process->spare},
+        {"seed", config_.spec.seed},
+        {"check_all", config_.spec.check_all_steps},
+        {"world", config_.spec.nproc_per_node},
+        {"inject", inject},
+        {"rank_variables", rank_variables},
+        {"learn", config_.spec.preload && !preload_sent_},
+        {"comm",
+         {{"max_world", comm_config_.max_world},
+          {"groups", comm_config_.groups},
+          {"slot_bytes", comm_config_.slot_bytes},
+          {"group_slot_bytes", comm_config_.group_slot_bytes},
+          {"ring_bytes", comm_config_.ring_bytes}}}});
+}
+
+std::optional<double> Agent::loss_of(brain::Step step) const {
+  double sum = 0;
+  uint64_t count = 0;
+  for (const brain::Member& member : generation_->prepare().table) {
+    const auto it = workers_.find(member.worker);
+    if (it == workers_.end()) {
+      continue;
+    }
+    const worker::LossSlot& slot = it->second->page().loss[step % 2];
+    if (slot.step.load() == step) {
+      sum += slot.sum.load();
+      count += slot.micro_batches.load();
+    }
+  }
+  return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
+}
+
+void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  if (generation_ == nullptr || !process->rank.has_value()) {
+    return;
+  }
+  const brain::Step step = message.body.at("step");
+  const size_t world = generation_->prepare().table.size();
+  const bool complete = metrics_.on_progress(*process->rank, step, message.body.at("ns"), world,
+                                             [this](brain::Step asked) { return loss_of(asked); });
+  if (!complete) {
+    return;
+  }
+  if (!first_commit_told_ && message.identity == generation_->identity()) {
+    first_commit_told_ = true;
+    journal_.write("first_commit", message.identity, "",
+                   {{"step", static_cast<int64_t>(step)},
+                    {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
+    link_->send(brain::Progress{message.identity, step});
+  } else if (step % 100 == 0) {
+    link_->send(brain::Progress{message.identity, step});
+  }
+}
+
+void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  const StoreRequest request{process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"),
+                             absl::HexStringToBytes(message.body.at("value").get<std::string>())};
+  for (const StoreAnswer& answer : store_.handle(request)) {
+    if (const auto it = workers_.find(answer.worker); it != workers_.end()) {
+      tell(*it->second, MessageType::kStoreReply, message.identity,
+           {{"id", answer.id}, {"ok", answer.ok}, {"value", absl::BytesToHexString(answer.value)}});
+    }
+  }
+}
+
+void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
+  if (process->dead) {
+    return;
+  }
+  process->dead = true;
+  kill_process(*process);  // fencing: a process whose engine is gone must not go on by itself
+  link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback});
+}
+
+void Agent::on_exit(const std::shared_ptr<WorkerProcess>& process) {
+  const std::optional<ExitStatus> status = process->gone ? std::nullopt : try_reap(*process);
+  if (!status.has_value()) {
+    return;
+  }
+  // Its last words (a traceback, an injected fault) may still be in the socket.
+  while (process->socket.valid()) {
+    char probe;
+    if (recv(process->socket.fd(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+      break;
+    }
+    on_packet(process);
+  }
+  process->gone = true;
+  loop_->unwatch(process->pidfd.get());
+  loop_->unwatch(process->socket.fd());
+  store_.forget(process->id);
+  pump_.drain(process->id, 200);
+  journal_.write("exit_confirmed", {}, "",
+                 {{"worker", int64_t{process->id}},
+                  {"pid", int64_t{process->pid}},
+                  {"signal", int64_t{status->signal}},
+                  {"exit_code", int64_t{status->exit_code}}});
+  const bool was_dead = std::exchange(process->dead, true);
+  if (!was_dead) {
+    if (status->signal == 0 && status->exit_code == 0) {
+      link_->send(brain::WorkerExited{process->id});
+    } else {
+      link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
+                                    process->traceback});
+    }
+  }
+  finish_if_empty();
+}
+
+void Agent::update_status() {
+  observe::RunStatus now;
+  if (metrics_.last_step() != 0) {
+    now.step = metrics_.last_step();
+  }
+  now.step_time_s = metrics_.step_time_s();
+  now.loss = metrics_.last_loss();
+  now.world_size = config_.spec.nproc_per_node;
+  for (const auto& [id, process] : workers_) {
+    now.ranks += !process->dead && process->rank.has_value();
+    now.spares += !process->dead && !process->rank.has_value() && process->parked;
+  }
+  now.generation = generation_ == nullptr ? 0 : generation_->identity().generation;
+  now.recoveries = recoveries_;
+  now.note = note_;
+  status_.update(now);
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,319 @@
+#include "agent/coordinator_link.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "proto/control.grpc.pb.h"
+#include "proto/convert.h"
+#include "proto/grpc_setup.h"
+#include "proto/handshake.h"
+
+namespace keepstep::agent {
+namespace {
+
+constexpr std::chrono::seconds kGoodbye{1};  // for the coordinator to read what was queued before close()
+
+}  // namespace
+
+// gRPC calls the On... functions on its own threads; effects go through `inbox_` to a thread of our own, so that a
+// slow one holds up nobody else's messages.
+class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::FromAgent, control::FromCoordinator> {
+ public:
+  Impl(std::string address, brain::NodeId node, std::string node_name, const JobToken& token, OnEffect on_effect,
+       OnLost on_lost)
+      : address_(std::move(address)), token_(token), on_effect_(std::move(on_effect)), on_lost_(std::move(on_lost)) {
+    handshake_.node = node;
+    handshake_.node_name = node_name.substr(0, proto::kMaxNodeNameBytes);
+    handshake_.agent_nonce = random_nonce();
+  }
+  ~Impl() override { close(); }
+
+  Status attend(std::chrono::milliseconds timeout);
+  void send(const brain::Event& event);
+  void close();
+  uint32_t term() const { return handshake_.term; }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  enum class Phase { kHello, kProof, kAttending, kOver };
+
+  Status handle();  // with the mutex held, as the two below
+  Status check_challenge(const control::Challenge& challenge);
+  void enqueue(control::FromAgent message);
+  void pump();
+  Status why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout);
+  void deliver();
+
+  const std::string address_;
+  const JobToken token_;
+  const OnEffect on_effect_;
+  const OnLost on_lost_;
+  proto::Handshake handshake_;  // changed until the welcome only
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<control::Control::Stub> stub_;
+  grpc::ClientContext context_;
+  control::FromCoordinator in_;  // owned by the read under way
+  control::FromAgent out_;       // owned by the write under way
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Phase phase_ = Phase::kHello;
+  bool started_ = false;
+  bool writing_ = false;
+  bool writes_ended_ = false;
+  bool closing_ = false;
+  bool done_ = false;  // OnDone came: gRPC is through with us
+  uint32_t generation_ = 0;
+  std::deque<control::FromAgent> queue_;
+  std::deque<brain::Effect> inbox_;
+  grpc::Status status_;   // of the stream, once done_
+  Status own_error_;      // why we ended it ourselves
+  std::thread delivery_;
+};
+
+Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
+  proto::route_grpc_log();
+  channel_ = grpc::CreateCustomChannel(proto::target(address_), grpc::InsecureChannelCredentials(),
+                                       proto::channel_arguments());
+  stub_ = control::Control::NewStub(channel_);
+  context_.set_wait_for_ready(true);
+  stub_->async()->Attend(&context_, this);
+  control::FromAgent hello;
+  hello.set_node(handshake_.node);
+  hello.mutable_hello()->set_node_name(handshake_.node_name);
+  hello.mutable_hello()->set_agent_nonce(handshake_.agent_nonce);
+
+  std::unique_lock lock(mutex_);
+  started_ = true;
+  AddHold();  // writes start outside of reactions, until the last read
+  enqueue(std::move(hello));
+  StartRead(&in_);
+  StartCall();
+  const bool settled = changed_.wait_for(lock, timeout, [this] { return done_ || phase_ == Phase::kAttending; });
+  if (phase_ == Phase::kAttending) {
+    delivery_ = std::thread([this] { deliver(); });
+    return absl::OkStatus();
+  }
+  const Phase reached = phase_;
+  closing_ = true;
+  if (!done_) {
+    context_.TryCancel();
+    changed_.wait(lock, [this] { return done_; });
+  }
+  return why_not(reached, !settled, timeout);
+}
+
+Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout) {
+  if (!own_error_.ok()) {
+    return own_error_;
+  }
+  if (timed_out) {
+    const bool connected = channel_->GetState(false) == GRPC_CHANNEL_READY;
+    return absl::DeadlineExceededError(absl::StrFormat(
+        "no welcome from the coordinator at %s within %d ms: %s", address_, timeout.count(),
+        reached == Phase::kProof ? "it did not answer our proof"
+        : connected              ? "something answers there, but not with a challenge; is it a keepstep coordinator?"
+                                 : "nothing accepts connections there; is the address right, and does it run?"));
+  }
+  const std::string message = status_.error_message();
+  if (status_.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return absl::UnauthenticatedError(absl::StrFormat(
+        "the coordinator at %s refused the job token of node %d (%s): %s; give all parts of a job the same --token-file",
+        address_, handshake_.node, handshake_.node_name, message));
+  }
+  return Status(static_cast<absl::StatusCode>(status_.error_code()),
+                absl::StrFormat("the coordinator at %s refused node %d (%s): %s", address_, handshake_.node,
+                                handshake_.node_name, message.empty() ? "the stream ended" : message));
+}
+
+void CoordinatorLink::Impl::OnReadDone(bool ok) {
+  std::unique_lock lock(mutex_);
+  if (ok) {
+    if (const Status status = handle(); !status.ok()) {
+      own_error_ = status;
+      context_.TryCancel();
+    }
+    StartRead(&in_);
+    return;
+  }
+  phase_ = Phase::kOver;
+  queue_.clear();
+  lock.unlock();
+  RemoveHold();
+}
+
+Status CoordinatorLink::Impl::handle() {
+  switch (phase_) {
+    case Phase::kHello: {
+      if (!in_.has_challenge()) {
+        return absl::UnauthenticatedError(
+            absl::StrFormat("what answers at %s speaks before it proved the job token", address_));
+      }
+      handshake_.term = in_.term();
+      return check_challenge(in_.challenge());
+    }
+    case Phase::kProof:
+      if (!in_.has_welcome() || in_.term() != handshake_.term) {
+        return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our proof", address_));
+      }
+      phase_ = Phase::kAttending;
+      changed_.notify_all();
+      return absl::OkStatus();
+    case Phase::kAttending: {
+      if (in_.term() < handshake_.term) {
+        return absl::OkStatus();
+      }
+      StatusOr<brain::Effect> effect = proto::effect_from_wire(in_);
+      if (!effect.ok()) {
+        return Status(effect.status().code(),
+                      absl::StrFormat("the coordinator at %s sent %s", address_, effect.status().message()));
+      }
+      generation_ = std::max(generation_, in_.generation());
+      inbox_.push_back(*std::move(effect));
+      changed_.notify_all();
+      return absl::OkStatus();
+    }
+    case Phase::kOver:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+Status CoordinatorLink::Impl::check_challenge(const control::Challenge& challenge) {
+  handshake_.coordinator_nonce = challenge.coordinator_nonce();
+  if (challenge.coordinator_nonce().size() != kNonceBytes ||
+      !handshake_.is_coordinator(token_, challenge.proof())) {
+    return absl::UnauthenticatedError(absl::StrFormat(
+        "the coordinator at %s does not know the job token of node %d (%s); is it another job's? "
+        "Give all parts of a job the same --token-file",
+        address_, handshake_.node, handshake_.node_name));
+  }
+  control::FromAgent proof;
+  proof.set_node(handshake_.node);
+  proof.set_term(handshake_.term);
+  proof.mutable_proof()->set_proof(handshake_.agent_proof(token_));
+  phase_ = Phase::kProof;
+  enqueue(std::move(proof));
+  return absl::OkStatus();
+}
+
+void CoordinatorLink::Impl::OnWriteDone(bool ok) {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) {
+    queue_.clear();  // the stream is gone; the read under way will say so
+  }
+  pump();
+}
+
+void CoordinatorLink::Impl::OnDone(const grpc::Status& status) {
+  const std::lock_guard lock(mutex_);
+  status_ = status;
+  done_ = true;
+  changed_.notify_all();
+}
+
+void CoordinatorLink::Impl::send(const brain::Event& event) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kAttending && !closing_) {
+    enqueue(proto::to_wire(event, handshake_.node, {handshake_.term, generation_}));
+  }
+}
+
+void CoordinatorLink::Impl::enqueue(control::FromAgent message) {
+  queue_.push_back(std::move(message));
+  pump();
+}
+
+void CoordinatorLink::Impl::pump() {
+  if (phase_ == Phase::kOver || writing_ || writes_ended_) {
+    return;
+  }
+  if (!queue_.empty()) {
+    out_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&out_);
+  } else if (closing_) {
+    writes_ended_ = true;
+    StartWritesDone();
+  }
+}
+
+void CoordinatorLink::Impl::deliver() {
+  pthread_setname_np(pthread_self(), "ks-link");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return closing_ || done_ || !inbox_.empty(); });
+    if (closing_) {
+      return;
+    }
+    if (!inbox_.empty()) {
+      brain::Effect effect = std::move(inbox_.front());
+      inbox_.pop_front();
+      lock.unlock();
+      on_effect_(std::move(effect));
+      lock.lock();
+      continue;
+    }
+    const std::string why =
+        !own_error_.ok()                  ? std::string(own_error_.message())
+        : status_.error_message().empty() ? absl::StrFormat("the coordinator at %s ended the stream", address_)
+                                          : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_,
+                                                            status_.error_message());
+    lock.unlock();
+    on_lost_(why);
+    return;
+  }
+}
+
+void CoordinatorLink::Impl::close() {
+  std::thread delivery;
+  {
+    std::unique_lock lock(mutex_);
+    if (started_ && !closing_) {
+      closing_ = true;
+      changed_.notify_all();
+      pump();
+      const auto done = [this] { return done_; };
+      if (!changed_.wait_for(lock, kGoodbye, done)) {
+        context_.TryCancel();
+        changed_.wait(lock, done);
+      }
+    }
+    delivery = std::move(delivery_);
+  }
+  if (delivery.joinable()) {
+    delivery.join();
+  }
+}
+
+StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string address, brain::NodeId node,
+                                                                    std::string node_name, const JobToken& token,
+                                                                    OnEffect on_effect, OnLost on_lost,
+                                                                    std::chrono::milliseconds timeout) {
+  auto impl = std::make_unique<Impl>(std::move(address), node, std::move(node_name), token, std::move(on_effect),
+                                     std::move(on_lost));
+  KEEPSTEP_RETURN_IF_ERROR(impl->attend(timeout));
+  return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
+}
+
+CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CoordinatorLink::~CoordinatorLink() = default;
+void CoordinatorLink::send(const brain::Event& event) { impl_->send(event); }
+uint32_t CoordinatorLink::term() const { return impl_->term(); }
+void CoordinatorLink::close() { impl_->close(); }
+
+}  // namespace keepstep::agent

@@ -1,0 +1,50 @@
+// The agent's end of the stream to the coordinator: events up, effects down.
+//
+// One link is one stream: when it is lost it stays lost, and the agent decides whether to connect anew.
+// Wire format: docs/design/wire_control.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/token.h"
+#include "brain/membership.h"
+
+namespace keepstep::agent {
+
+class CoordinatorLink {
+ public:
+  // Both are called on the link's own thread, in order; they may come before connect() has returned its success, and not
+  // after close() returned. They may call send(), not close().
+  using OnEffect = std::function<void(brain::Effect)>;
+  using OnLost = std::function<void(std::string why)>;  // at most once, after the last effect; not because of close()
+
+  // Connects and authenticates, both ways; blocks up to `timeout`, also for a coordinator that is not up yet.
+  // UNAUTHENTICATED: one side refused the other's token. DEADLINE_EXCEEDED: nobody answered. ALREADY_EXISTS: an agent
+  // of that node is connected. `address` as Coordinator::address() gives it.
+  static StatusOr<std::unique_ptr<CoordinatorLink>> connect(std::string address, brain::NodeId node,
+                                                            std::string node_name, const JobToken& token,
+                                                            OnEffect on_effect, OnLost on_lost,
+                                                            std::chrono::milliseconds timeout);
+  ~CoordinatorLink();  // close()
+
+  // Any thread; in order; never blocks. After the stream is lost or closed events are dropped.
+  void send(const brain::Event& event);
+
+  // The coordinator's term, from its welcome.
+  uint32_t term() const;
+
+  // Sends what is queued (for up to a second), ends the stream and joins the link's thread. Idempotent.
+  void close();
+
+ private:
+  class Impl;
+  explicit CoordinatorLink(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,293 @@
+// The agent's link against a real coordinator with the real brain, over gRPC on the loopback.
+#include "agent/coordinator_link.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "coordinator/coordinator.h"
+#include "observe/journal.h"
+
+namespace keepstep::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using brain::Identity;
+using brain::StateKind;
+using coordinator::Coordinator;
+using coordinator::CoordinatorConfig;
+
+constexpr brain::NodeId kNode = 3;
+const JobToken kToken = *JobToken::parse("the token of this job, in a test");
+
+// What came over a link, in order; a test waits for what it expects.
+class Inbox {
+ public:
+  CoordinatorLink::OnEffect on_effect() {
+    return [this](brain::Effect effect) {
+      const std::lock_guard lock(mutex_);
+      effects_.push_back(std::move(effect));
+      changed_.notify_all();
+    };
+  }
+  CoordinatorLink::OnLost on_lost() {
+    return [this](std::string why) {
+      const std::lock_guard lock(mutex_);
+      lost_ = std::move(why);
+      changed_.notify_all();
+    };
+  }
+
+  // What the test's agent does with an order to kill; next() calls it.
+  std::function<void(brain::WorkerId)> on_kill = [](brain::WorkerId) {};
+
+  // The next effect but for kills, which must be an `E`. The brain repeats what is not answered in time: skips repeated
+  // effects of the kind before.
+  template <class E>
+  E next() {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait_for(lock, 20s, [this] { return !effects_.empty(); })) {
+      brain::Effect effect = std::move(effects_.front());
+      effects_.pop_front();
+      if (const auto* kill = std::get_if<brain::Kill>(&effect)) {
+        lock.unlock();
+        on_kill(kill->worker);
+        lock.lock();
+        continue;
+      }
+      if (const E* wanted = std::get_if<E>(&effect)) {
+        newest_kind_ = effect.index();
+        return *wanted;
+      }
+      if (effect.index() != newest_kind_) {
+        ADD_FAILURE() << "another effect came: number " << effect.index();
+        return E{};
+      }
+    }
+    ADD_FAILURE() << "no such effect came";
+    return E{};
+  }
+
+  std::string lost() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, 20s, [this] { return lost_.has_value(); });
+    return lost_.value_or("(not lost)");
+  }
+  bool has_lost() {
+    const std::lock_guard lock(mutex_);
+    return lost_.has_value();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<brain::Effect> effects_;
+  size_t newest_kind_ = std::variant_npos;
+  std::optional<std::string> lost_;
+};
+
+class CoordinatorLinkTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "link-" + to_hex(random_nonce());
+    journal_ = *observe::Journal::open(directory_, 0);
+  }
+  void TearDown() override {
+    link_.reset();
+    coordinator_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void start(uint32_t world_size, uint32_t spares, const std::string& listen = "127.0.0.1:0") {
+    CoordinatorConfig config{.listen = listen, .token = kToken};
+    config.membership.term = 5;
+    config.membership.world_size = world_size;
+    config.membership.spares = spares;
+    config.membership.ladder.replacements_per_step = 1'000'000;
+    auto started = Coordinator::start(std::move(config), journal_.get());
+    ASSERT_TRUE(started.ok()) << started.status();
+    coordinator_ = *std::move(started);
+  }
+  StatusOr<std::unique_ptr<CoordinatorLink>> connect(const std::string& address, const JobToken& token = kToken,
+                                                     std::chrono::milliseconds timeout = 20s) {
+    return CoordinatorLink::connect(address, kNode, "node-c", token, inbox_.on_effect(), inbox_.on_lost(), timeout);
+  }
+  void attend() {
+    auto link = connect(coordinator_->address());
+    ASSERT_TRUE(link.ok()) << link.status();
+    link_ = *std::move(link);
+    inbox_.on_kill = [this](brain::WorkerId worker) {
+      link_->send(brain::WorkerDied{worker, 0, 9, 0, "pidfd", ""});
+    };
+  }
+
+  // From an empty job to generation 1 running; returns its members by rank.
+  std::vector<brain::Member> run_a_job(uint32_t workers) {
+    link_->send(brain::NodeJoined{kNode});
+    for (uint32_t i = 0; i < workers; ++i) {
+      const auto spawn = inbox_.next<brain::Spawn>();
+      link_->send(brain::WorkerParked{spawn.worker, 1000 + spawn.worker});
+      link_->send(brain::WorkerRecoverable{spawn.worker});
+    }
+    return form({StateKind::kEmpty, 0}).table;
+  }
+
+  // Answers the next Prepare: members that are not newcomers hold `state`.
+  brain::Prepare form(brain::StateWord state) {
+    auto prepare = inbox_.next<brain::Prepare>();
+    for (const brain::Member& member : prepare.table) {
+      link_->send(brain::Ready{member.worker, prepare.identity, member.newcomer ? brain::StateWord{} : state});
+    }
+    const auto activate = inbox_.next<brain::Activate>();
+    EXPECT_EQ(activate.identity, prepare.identity);
+    link_->send(brain::Formed{prepare.identity});
+    return prepare;
+  }
+
+  std::string directory_;
+  Inbox inbox_;
+  std::unique_ptr<observe::Journal> journal_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<CoordinatorLink> link_;
+};
+
+TEST_F(CoordinatorLinkTest, a_job_starts_loses_a_rank_replaces_it_and_ends) {
+  start(2, 1);
+  attend();
+  EXPECT_EQ(link_->term(), 5u);
+  const std::vector<brain::Member> table = run_a_job(3);
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table[1].node, kNode);
+
+  const Identity first{5, 1};
+  link_->send(brain::Progress{first, 41});
+  link_->send(brain::WorkerDied{table[1].worker, 1001, 9, 0, "robust mutex", ""});
+  const auto seal = inbox_.next<brain::Seal>();
+  EXPECT_EQ(seal.identity, first);
+
+  const brain::SealedWord word{0, table[0].worker, {first, 42, brain::Vote::kYes, true}, {StateKind::kClean, 41}};
+  link_->send(brain::Sealed{kNode, first, {word}});
+  const auto decide = inbox_.next<brain::Decide>();
+  EXPECT_EQ(decide.identity, first);
+  EXPECT_EQ(decide.verdict.version, 42u);
+  EXPECT_TRUE(decide.verdict.forward);
+
+  const auto prepare = form({StateKind::kClean, 42});
+  EXPECT_EQ(prepare.identity, (Identity{5, 2}));
+  ASSERT_EQ(prepare.table.size(), 2u);
+  EXPECT_EQ(prepare.table[0].worker, table[0].worker);
+  EXPECT_TRUE(prepare.table[1].newcomer);
+  EXPECT_EQ(prepare.table[1].previous, table[1].worker);
+
+  const auto spare = inbox_.next<brain::Spawn>();
+  EXPECT_TRUE(spare.spare);
+  for (const brain::Member& member : prepare.table) {
+    link_->send(brain::WorkerFinished{member.worker, prepare.identity});
+  }
+  EXPECT_EQ(inbox_.next<brain::Release>().identity, prepare.identity);
+  for (const brain::Member& member : prepare.table) {
+    link_->send(brain::WorkerExited{member.worker});
+  }
+  EXPECT_EQ(inbox_.next<brain::EndJob>().exit_code, 0);
+  link_->close();
+  EXPECT_FALSE(inbox_.has_lost());
+}
+
+TEST_F(CoordinatorLinkTest, a_wrong_token_is_a_clear_error_on_the_agents_side_too) {
+  start(1, 0);
+  const auto link = connect(coordinator_->address(), *JobToken::parse("the token of another job altogether"));
+  ASSERT_EQ(link.status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(link.status().message(), "the coordinator at " + coordinator_->address() +
+                                         " does not know the job token of node 3 (node-c); is it another job's? "
+                                         "Give all parts of a job the same --token-file");
+  coordinator_->stop();
+  EXPECT_EQ(coordinator_->refused(), 1u);
+}
+
+TEST_F(CoordinatorLinkTest, nobody_there_is_a_clear_error_after_the_timeout) {
+  start(1, 0);
+  const std::string address = coordinator_->address();
+  coordinator_.reset();
+  const auto link = connect(address, kToken, 100ms);
+  ASSERT_EQ(link.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(link.status().message().find("nothing accepts connections there"), std::string::npos) << link.status();
+}
+
+TEST_F(CoordinatorLinkTest, a_second_agent_of_the_same_node_is_told_so) {
+  start(1, 0);
+  attend();
+  const auto link = connect(coordinator_->address());
+  ASSERT_EQ(link.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(link.status().message().find("node 3 is connected already"), std::string::npos) << link.status();
+}
+
+TEST_F(CoordinatorLinkTest, an_agent_may_come_back_once_it_has_left) {
+  start(1, 0);
+  for (int i = 0; i < 20; ++i) {
+    attend();
+    link_->close();
+  }
+}
+
+TEST_F(CoordinatorLinkTest, a_coordinator_that_stops_is_noticed) {
+  start(1, 0);
+  attend();
+  coordinator_->stop();
+  EXPECT_EQ(inbox_.lost(),
+            "the stream to the coordinator at " + coordinator_->address() + " broke: the coordinator stops");
+  link_->send(brain::NodeJoined{kNode});  // goes nowhere, harms nobody
+}
+
+TEST_F(CoordinatorLinkTest, a_proxy_in_the_environment_is_not_asked) {
+  setenv("http_proxy", "http://127.0.0.1:1", 1);
+  setenv("grpc_proxy", "http://127.0.0.1:1", 1);
+  start(1, 0);
+  attend();
+  unsetenv("http_proxy");
+  unsetenv("grpc_proxy");
+}
+
+// The number that recovery pays for: death noticed -> order to seal.
+class Latency : public CoordinatorLinkTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Latency, of_a_death_until_the_order_to_seal_is_well_below_a_millisecond) {
+  start(2, 0, GetParam());
+  attend();
+  std::vector<brain::Member> table = run_a_job(2);
+  Identity identity{5, 1};
+  std::vector<double> micros;
+  for (int round = 0; round < 1000; ++round) {
+    const int64_t started_ns = monotonic_ns();
+    link_->send(brain::WorkerDied{table[1].worker, 1, 9, 0, "robust mutex", ""});
+    inbox_.next<brain::Seal>();
+    micros.push_back(static_cast<double>(monotonic_ns() - started_ns) / 1e3);
+    link_->send(brain::Sealed{kNode, identity, {{0, table[0].worker, {identity, 1}, {StateKind::kClean, 0}}}});
+    inbox_.next<brain::Decide>();
+    const auto spawn = inbox_.next<brain::Spawn>();
+    link_->send(brain::WorkerRecoverable{spawn.worker});
+    link_->send(brain::WorkerParked{spawn.worker, 1000 + spawn.worker});
+    const brain::Prepare prepare = form({StateKind::kClean, 0});
+    table = prepare.table;
+    identity = prepare.identity;
+  }
+  std::sort(micros.begin(), micros.end());
+  printf("WorkerDied -> Seal over %s: median %.0f us, p99 %.0f us, worst %.0f us\n", GetParam(), micros[500],
+         micros[990], micros.back());
+  EXPECT_LT(micros[500], 20'000) << "a hang, not a busy machine";
+}
+
+INSTANTIATE_TEST_SUITE_P(Addresses, Latency, testing::Values("127.0.0.1:0", "unix-abstract:keepstep-link-test"));
+
+}  // namespace
+}  // namespace keepstep::agent

@@ -1,0 +1,46 @@
+// The agent's one thread: file descriptors (epoll) and functions posted by other threads, one after the other.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace keepstep::agent {
+
+class EventLoop {
+ public:
+  static StatusOr<std::unique_ptr<EventLoop>> create();
+
+  // Any thread. Runs `task` on the loop's thread; dropped if the loop has stopped.
+  void post(std::function<void()> task);
+
+  // The rest: the loop's thread only (or before run()).
+  // Calls `on_readable` whenever `fd` can be read or was hung up. The fd stays the caller's; unwatch before closing.
+  Status watch(int fd, std::function<void()> on_readable);
+  void unwatch(int fd);
+  // Calls `task` about every `period` (one such task at most).
+  void every(std::chrono::milliseconds period, std::function<void()> task);
+  void run();  // until stop()
+  void stop() { running_ = false; }
+
+ private:
+  EventLoop(Fd epoll, Fd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+  void run_posted();
+
+  Fd epoll_;
+  Fd wake_;
+  std::map<int, std::shared_ptr<std::function<void()>>> handlers_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;
+  std::chrono::milliseconds period_{1000};
+  std::function<void()> periodic_;
+  bool running_ = true;
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,51 @@
+#include "agent/generation.h"
+
+#include <string>
+
+namespace keepstep::agent {
+
+StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& prepare,
+                                                         const comm::CommConfig& config) {
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      SharedMemory memory,
+      SharedMemory::create("keepstep-generation-" + std::to_string(prepare.identity.generation),
+                           worker::generation_page_bytes(config)));
+  auto* page = reinterpret_cast<worker::GenerationPage*>(memory.data());
+  page->magic = worker::kGenerationMagic;
+  page->term = prepare.identity.term;
+  page->generation = prepare.identity.generation;
+  page->world = static_cast<uint32_t>(prepare.table.size());
+  return std::unique_ptr<Generation>(new Generation(prepare, config, std::move(memory)));
+}
+
+void Generation::interrupt() {
+  worker::ring(page());
+  comm::wake_all(config_, memory_.data() + worker::kHeaderBytes);
+}
+
+std::vector<brain::SealedWord> Generation::seal(const std::vector<Living>& living) {
+  // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
+  // so it finds either our seal or the mark (worker::Engine::form).
+  page().interrupted.store(1);
+  std::vector<brain::SealedWord> words;
+  for (const Living& member : living) {
+    const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
+    words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load())});
+  }
+  interrupt();
+  return words;
+}
+
+void Generation::announce(brain::Version version) {
+  page().verdict_version = version;
+  page().verdict_ready = 1;
+  worker::ring(page());
+}
+
+void Generation::announce_end() {
+  page().interrupted.store(1);
+  page().verdict_ready = 2;
+  interrupt();
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,50 @@
+// One generation on this node: its page, its members' words. Sealing and verdicts happen here, in shared memory,
+// without asking any worker.
+//
+// Loop thread only.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/shared_memory.h"
+#include "base/status.h"
+#include "brain/membership.h"
+#include "comm/communicator.h"
+#include "worker/page.h"
+
+namespace keepstep::agent {
+
+class Generation {
+ public:
+  static StatusOr<std::unique_ptr<Generation>> create(const brain::Prepare& prepare, const comm::CommConfig& config);
+
+  brain::Identity identity() const { return prepare_.identity; }
+  const brain::Prepare& prepare() const { return prepare_; }
+  int fd() const { return memory_.fd(); }
+
+  // Marks the generation interrupted, seals the word of each page in `living` and reads what it was; then wakes
+  // whoever waits in a vote or a collective. Repeating it changes nothing.
+  struct Living {
+    brain::Rank rank;
+    brain::WorkerId worker;
+    worker::WorkerPage* page;
+  };
+  std::vector<brain::SealedWord> seal(const std::vector<Living>& living);
+
+  // Tells those that wait for the verdict. `ended`: there is none, the job is over.
+  void announce(brain::Version version);
+  void announce_end();
+
+ private:
+  Generation(brain::Prepare prepare, comm::CommConfig config, SharedMemory memory)
+      : prepare_(std::move(prepare)), config_(config), memory_(std::move(memory)) {}
+  worker::GenerationPage& page() const { return *reinterpret_cast<worker::GenerationPage*>(memory_.data()); }
+  void interrupt();
+
+  brain::Prepare prepare_;
+  comm::CommConfig config_;
+  SharedMemory memory_;
+};
+
+}  // namespace keepstep::agent

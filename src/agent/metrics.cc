@@ -1,0 +1,75 @@
+#include "agent/metrics.h"
+
+namespace keepstep::agent {
+
+bool Metrics::on_progress(brain::Rank rank, brain::Step step, int64_t committed_ns, size_t world,
+                          const std::function<std::optional<double>(brain::Step)>& loss) {
+  if (step <= flushed_) {
+    return false;
+  }
+  Line& line = lines_[step];
+  if (!line.committed) {
+    line.committed = true;
+    line.loss = loss(step);
+    last_loss_ = line.loss;
+    last_step_ = step;
+  }
+  line.committed_ns = std::max(line.committed_ns, committed_ns);
+  line.ranks.insert(rank);
+  if (line.ranks.size() != world) {
+    return false;
+  }
+  if (last_commit_ns_ != 0) {
+    const double seconds = static_cast<double>(line.committed_ns - last_commit_ns_) * 1e-9;
+    constexpr double kKeep = 0.8;  // of the running mean
+    step_time_s_ = step_time_s_.has_value() ? kKeep * *step_time_s_ + (1 - kKeep) * seconds : seconds;
+  }
+  last_commit_ns_ = line.committed_ns;
+  flush(step - 1);
+  return true;
+}
+
+void Metrics::on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values) {
+  if (step > flushed_ && values.is_object()) {
+    nlohmann::json& logged = lines_[step].logged[rank];
+    if (logged.is_null()) {
+      logged = nlohmann::json::object();
+    }
+    logged.update(values);
+  }
+}
+
+void Metrics::flush(brain::Version version) {
+  while (!lines_.empty() && lines_.begin()->first <= version) {
+    const auto line = lines_.extract(lines_.begin());
+    write(line.key(), line.mapped());
+  }
+  flushed_ = std::max(flushed_, version);
+}
+
+void Metrics::rewind(brain::Version version) {
+  lines_.erase(lines_.upper_bound(version), lines_.end());
+  flushed_ = std::min(flushed_, version);
+  last_commit_ns_ = 0;
+}
+
+void Metrics::write(brain::Step step, const Line& line) {
+  nlohmann::json members = nlohmann::json::object();
+  for (const auto& [rank, values] : line.logged) {
+    for (const auto& [name, value] : values.items()) {
+      if (!members.contains(name)) {
+        members[name] = value;
+      }
+    }
+  }
+  if (line.loss.has_value()) {
+    members["loss"] = *line.loss;
+  }
+  if (line.committed_ns != 0) {
+    members["committed_mono"] = static_cast<double>(line.committed_ns) * 1e-9;
+  }
+  const std::string text = members.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  journal_.metrics(step, text.substr(1, text.size() - 2));
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,194 @@
+#include "agent/starter.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+extern char** environ;
+
+namespace keepstep::agent {
+namespace {
+
+// Descriptors 0-2 and those in `inherit` (as they are numbered there); everything else of ours is close-on-exec.
+StatusOr<pid_t> spawn_program(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
+                              const std::vector<std::string>& extra_environment) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  for (const auto& [from, to] : inherit) {
+    posix_spawn_file_actions_adddup2(&actions, from, to);
+  }
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);  // the agent blocks signals it reads from a signalfd
+  posix_spawnattr_setpgroup(&attributes, 0);       // Ctrl-C in the terminal is the launcher's to handle
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  std::vector<char*> arguments;
+  for (const std::string& argument : argv) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  std::vector<char*> environment;
+  for (const std::string& entry : extra_environment) {
+    environment.push_back(const_cast<char*>(entry.c_str()));
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('=') + 1);
+    bool replaced = false;
+    for (const std::string& mine : extra_environment) {
+      replaced |= mine.starts_with(name);
+    }
+    if (!replaced) {
+      environment.push_back(*entry);
+    }
+  }
+  environment.push_back(nullptr);
+  pid_t pid = 0;
+  const int error =
+      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    return absl::InternalError(absl::StrFormat("start %s: %s", argv[0], strerror(error)));
+  }
+  return pid;
+}
+
+}  // namespace
+
+Starter::~Starter() { stop(); }
+
+Status Starter::start() {
+  if (spec_.start_by_exec || spec_.no_python) {
+    callbacks_.on_note("zygote_skipped", "the job starts its workers by exec");
+    return absl::OkStatus();
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
+  // Numbered above anything a file action could overwrite.
+  Fd child(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
+  const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.zygote", "3", spec_.preload ? "learn" : "plain"};
+  // One BLAS/OpenMP thread while it imports: a second thread would make every fork unsafe.
+  KEEPSTEP_ASSIGN_OR_RETURN(zygote_pid_, spawn_program(argv, {{child.get(), 3}},
+                                                       {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1",
+                                                        "MKL_NUM_THREADS=1", "NUMEXPR_NUM_THREADS=1"}));
+  zygote_ = std::move(sockets.first);
+  use_zygote_ = true;
+  return loop_.watch(zygote_.fd(), [this] { on_zygote_message(); });
+}
+
+nlohmann::json Starter::worker_spec(brain::WorkerId worker, const nlohmann::json& environment) const {
+  return {{"worker", worker},        {"script", spec_.script},       {"module", spec_.module},
+          {"args", spec_.script_args}, {"environment", environment}};
+}
+
+void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  if (!use_zygote_) {
+    spawn_by_exec(process, environment);
+    return;
+  }
+  nlohmann::json request = worker_spec(process->id, environment);
+  request["op"] = "spawn";
+  const int fds[] = {process->child_socket.fd(), process->memory.fd(), process->child_stdout.get(),
+                     process->child_stderr.get()};
+  pending_[process->id] = {process, environment};
+  if (!zygote_.send(request.dump(), fds).ok()) {
+    zygote_lost();
+  }
+}
+
+void Starter::on_zygote_message() {
+  StatusOr<Packet> packet = zygote_.receive();
+  if (!packet.ok()) {
+    zygote_lost();
+    return;
+  }
+  const nlohmann::json message = nlohmann::json::parse(packet->bytes, nullptr, false);
+  if (!message.is_object()) {
+    return;
+  }
+  const std::string op = message.value("op", "");
+  if (op == "spawned" && packet->fds.size() == 1) {
+    const brain::WorkerId worker = message.at("worker");
+    pending_.erase(worker);
+    callbacks_.on_started(worker, message.at("pid"), std::move(packet->fds[0]), "fork");
+  } else if (op == "unfit") {
+    // It stays alive until the forks it already made are reported, but is asked for no more.
+    callbacks_.on_note("zygote_unfit", message.value("why", ""));
+    use_zygote_ = false;
+    const auto pending = std::move(pending_);
+    pending_.clear();
+    for (const auto& [worker, each] : pending) {
+      spawn_by_exec(each.process, each.environment);
+    }
+  } else if (op == "note") {
+    callbacks_.on_note(message.value("event", "zygote"), message.value("why", ""));
+  }
+}
+
+void Starter::zygote_lost() {
+  loop_.unwatch(zygote_.fd());
+  zygote_ = PacketSocket();
+  int status = 0;
+  waitpid(zygote_pid_, &status, 0);
+  zygote_pid_ = 0;
+  use_zygote_ = false;
+  callbacks_.on_note("zygote_ended", WIFSIGNALED(status)
+                                         ? absl::StrFormat("ended by signal %d; workers start by exec from here on",
+                                                           WTERMSIG(status))
+                                         : absl::StrFormat("exited with code %d; workers start by exec from here on",
+                                                           WEXITSTATUS(status)));
+  const auto pending = std::move(pending_);
+  pending_.clear();
+  for (const auto& [worker, each] : pending) {
+    spawn_by_exec(each.process, each.environment);
+  }
+}
+
+void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.worker", "3", "4"};
+  std::vector<std::string> variables = {"KEEPSTEP_WORKER_SPEC=" + worker_spec(process->id, environment).dump()};
+  for (const auto& [name, value] : environment.items()) {
+    variables.push_back(name + "=" + value.get<std::string>());
+  }
+  Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 100));
+  Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 100));
+  StatusOr<pid_t> pid = spawn_program(argv,
+                                      {{process->child_stdout.get(), 1},
+                                       {process->child_stderr.get(), 2},
+                                       {socket.get(), 3},
+                                       {memory.get(), 4}},
+                                      variables);
+  if (!pid.ok()) {
+    callbacks_.on_failed(process->id, std::string(pid.status().message()));
+    return;
+  }
+  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
+  callbacks_.on_started(process->id, *pid, std::move(pidfd), "exec");
+}
+
+void Starter::preload(const nlohmann::json& modules) {
+  if (use_zygote_ && spec_.preload) {
+    (void)zygote_.send(nlohmann::json{{"op", "preload"}, {"modules", modules}}.dump());
+  }
+}
+
+void Starter::stop() {
+  if (zygote_pid_ != 0) {
+    if (zygote_.valid()) {
+      loop_.unwatch(zygote_.fd());
+      zygote_ = PacketSocket();
+    }
+    kill(zygote_pid_, SIGKILL);  // it holds nothing; its children are the agent's
+    waitpid(zygote_pid_, nullptr, 0);
+    zygote_pid_ = 0;
+  }
+}
+
+}  // namespace keepstep::agent

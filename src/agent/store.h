@@ -1,0 +1,45 @@
+// The key-value Store that c10d asks for, kept by the agent: one name space per generation (the worker puts it into
+// the key). Pure bookkeeping: answers come back as values, for the shell to send.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "brain/types.h"
+
+namespace keepstep::agent {
+
+struct StoreRequest {
+  brain::WorkerId worker = brain::kNoWorker;
+  uint64_t id = 0;
+  std::string op;     // set, get, add, check, compare_set, delete, wait, count
+  std::string key;
+  std::string value;  // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
+};
+
+struct StoreAnswer {
+  brain::WorkerId worker = brain::kNoWorker;
+  uint64_t id = 0;
+  bool ok = false;
+  std::string value;
+};
+
+class Store {
+ public:
+  // Carries the request out and returns all answers that are due now (a `set` may wake several waiting `get`s).
+  std::vector<StoreAnswer> handle(const StoreRequest& request);
+  // Forgets the questions of a worker that is gone.
+  void forget(brain::WorkerId worker);
+  // Forgets the keys (and questions) below `prefix`: its generation is over.
+  void drop_prefix(const std::string& prefix);
+  size_t size() const { return values_.size(); }
+
+ private:
+  std::vector<StoreAnswer> wake(const std::string& key);
+  std::map<std::string, std::string> values_;
+  std::multimap<std::string, StoreRequest> waiting_;
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,48 @@
+#include "agent/torchrun_env.h"
+
+#include <cstdlib>
+
+#include "agent/output_pump.h"
+#include "base/check.h"
+
+namespace keepstep::agent {
+
+Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
+  const std::string world = std::to_string(spec.nproc_per_node);
+  Environment result = {
+      {"WORLD_SIZE", world},
+      {"LOCAL_WORLD_SIZE", world},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_NAME", spec.role},
+      {"ROLE_WORLD_SIZE", world},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(spec.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", spec.run_id},
+      // "True" would tell rank 0 that somebody else already serves a TCPStore at MASTER_PORT.
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+  };
+  if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) {
+    result.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  }
+  if (!has_omp_num_threads && spec.nproc_per_node > 1) {
+    result.emplace_back("OMP_NUM_THREADS", "1");
+  }
+  return result;
+}
+
+Environment rank_environment(const JobSpec& spec, const RankAssignment& assignment) {
+  KEEPSTEP_CHECK(assignment.generation >= 1, "generations count from 1");
+  const std::string rank = std::to_string(assignment.rank);
+  const std::string folder = log_folder(spec, assignment.rank, assignment.generation);
+  return {
+      {"RANK", rank},
+      {"LOCAL_RANK", rank},
+      {"ROLE_RANK", rank},
+      {"MASTER_ADDR", assignment.master_addr},
+      {"MASTER_PORT", std::to_string(assignment.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(assignment.generation - 1)},
+      {"TORCHELASTIC_ERROR_FILE", folder.empty() ? "" : folder + "/error.json"},
+  };
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,88 @@
+#include "agent/torchrun_env.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+namespace keepstep::agent {
+namespace {
+
+std::map<std::string, std::string> as_map(const Environment& environment) {
+  std::map<std::string, std::string> result(environment.begin(), environment.end());
+  EXPECT_EQ(result.size(), environment.size()) << "a variable is set twice";
+  return result;
+}
+
+JobSpec four_ranks() {
+  JobSpec spec;
+  spec.nproc_per_node = 4;
+  spec.run_id = "job7";
+  spec.max_restarts = 2;
+  return spec;
+}
+
+TEST(TorchrunEnv, what_holds_for_the_job_names_the_world_and_no_rank) {
+  const auto env = as_map(job_environment(four_ranks(), false));
+  EXPECT_EQ(env.at("WORLD_SIZE"), "4");
+  EXPECT_EQ(env.at("LOCAL_WORLD_SIZE"), "4");
+  EXPECT_EQ(env.at("ROLE_WORLD_SIZE"), "4");
+  EXPECT_EQ(env.at("ROLE_NAME"), "default");
+  EXPECT_EQ(env.at("GROUP_RANK"), "0");
+  EXPECT_EQ(env.at("GROUP_WORLD_SIZE"), "1");
+  EXPECT_EQ(env.at("TORCHELASTIC_RUN_ID"), "job7");
+  EXPECT_EQ(env.at("TORCHELASTIC_MAX_RESTARTS"), "2");
+  EXPECT_EQ(env.at("TORCHELASTIC_USE_AGENT_STORE"), "False");
+  EXPECT_FALSE(env.contains("RANK"));
+  EXPECT_FALSE(env.contains("LOCAL_RANK"));
+}
+
+TEST(TorchrunEnv, a_rank_gets_what_torchrun_would_give_it) {
+  const auto env = as_map(
+      rank_environment(four_ranks(), {.rank = 3, .generation = 2, .master_addr = "127.0.0.1", .master_port = 29500}));
+  EXPECT_EQ(env.at("RANK"), "3");
+  EXPECT_EQ(env.at("LOCAL_RANK"), "3");
+  EXPECT_EQ(env.at("ROLE_RANK"), "3");
+  EXPECT_EQ(env.at("MASTER_ADDR"), "127.0.0.1");
+  EXPECT_EQ(env.at("MASTER_PORT"), "29500");
+  EXPECT_EQ(env.at("TORCHELASTIC_RESTART_COUNT"), "1");
+  EXPECT_EQ(env.at("TORCHELASTIC_ERROR_FILE"), "");
+}
+
+TEST(TorchrunEnv, job_and_rank_together_are_torchruns_variables_and_none_twice) {
+  Environment all = job_environment(four_ranks(), false);
+  for (const auto& variable : rank_environment(four_ranks(), {})) {
+    all.push_back(variable);
+  }
+  const auto env = as_map(all);
+  for (const char* name :
+       {"RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "LOCAL_RANK", "TORCHELASTIC_ERROR_FILE"}) {
+    EXPECT_TRUE(env.contains(name)) << name;
+  }
+}
+
+TEST(TorchrunEnv, error_files_lie_beside_the_logs_of_rank_and_generation) {
+  JobSpec spec = four_ranks();
+  spec.log_dir = "/logs";
+  EXPECT_EQ(as_map(rank_environment(spec, {.rank = 1, .generation = 5})).at("TORCHELASTIC_ERROR_FILE"),
+            "/logs/job7/attempt_5/1/error.json");
+}
+
+TEST(TorchrunEnv, one_thread_each_by_default_only_where_several_ranks_share_the_machine_and_nobody_said_otherwise) {
+  EXPECT_EQ(as_map(job_environment(four_ranks(), false)).at("OMP_NUM_THREADS"), "1");
+  EXPECT_FALSE(as_map(job_environment(four_ranks(), true)).contains("OMP_NUM_THREADS"));
+  EXPECT_FALSE(as_map(job_environment(JobSpec{}, false)).contains("OMP_NUM_THREADS"));
+}
+
+TEST(TorchrunEnv, a_users_nccl_error_handling_is_kept) {
+  unsetenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  EXPECT_EQ(as_map(job_environment(four_ranks(), true)).at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", 1);
+  EXPECT_FALSE(as_map(job_environment(four_ranks(), true)).contains("TORCH_NCCL_ASYNC_ERROR_HANDLING"));
+  unsetenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+}
+
+}  // namespace
+}  // namespace keepstep::agent

@@ -1,0 +1,417 @@
+#include "brain/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "brain/membership_text.h"
+
+namespace keepstep::brain {
+
+Membership::Membership(MembershipConfig config)
+    : config_(config), ladder_(config.ladder), identity_{config.term, 0}, slots_(config.world_size) {}
+
+Effects Membership::step(const Event& event, Time now) {
+  now_ = now;
+  if (phase_ != Phase::kEnded) {
+    std::visit([this](const auto& happened) { on(happened); }, event);
+  }
+  return std::exchange(effects_, {});
+}
+
+// ---- gathering ----------------------------------------------------------------------------------------------------
+
+void Membership::on(const NodeJoined& event) {
+  nodes_.insert(event.node);
+  if (phase_ != Phase::kWaiting) {
+    return;
+  }
+  phase_ = Phase::kGathering;
+  because_ = "the job starts";
+  for (Rank rank = 0; rank < config_.world_size; ++rank) {
+    slots_[rank].node = event.node;
+    take(spawn(event.node, false, because_), rank, Origin::kStart);
+  }
+  for (uint32_t spare = 0; spare < config_.spares; ++spare) {
+    spawn(event.node, true, because_);
+  }
+}
+
+void Membership::on(const WorkerParked& event) {
+  Worker* worker = find(event.worker);
+  if (worker == nullptr || worker->status != Status::kStarting) {
+    return;
+  }
+  worker->status = Status::kParked;
+  worker->pid = event.pid;
+  worker->killed_at.reset();
+  journal("parked", worker->taken ? rank_text(worker->rank) + " counts on it" : "no rank needs it yet",
+          {{"worker", int64_t{event.worker}}, {"pid", event.pid}});
+  gather();
+}
+
+void Membership::on(const WorkerRecoverable& event) {
+  if (Worker* worker = find(event.worker)) {
+    worker->recoverable = true;
+  }
+}
+
+void Membership::gather() {
+  if (phase_ != Phase::kGathering) {
+    return;
+  }
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    if (slots_[rank].holder == kNoWorker && !slots_[rank].left) {
+      fill(rank);
+    }
+  }
+  const bool waits = std::any_of(slots_.begin(), slots_.end(), [this](const Slot& slot) {
+    return !slot.left && workers_.at(slot.holder).status == Status::kStarting;
+  });
+  if (!waits && unconfirmed_.empty() && !all_left()) {
+    prepare();
+  }
+}
+
+void Membership::fill(Rank rank) {
+  Slot& slot = slots_[rank];
+  const Origin fresh = cause_ == Cause::kStart ? Origin::kStart : Origin::kRestart;
+  if (const WorkerId parked = free_worker(Status::kParked); parked != kNoWorker) {
+    take(parked, rank, cause_ == Cause::kReplace ? Origin::kSpare : fresh);
+    return;
+  }
+  // A spare that is still starting is ahead of any worker that would start now.
+  WorkerId starting = free_worker(Status::kStarting);
+  if (starting == kNoWorker) {
+    starting = spawn(slot.node, false, because_);
+  }
+  take(starting, rank, cause_ == Cause::kReplace ? Origin::kZygote : fresh);
+}
+
+// A script that never asks for a rank: its processes just end. True if so; then the job is over, one way or another.
+bool Membership::all_left() {
+  const auto stays = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.left; });
+  const auto left = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.left; });
+  if (left == slots_.end()) {
+    return false;
+  }
+  if (stays == slots_.end()) {
+    end(0, "all ranks finished", "");
+    return true;
+  }
+  end(1,
+      rank_text(static_cast<Rank>(left - slots_.begin())) + " exited with code 0 before it asked for a rank, but " +
+          rank_text(static_cast<Rank>(stays - slots_.begin())) + " waits for all ranks; do all take the same path?",
+      "");
+  return true;
+}
+
+// ---- forming ------------------------------------------------------------------------------------------------------
+
+void Membership::prepare() {
+  ++identity_.generation;
+  table_.clear();
+  std::vector<int64_t> workers;
+  std::vector<int64_t> newcomers;
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    const Slot& slot = slots_[rank];
+    Worker& worker = workers_.at(slot.holder);
+    worker.status = Status::kMember;
+    const bool newcomer = slot.formed_holder != slot.holder;
+    table_.push_back(Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
+    workers.push_back(slot.holder);
+    if (newcomer) {
+      newcomers.push_back(rank);
+    }
+  }
+  ready_.clear();
+  activated_.reset();
+  formed_ = false;
+  finished_.clear();
+  exited_.clear();
+  phase_ = Phase::kForming;
+  prepared_because_ = because_;
+  prepared_at_ = now_;
+  journal("generation_prepared", because_,
+          {{"generation", int64_t{identity_.generation}},
+           {"version", static_cast<int64_t>(version_)},
+           {"ranks", static_cast<int64_t>(table_.size())},
+           {"workers", workers},
+           {"newcomers", newcomers},
+           {"replaced_by", std::string(replaced_by(newcomers))}});
+  send_prepare();
+}
+
+const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const {
+  const auto any = [&](Origin origin) {
+    return std::any_of(newcomers.begin(), newcomers.end(),
+                       [&](int64_t rank) { return slots_[static_cast<size_t>(rank)].origin == origin; });
+  };
+  // The slowest kind names the whole: it is what the generation waited for.
+  if (any(Origin::kRestart)) {
+    return "restart";
+  }
+  if (any(Origin::kZygote)) {
+    return "zygote";
+  }
+  if (any(Origin::kSpare)) {
+    return "spare";
+  }
+  return any(Origin::kStart) ? "start" : "same process";
+}
+
+void Membership::send_prepare() {
+  sent_at_ = now_;
+  emit(Prepare{identity_, version_, table_, prepared_because_});
+}
+
+void Membership::on(const Ready& event) {
+  Worker* worker = find(event.worker);
+  if (phase_ != Phase::kForming || event.identity != identity_ || worker == nullptr ||
+      worker->status != Status::kMember || !ready_.emplace(worker->rank, event.state).second) {
+    return;
+  }
+  worker->killed_at.reset();
+  journal("rank_ready", "it left the old step",
+          {{"rank", int64_t{worker->rank}},
+           {"worker", int64_t{event.worker}},
+           {"state", std::string(name(event.state.kind))},
+           {"version", static_cast<int64_t>(event.state.version)}});
+  if (ready_.size() == table_.size()) {
+    activate();
+  }
+}
+
+void Membership::activate() {
+  Activate activate{identity_, version_};
+  const bool protects = std::any_of(table_.begin(), table_.end(),
+                                    [this](const Member& member) { return workers_.at(member.worker).recoverable; });
+  if (protects) {
+    for (const auto& [rank, state] : ready_) {
+      const bool clean = state == StateWord{StateKind::kClean, version_};
+      (clean ? activate.sources : activate.targets).push_back(rank);
+    }
+    if (activate.sources.empty() && version_ > 0) {
+      const std::string what = "no clean copy of step " + std::to_string(version_) + " is left";
+      take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
+      return;
+    }
+    if (activate.sources.empty()) {
+      activate.sources.push_back(activate.targets.front());
+      activate.targets.erase(activate.targets.begin());
+      activate.compare = true;
+    }
+  }
+  phase_ = Phase::kRunning;
+  activated_ = activate;
+  journal("activated", activate.compare ? "a new start: all compare with rank 0" : "all members are ready",
+          {{"version", static_cast<int64_t>(version_)},
+           {"sources", std::vector<int64_t>(activate.sources.begin(), activate.sources.end())},
+           {"targets", std::vector<int64_t>(activate.targets.begin(), activate.targets.end())}});
+  send_activate();
+}
+
+void Membership::send_activate() {
+  sent_at_ = now_;
+  emit(*activated_);
+}
+
+// ---- running ------------------------------------------------------------------------------------------------------
+
+void Membership::on(const Formed& event) {
+  if (event.identity == identity_) {
+    formed();
+  }
+}
+
+void Membership::on(const Progress& event) {
+  if (event.identity != identity_ || !activated_ || event.version <= progress_) {
+    return;
+  }
+  progress_ = event.version;
+  lost_in_a_row_ = 0;
+  spares_given_up_ = false;
+  ladder_.on_progress(event.version);
+  formed();
+}
+
+void Membership::formed() {
+  if (activated_ && !formed_) {
+    formed_ = true;
+    remember_formed();
+    lost_in_a_row_ = 0;
+    spares_given_up_ = false;
+    journal("formed", "all members are clean at the generation's version",
+            {{"version", static_cast<int64_t>(version_)}});
+  }
+  keep_spares();
+}
+
+void Membership::remember_formed() {
+  ever_formed_ = true;
+  for (const Member& member : table_) {
+    slots_[member.rank].formed_holder = member.worker;
+  }
+}
+
+// Only while training goes on: a recovery must not share the CPU with spares that start.
+void Membership::keep_spares() {
+  if (phase_ != Phase::kRunning || !formed_ || released_ || !finished_.empty() || !exited_.empty()) {
+    return;
+  }
+  if (lost_in_a_row_ > config_.start_failures) {
+    if (!std::exchange(spares_given_up_, true)) {
+      journal("spares_given_up", std::to_string(lost_in_a_row_) + " spares were lost in a row without progress");
+    }
+    return;
+  }
+  while (spares_alive() < config_.spares) {
+    spawn(slots_.front().node, true, "the job keeps " + std::to_string(config_.spares) + " spares");
+  }
+}
+
+void Membership::on(const WorkerFinished& event) {
+  const Worker* worker = find(event.worker);
+  if (event.identity != identity_ || phase_ != Phase::kRunning || worker == nullptr ||
+      worker->status != Status::kMember) {
+    return;
+  }
+  finished_.insert(worker->rank);
+  check_finished();
+}
+
+void Membership::check_finished() {
+  if (exited_.size() == table_.size()) {
+    end(0, "all ranks finished", "");
+    return;
+  }
+  const bool all = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
+    return finished_.contains(member.rank) || exited_.contains(member.rank);
+  });
+  if (all && !released_) {
+    released_ = true;
+    sent_at_ = now_;
+    journal("finished", "the training function returned on all ranks");
+    emit(Release{identity_});
+  }
+}
+
+// ---- the end, and time --------------------------------------------------------------------------------------------
+
+void Membership::on(const StopRequested& event) { end(event.exit_code, event.because, ""); }
+
+void Membership::end(int exit_code, const std::string& message, const std::string& traceback) {
+  phase_ = Phase::kEnded;
+  journal("job_ended", message, {{"exit_code", int64_t{exit_code}}});
+  emit(EndJob{exit_code, message, traceback});
+}
+
+void Membership::on(const Tick&) {
+  kill_the_late();
+  if (now_ - sent_at_ >= config_.repeat_after) {
+    repeat_unanswered();
+  }
+}
+
+void Membership::repeat_unanswered() {
+  if (phase_ == Phase::kSealing) {
+    sent_at_ = now_;
+    emit(Seal{identity_, because_});
+  } else if (phase_ == Phase::kForming) {
+    if (decided_) {
+      emit(*decided_);
+    }
+    send_prepare();
+  } else if (released_) {
+    sent_at_ = now_;
+    emit(Release{identity_});
+  } else if (phase_ == Phase::kRunning && !formed_) {
+    send_activate();
+  }
+}
+
+void Membership::kill_the_late() {
+  const bool members_are_late = phase_ == Phase::kForming && now_ - prepared_at_ >= config_.interrupt_timeout;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.killed_at && now_ - *worker.killed_at < config_.repeat_after) {
+      continue;
+    }
+    if (unconfirmed_.contains(id)) {
+      kill(id, because_);
+    } else if (worker.status == Status::kStarting && now_ - worker.spawned_at >= config_.start_timeout) {
+      kill(id, "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start");
+    } else if (members_are_late && worker.status == Status::kMember && !ready_.contains(worker.rank)) {
+      kill(id, rank_text(worker.rank) + " did not leave its step within " + seconds_text(config_.interrupt_timeout));
+    }
+  }
+}
+
+// ---- small helpers ------------------------------------------------------------------------------------------------
+
+Membership::Worker* Membership::find(WorkerId id) {
+  const auto found = workers_.find(id);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+bool Membership::alive(const Member& member) const { return workers_.at(member.worker).status == Status::kMember; }
+
+WorkerId Membership::free_worker(Status status) const {
+  for (const auto& [id, worker] : workers_) {
+    if (worker.status == status && !worker.taken && !worker.killed_at) {
+      return id;
+    }
+  }
+  return kNoWorker;
+}
+
+uint32_t Membership::spares_alive() const {
+  return static_cast<uint32_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    const Worker& worker = entry.second;
+    return !worker.taken && worker.status != Status::kGone;
+  }));
+}
+
+void Membership::take(WorkerId id, Rank rank, Origin origin) {
+  Worker& worker = workers_.at(id);
+  worker.taken = true;
+  worker.rank = rank;
+  slots_[rank].holder = id;
+  slots_[rank].node = worker.node;
+  slots_[rank].origin = origin;
+}
+
+void Membership::retire(WorkerId id) {
+  Worker& worker = workers_.at(id);
+  worker.status = Status::kGone;
+  if (worker.taken && slots_[worker.rank].holder == id) {
+    slots_[worker.rank].holder = kNoWorker;
+  }
+}
+
+WorkerId Membership::spawn(NodeId node, bool spare, const std::string& because) {
+  const WorkerId id = next_worker_++;
+  Worker& worker = workers_[id];
+  worker.node = node;
+  worker.spawned_at = now_;
+  journal("spawn_requested", because, {{"worker", int64_t{id}}, {"spare", spare}});
+  emit(Spawn{node, id, spare, because});
+  return id;
+}
+
+void Membership::kill(WorkerId id, const std::string& because) {
+  Worker& worker = workers_.at(id);
+  if (!std::exchange(worker.killed_at, now_)) {
+    journal("kill", because, {{"worker", int64_t{id}}, {"pid", worker.pid}});
+  }
+  emit(Kill{id, because});
+}
+
+// The notice of a death may come before the exit: make sure of it. fault_noticed has told the journal why.
+void Membership::fence(WorkerId id, const std::string& because) { emit(Kill{id, "fencing: " + because}); }
+
+Step Membership::current_step() const { return std::max(version_, progress_) + 1; }
+
+void Membership::journal(const char* event, const std::string& because, std::vector<Field> fields) {
+  emit(Journal{event, because, std::move(fields)});
+}
+
+}  // namespace keepstep::brain

@@ -1,0 +1,289 @@
+// The membership brain against simulated_node.h: random deaths, exceptions, hangs and a network that delays, drops,
+// repeats and reorders. Every schedule is repeated by its seed:
+//   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*RandomSchedules*'
+// KEEPSTEP_SCHEDULES=1000000 runs more of them; KEEPSTEP_TRACE=1 prints events and effects.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "brain/simulated_node.h"
+
+namespace keepstep::brain::simulation {
+namespace {
+
+constexpr int64_t kMs = 1000;
+constexpr int64_t kDeadline = 120'000 * kMs;
+
+std::string type_name(size_t index, bool event) {
+  static const char* const events[] = {"NodeJoined", "Parked", "Recoverable", "Died",     "Exited", "Faulted", "Sealed",
+                                       "Ready",      "Formed", "Progress",    "Finished", "Stop",   "Tick"};
+  static const char* const effects[] = {"Spawn", "Seal",    "Decide", "Prepare", "Activate",
+                                        "Kill",  "Release", "EndJob", "Journal"};
+  return event ? events[index] : effects[index];
+}
+
+class Schedule {
+ public:
+  Schedule(uint64_t seed, Paths& paths, bool trace) : loop_(seed), paths_(paths), trace_(trace) {
+    config_.world_size = 1 + static_cast<uint32_t>(loop_.below(4));
+    config_.spares = static_cast<uint32_t>(loop_.below(3));
+    config_.repeat_after = std::chrono::milliseconds(20);
+    config_.interrupt_timeout = std::chrono::milliseconds(200);
+    config_.start_timeout = std::chrono::milliseconds(300);
+    tight_budgets_ = loop_.below(8) == 0;
+    if (!tight_budgets_) {
+      config_.ladder = LadderConfig{100000, 100000, 100000};
+      config_.start_failures = 100000;
+    }
+    chances_.death = pick({0.0, 0.003, 0.01, 0.03});
+    chances_.exception = pick({0.0, 0.0, 0.02});
+    chances_.hang = pick({0.0, 0.0, 0.02});
+    chances_.drop = pick({0.0, 0.05, 0.2});
+    chances_.repeat = pick({0.0, 0.1});
+    chances_.reorder = loop_.below(2) == 0;
+    target_ = 1 + loop_.below(5);
+    quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
+    brain_ = std::make_unique<Membership>(config_);
+    node_ = std::make_unique<Node>(loop_, ledger_, paths_, chances_, target_,
+                                   [this](Event event) { tell_brain(std::move(event)); });
+  }
+
+  void run() {
+    tell_brain(NodeJoined{0});
+    loop_.after(5 * kMs, [this] { tick(); });
+    loop_.after(quiet_from_, [this] { chances_ = Chances{.reorder = chances_.reorder}; });
+    while (!ended_) {
+      must(loop_.now() < kDeadline, "training did not reach its target although deaths had stopped");
+      must(loop_.run_one(), "nothing happens any more");
+    }
+    if (tight_budgets_ && ended_->exit_code != 0) {
+      paths_.count("ended by the ladder");
+      return;
+    }
+    if (ended_->message.ends_with("after training had finished")) {
+      must(ledger_.newest_decided() == target_, "a rank was let go before the last step");
+      paths_.count("death after the release");
+      return;
+    }
+    must(ended_->exit_code == 0, "the job ended with: " + ended_->message);
+    must(ledger_.newest_decided() == target_, "the job ended before its last step");
+    paths_.count("finished");
+  }
+
+ private:
+  double pick(std::initializer_list<double> values) { return values.begin()[loop_.below(values.size())]; }
+
+  void tick() {
+    feed(Tick{});
+    loop_.after(5 * kMs, [this] { tick(); });
+  }
+
+  // ---- the network ----
+  // Messages that nothing repeats are retransmitted until they arrive: late, but not lost.
+  template <typename Deliver>
+  void carry(bool repeated_if_lost, int64_t& last_arrival, Deliver deliver) {
+    const int copies = loop_.happens(chances_.repeat) ? 2 : 1;
+    for (int copy = 0; copy < copies; ++copy) {
+      int64_t delay = 10 + static_cast<int64_t>(loop_.below(loop_.below(10) == 0 ? 5000 : 200));
+      if (loop_.happens(chances_.drop)) {
+        if (repeated_if_lost) {
+          paths_.count("message lost");
+          continue;
+        }
+        delay += 30 * kMs;
+      }
+      if (!chances_.reorder) {
+        delay = std::max(delay, last_arrival - loop_.now());
+      }
+      last_arrival = std::max(last_arrival, loop_.now() + delay);
+      loop_.after(delay, deliver);
+    }
+  }
+
+  void tell_brain(Event event) {
+    const bool answers = std::holds_alternative<Sealed>(event) || std::holds_alternative<Ready>(event) ||
+                         std::holds_alternative<Formed>(event) || std::holds_alternative<Progress>(event);
+    auto shared = std::make_shared<Event>(std::move(event));
+    carry(answers, last_event_, [this, shared] {
+      if (const auto* parked = std::get_if<WorkerParked>(shared.get())) {
+        feed(WorkerRecoverable{parked->worker});  // the one order that the shell keeps
+      }
+      feed(*shared);
+    });
+  }
+
+  void feed(const Event& event) {
+    if (trace_ && !std::holds_alternative<Tick>(event)) {
+      std::cerr << loop_.now() << " > " << type_name(event.index(), true) << describe(event) << "\n";
+    }
+    const Version floor_before = brain_->version();
+    const Effects effects = brain_->step(event, std::chrono::microseconds(loop_.now()));
+    bool restarted = false;
+    for (const Effect& effect : effects) {
+      if (trace_) {
+        std::cerr << "        " << type_name(effect.index(), false) << describe(effect) << "\n";
+      }
+      restarted |= check(effect);
+      if (std::holds_alternative<Journal>(effect) || std::holds_alternative<EndJob>(effect)) {
+        continue;
+      }
+      auto shared = std::make_shared<Effect>(effect);
+      carry(true, last_effect_, [this, shared] { node_->handle(*shared); });
+    }
+    must(restarted || brain_->version() >= floor_before, "the floor went back");
+  }
+
+  template <typename Message>
+  std::string describe(const Message& message) {
+    return std::visit(
+        [](const auto& what) {
+          std::string text;
+          if constexpr (requires { what.worker; }) text += " worker=" + std::to_string(what.worker);
+          if constexpr (requires { what.identity; }) text += " gen=" + std::to_string(what.identity.generation);
+          if constexpr (requires { what.event; }) text += " " + what.event;
+          if constexpr (requires { what.because; }) text += " " + what.because;
+          return text;
+        },
+        message);
+  }
+
+  // ---- what the brain must never do ----
+  bool check(const Effect& effect) {
+    bool restarted = false;
+    if (const auto* prepare = std::get_if<Prepare>(&effect)) {
+      check_prepare(*prepare);
+    } else if (const auto* spawn = std::get_if<Spawn>(&effect)) {
+      must(spawned_.insert(spawn->worker).second, "a worker's number was used twice");
+    } else if (const auto* journal = std::get_if<Journal>(&effect)) {
+      must(!journal->because.empty() || journal->event == "job_ended", journal->event + " without a reason");
+      restarted = journal->event == "restart";
+      if (restarted) {
+        check_restart();
+      }
+      if (journal->event == "spawn_requested" && brain_->identity().generation > 0) {
+        paths_.count("respawn");
+      }
+    } else if (const auto* decide = std::get_if<Decide>(&effect)) {
+      paths_.count(decide->verdict.forward ? "verdict forward" : "verdict redo");
+      if (decide->verdict.because.ends_with("as decided")) {
+        paths_.count("verdict by a decided survivor");
+      }
+    } else if (const auto* end = std::get_if<EndJob>(&effect)) {
+      ended_ = *end;
+    }
+    return restarted;
+  }
+
+  void check_prepare(const Prepare& prepare) {
+    if (last_prepare_ && prepare.identity == last_prepare_->identity) {
+      must(prepare.table == last_prepare_->table && prepare.version == last_prepare_->version,
+           "one identity with two tables");
+      return;
+    }
+    must(!last_prepare_ || prepare.identity > last_prepare_->identity, "a generation went back");
+    must(prepare.version >= ledger_.newest_decided(), "a decided step was undone");
+    must(prepare.table.size() == config_.world_size, "a table with holes");
+    std::set<WorkerId> workers;
+    for (Rank rank = 0; rank < prepare.table.size(); ++rank) {
+      const Member& member = prepare.table[rank];
+      must(member.rank == rank && workers.insert(member.worker).second, "a worker with two ranks");
+      const auto [held, fresh] = rank_of_.emplace(member.worker, rank);
+      must(fresh || held->second == rank, "a worker changed its rank");
+    }
+    last_prepare_ = prepare;
+  }
+
+  void check_restart() {
+    paths_.count("restart");
+    if (!tight_budgets_) {
+      for (const auto& [id, worker] : node_->workers()) {
+        must(!worker.alive || ledger_.newest_decided() == 0 ||
+                 worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
+             "a restart although a clean copy survives");
+      }
+    }
+    ledger_.restarted(last_prepare_ ? last_prepare_->identity : Identity{});
+  }
+
+  Loop loop_;
+  Ledger ledger_;
+  Paths& paths_;
+  bool trace_;
+  MembershipConfig config_;
+  bool tight_budgets_ = false;
+  Chances chances_;
+  Version target_ = 1;
+  int64_t quiet_from_ = 0;
+  std::unique_ptr<Membership> brain_;
+  std::unique_ptr<Node> node_;
+  int64_t last_event_ = 0;
+  int64_t last_effect_ = 0;
+  std::optional<Prepare> last_prepare_;
+  std::map<WorkerId, Rank> rank_of_;
+  std::set<WorkerId> spawned_;
+  std::optional<EndJob> ended_;
+};
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::stoull(text);
+}
+
+TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_always_get_to_the_end) {
+  const bool one = std::getenv("KEEPSTEP_SEED") != nullptr;
+  const uint64_t first = number_from("KEEPSTEP_SEED", 1);
+  const uint64_t schedules = one ? 1 : number_from("KEEPSTEP_SCHEDULES", 20000);
+  const bool trace = std::getenv("KEEPSTEP_TRACE") != nullptr;
+  Paths paths;
+  for (uint64_t seed = first; seed < first + schedules; ++seed) {
+    try {
+      Schedule(seed, paths, trace).run();
+    } catch (const std::exception& error) {
+      FAIL() << error.what() << "\nrepeat it with: KEEPSTEP_SEED=" << seed
+             << " KEEPSTEP_TRACE=1 keepstep_brain_test --gtest_filter='*RandomSchedules*'";
+    }
+  }
+  for (const auto& [path, times] : paths.taken) {
+    RecordProperty(path, std::to_string(times));
+    if (std::getenv("KEEPSTEP_PATHS") != nullptr) {
+      std::cerr << times << "  " << path << "\n";
+    }
+  }
+  if (one) {
+    return;
+  }
+  for (const char* path : {"verdict forward",
+                           "verdict redo",
+                           "verdict by a decided survivor",
+                           "forward by verdict",
+                           "redo after a vote",
+                           "restart",
+                           "respawn",
+                           "hydrated",
+                           "hydration interrupted",
+                           "death while starting",
+                           "death while waiting or unwinding",
+                           "death while hydrating",
+                           "death after a vote",
+                           "death in an update",
+                           "death before its verdict",
+                           "death of a finished rank",
+                           "death after the release",
+                           "exception",
+                           "exception in an update",
+                           "start that hangs",
+                           "unwinding that hangs",
+                           "killed on demand",
+                           "sealed between update and next step",
+                           "message lost",
+                           "ended by the ladder",
+                           "finished"}) {
+    EXPECT_GT(paths.taken[path], 0u) << "this path was never taken: " << path;
+  }
+}
+
+}  // namespace
+}  // namespace keepstep::brain::simulation

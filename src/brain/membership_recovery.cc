@@ -1,0 +1,309 @@
+// The second half of the membership brain: from a fault to the next gathering.
+
+#include <algorithm>
+
+#include "brain/membership.h"
+#include "brain/membership_text.h"
+
+namespace keepstep::brain {
+namespace {
+
+// torchrun's job exits with 1 when a signal ended a worker.
+int exit_code_of(const WorkerDied& event) { return event.signal == 0 ? event.exit_code : 1; }
+
+}  // namespace
+
+// ---- somebody is gone ---------------------------------------------------------------------------------------------
+
+void Membership::on(const WorkerDied& event) {
+  Worker* worker = find(event.worker);
+  if (worker == nullptr) {
+    return;
+  }
+  const bool confirmed = event.signal != -1;
+  if (worker->status == Status::kGone) {
+    if (confirmed) {
+      confirm_exit(event.worker);
+    }
+    return;
+  }
+  const bool was_member = worker->status == Status::kMember;
+  const bool was_starting = worker->status == Status::kStarting;
+  // The early notice is enough where only a replacement follows. Elsewhere the exit code decides: wait for it.
+  if (!confirmed && (released_ || was_starting || (was_member && !worker->recoverable))) {
+    return;
+  }
+  worker->pid = event.pid != 0 ? event.pid : worker->pid;
+  const std::string what = who_text(worker->taken, worker->rank, event.worker, worker->pid) + " " + how_text(event);
+  note_fault(event, *worker, what);
+  retire(event.worker);
+  if (was_member) {
+    fence(event.worker, what);
+    member_died(event, worker->rank, worker->recoverable, what);
+    return;
+  }
+  if (was_starting && event.signal == 0 && event.exit_code != 0 && !ever_formed_) {
+    end(event.exit_code, what + " before it asked for a rank", event.traceback);
+    return;
+  }
+  if (!confirmed) {
+    fence(event.worker, what);
+  }
+  candidate_lost(worker->taken, exit_code_of(event), what, event.traceback);
+}
+
+void Membership::note_fault(const WorkerDied& event, const Worker& worker, const std::string& because) {
+  std::vector<Field> fields = {{"worker", int64_t{event.worker}}};
+  if (worker.taken) {
+    fields.push_back({"rank", int64_t{worker.rank}});
+  }
+  fields.insert(fields.end(), {{"pid", worker.pid},
+                               {"noticed_by", event.noticed_by},
+                               {"signal", int64_t{event.signal}},
+                               {"exit_code", int64_t{event.exit_code}},
+                               {"kind", std::string("death")}});
+  if (worker.status == Status::kMember) {
+    fields.push_back({"step", static_cast<int64_t>(current_step())});
+  }
+  journal("fault_noticed", because, std::move(fields));
+}
+
+void Membership::member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what) {
+  if (released_) {
+    end(exit_code_of(event), what + " after training had finished", event.traceback);
+    return;
+  }
+  switch (phase_) {
+    case Phase::kForming:
+    case Phase::kRunning: {
+      const FaultKind kind = survivors_recoverable(recoverable) ? FaultKind::kDeath : FaultKind::kPlainDeath;
+      take_rung(Fault{kind, rank, current_step(), exit_code_of(event), what, event.traceback});
+      break;
+    }
+    case Phase::kSealing:
+      conclude_if_sealed();
+      break;
+    default:
+      gather();
+  }
+}
+
+bool Membership::survivors_recoverable(bool the_lost_one_was) const {
+  bool any = the_lost_one_was;
+  for (const Member& member : table_) {
+    if (!alive(member)) {
+      continue;
+    }
+    if (!workers_.at(member.worker).recoverable) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
+}
+
+void Membership::on(const WorkerExited& event) {
+  Worker* worker = find(event.worker);
+  if (worker == nullptr) {
+    return;
+  }
+  if (worker->status == Status::kGone) {
+    confirm_exit(event.worker);
+    return;
+  }
+  const Status before = worker->status;
+  const std::string what = who_text(worker->taken, worker->rank, event.worker, worker->pid) + " exited with code 0";
+  retire(event.worker);
+  if (before == Status::kMember) {
+    member_left(worker->rank, what);
+  } else if (before == Status::kStarting && worker->taken && cause_ != Cause::kReplace) {
+    slots_[worker->rank].left = true;
+    gather();
+  } else {
+    candidate_lost(worker->taken, 1, what, "");
+  }
+}
+
+void Membership::member_left(Rank rank, const std::string& what) {
+  exited_.insert(rank);
+  switch (phase_) {
+    case Phase::kRunning:
+      check_finished();
+      break;
+    case Phase::kForming: {
+      const FaultKind kind = survivors_recoverable(false) ? FaultKind::kDeath : FaultKind::kPlainDeath;
+      take_rung(Fault{kind, rank, current_step(), 1, what + " before its generation had started", ""});
+      break;
+    }
+    case Phase::kSealing:
+      conclude_if_sealed();
+      break;
+    default:
+      gather();
+  }
+}
+
+// A spare, or a worker that was to get a rank, is lost before it was a member.
+void Membership::candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback) {
+  ++lost_in_a_row_;
+  if (!taken) {
+    keep_spares();
+    return;
+  }
+  if (lost_in_a_row_ > config_.start_failures) {
+    end(exit_code == 0 ? 1 : exit_code,
+        what + ": " + std::to_string(lost_in_a_row_) + " workers in a row were lost before they had joined", traceback);
+    return;
+  }
+  gather();
+}
+
+void Membership::confirm_exit(WorkerId worker) {
+  if (unconfirmed_.erase(worker) > 0) {
+    gather();
+  }
+}
+
+// ---- user code raised ---------------------------------------------------------------------------------------------
+
+void Membership::on(const WorkerFaulted& event) {
+  const Worker* worker = find(event.worker);
+  if (event.identity != identity_ || released_ || worker == nullptr || worker->status != Status::kMember) {
+    return;
+  }
+  const std::string what =
+      who_text(true, worker->rank, event.worker, worker->pid) +
+      (event.step == 0 ? " failed before its first step: " : " failed at step " + std::to_string(event.step) + ": ") +
+      event.what;
+  journal("fault_noticed", what,
+          {{"worker", int64_t{event.worker}},
+           {"rank", int64_t{worker->rank}},
+           {"pid", worker->pid},
+           {"noticed_by", std::string("worker")},
+           {"signal", int64_t{0}},
+           {"exit_code", int64_t{0}},
+           {"kind", std::string("exception")},
+           {"step", static_cast<int64_t>(event.step)}});
+  if (event.fatal) {
+    end(1, what, event.traceback);
+    return;
+  }
+  // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
+  if (phase_ == Phase::kForming || phase_ == Phase::kRunning) {
+    const FaultKind kind = survivors_recoverable(true) ? FaultKind::kException : FaultKind::kPlainDeath;
+    take_rung(Fault{kind, worker->rank, event.step, 1, what, event.traceback});
+  }
+}
+
+// ---- the rung, the seal, the verdict ------------------------------------------------------------------------------
+
+void Membership::take_rung(const Fault& fault) {
+  const LadderDecision decision = ladder_.on_fault(fault);
+  journal("rung", decision.because, {{"rung", std::string(name(decision.rung))}});
+  switch (decision.rung) {
+    case Rung::kRedo:
+    case Rung::kReplace:
+      seal(fault.what);
+      break;
+    case Rung::kRestart:
+      restart(decision.because);
+      break;
+    case Rung::kEnd:
+      end(decision.exit_code, decision.because, decision.traceback);
+      break;
+  }
+}
+
+void Membership::seal(const std::string& because) {
+  phase_ = Phase::kSealing;
+  because_ = because;
+  sealed_nodes_.clear();
+  words_.clear();
+  sent_at_ = now_;
+  emit(Seal{identity_, because});
+  conclude_if_sealed();
+}
+
+void Membership::on(const Sealed& event) {
+  if (phase_ != Phase::kSealing || event.identity != identity_ || !sealed_nodes_.insert(event.node).second) {
+    return;
+  }
+  for (const SealedWord& word : event.words) {
+    const bool member = std::any_of(table_.begin(), table_.end(), [&](const Member& candidate) {
+      return candidate.worker == word.worker && candidate.rank == word.rank && candidate.node == event.node;
+    });
+    if (member) {
+      words_.push_back(word);
+    }
+  }
+  conclude_if_sealed();
+}
+
+void Membership::conclude_if_sealed() {
+  const bool sealed = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
+    return !alive(member) || sealed_nodes_.contains(member.node);
+  });
+  if (sealed) {
+    conclude();
+  }
+}
+
+// The word of a member that died after it was sealed still counts: what it proves stays true.
+void Membership::conclude() {
+  std::sort(words_.begin(), words_.end(),
+            [](const SealedWord& left, const SealedWord& right) { return left.rank < right.rank; });
+  journal("sealed", because_, {{"words", words_text(words_)}, {"nodes", static_cast<int64_t>(sealed_nodes_.size())}});
+  const bool nobody_left = std::none_of(table_.begin(), table_.end(), [this](const Member& m) { return alive(m); });
+  if (nobody_left && (version_ > 0 || activated_)) {
+    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
+    return;
+  }
+  const Verdict verdict = decide(identity_, version_, words_);
+  if (verdict.version > version_) {
+    remember_formed();
+    lost_in_a_row_ = 0;
+    spares_given_up_ = false;
+    ladder_.on_progress(verdict.version);
+  }
+  version_ = verdict.version;
+  progress_ = std::max(progress_, version_);
+  journal("verdict", verdict.because,
+          {{"step", static_cast<int64_t>(verdict.forward ? version_ : version_ + 1)},
+           {"version", static_cast<int64_t>(version_)},
+           {"verdict", std::string(verdict.forward ? "forward" : "redo")}});
+  decided_ = Decide{identity_, verdict};
+  emit(*decided_);
+  for (Slot& slot : slots_) {
+    slot.origin = Origin::kSurvivor;
+  }
+  cause_ = Cause::kReplace;
+  phase_ = Phase::kGathering;
+  gather();
+}
+
+// ---- starting over ------------------------------------------------------------------------------------------------
+
+void Membership::restart(const std::string& because) {
+  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
+  because_ = because;
+  for (const Member& member : table_) {
+    if (alive(member)) {
+      retire(member.worker);
+      unconfirmed_.insert(member.worker);
+      kill(member.worker, because);
+    }
+  }
+  for (Slot& slot : slots_) {
+    slot.formed_holder = kNoWorker;
+  }
+  table_.clear();
+  activated_.reset();  // late news of the old generation's progress must not count for the new start
+  decided_.reset();
+  version_ = 0;
+  progress_ = 0;
+  cause_ = Cause::kRestart;
+  phase_ = Phase::kGathering;
+  gather();
+}
+
+}  // namespace keepstep::brain

@@ -1,0 +1,66 @@
+#include "brain/membership_text.h"
+
+#include <cstdio>
+
+namespace keepstep::brain {
+namespace {
+
+// Linux's numbers; <csignal> has only the six of the C standard.
+std::string signal_text(int signal) {
+  switch (signal) {
+    case 1:
+      return "SIGHUP";
+    case 2:
+      return "SIGINT";
+    case 3:
+      return "SIGQUIT";
+    case 4:
+      return "SIGILL";
+    case 6:
+      return "SIGABRT";
+    case 7:
+      return "SIGBUS";
+    case 8:
+      return "SIGFPE";
+    case 9:
+      return "SIGKILL";
+    case 11:
+      return "SIGSEGV";
+    case 15:
+      return "SIGTERM";
+    default:
+      return "signal " + std::to_string(signal);
+  }
+}
+
+}  // namespace
+
+std::string who_text(bool has_rank, Rank rank, WorkerId worker, int64_t pid) {
+  const std::string who = has_rank ? rank_text(rank) : "worker " + std::to_string(worker);
+  return pid == 0 ? who : who + " (pid " + std::to_string(pid) + ")";
+}
+
+std::string how_text(const WorkerDied& event) {
+  if (event.signal > 0) {
+    return "was ended by " + signal_text(event.signal);
+  }
+  return event.signal == 0 ? "exited with code " + std::to_string(event.exit_code) : "is gone";
+}
+
+std::string words_text(const std::vector<SealedWord>& words) {
+  std::string text;
+  for (const SealedWord& word : words) {
+    text += text.empty() ? "" : "; ";
+    text += rank_text(word.rank) + " " + name(word.word.vote) + " on " + std::to_string(word.word.step) + ", " +
+            name(word.state.kind) + " at " + std::to_string(word.state.version);
+  }
+  return text;
+}
+
+std::string seconds_text(Time time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace keepstep::brain

@@ -1,0 +1,222 @@
+// Runs testdata/membership_*.txt.
+
+#include <gtest/gtest.h>
+
+#include "brain/membership.h"
+#include "brain/transcript.h"
+
+namespace keepstep::brain {
+namespace {
+
+using transcript::Line;
+using transcript::numbers;
+using transcript::split;
+
+template <typename Numbers>
+std::string list_text(const Numbers& values) {
+  std::string text;
+  for (const auto value : values) {
+    text += (text.empty() ? "" : ",") + std::to_string(value);
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+
+std::string value_text(const Field& field) {
+  return std::visit(
+      [](const auto& value) -> std::string {
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, std::string>) {
+          return quoted(value);
+        } else if constexpr (std::is_same_v<Value, std::vector<int64_t>>) {
+          return list_text(value);
+        } else if constexpr (std::is_same_v<Value, bool>) {
+          return value ? "true" : "false";
+        } else {
+          return std::to_string(value);
+        }
+      },
+      field.second);
+}
+
+std::string gen(Identity identity) { return " generation=" + std::to_string(identity.generation); }
+
+class Scene {
+ public:
+  std::vector<std::string> run(const Line& line) {
+    if (line.verb == "config") {
+      configure(line);
+      return {};
+    }
+    lines_.clear();
+    for (const Event& event : events(line)) {
+      for (const Effect& effect : brain_->step(event, now_)) {
+        std::visit([this](const auto& done) { show(done); }, effect);
+      }
+    }
+    return lines_.empty() ? std::vector<std::string>{"(nothing)"} : lines_;
+  }
+
+ private:
+  void configure(const Line& line) {
+    MembershipConfig config;
+    config.world_size = static_cast<uint32_t>(line.number("world_size"));
+    config.spares = static_cast<uint32_t>(line.number("spares"));
+    config.ladder.restarts = static_cast<int>(line.number("restarts", 3));
+    config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
+    full_journal_ = line.text("journal") == "full";
+    brain_.emplace(config);
+  }
+
+  Identity identity(const Line& line) const {
+    return {1, static_cast<uint32_t>(line.number("generation", brain_->identity().generation))};
+  }
+
+  static StateWord state(const std::string& text) {
+    const auto parts = split(text, '@');
+    StateWord word;
+    for (const StateKind kind : {StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
+      word.kind = parts[0] == name(kind) ? kind : word.kind;
+    }
+    word.version = parts.size() > 1 ? std::stoull(parts[1]) : 0;
+    return word;
+  }
+
+  // "0:yes@118/clean@117 1:open@118"; an older word: "2:yes@118#3" (generation 3)
+  std::vector<SealedWord> words(const Line& line) const {
+    std::vector<SealedWord> words;
+    for (const std::string& text : split(line.text("words"), ',')) {
+      const auto parts = split(text, '/');
+      const auto rank_and_word = split(parts[0], ':');
+      const auto vote_and_step = split(rank_and_word[1], '@');
+      SealedWord word;
+      word.rank = static_cast<Rank>(std::stoul(rank_and_word[0]));
+      word.worker = table_.at(word.rank);
+      const auto step_and_generation = split(vote_and_step[1], '#');
+      word.word.identity = identity(line);
+      if (step_and_generation.size() > 1) {
+        word.word.identity.generation = static_cast<uint32_t>(std::stoul(step_and_generation[1]));
+      }
+      word.word.step = std::stoull(step_and_generation[0]);
+      for (const Vote vote : {Vote::kYes, Vote::kDecided}) {
+        word.word.vote = vote_and_step[0] == name(vote) ? vote : word.word.vote;
+      }
+      word.state = parts.size() > 1 ? state(parts[1]) : StateWord{StateKind::kClean, word.word.step - 1};
+      words.push_back(word);
+    }
+    return words;
+  }
+
+  std::vector<Event> events(const Line& line) {
+    if (line.verb == "tick") {
+      now_ += std::chrono::milliseconds(line.number("after_ms"));
+      return {Tick{}};
+    }
+    if (line.verb == "joined") return {NodeJoined{static_cast<NodeId>(line.number("node"))}};
+    if (line.verb == "sealed") return {Sealed{static_cast<NodeId>(line.number("node")), identity(line), words(line)}};
+    if (line.verb == "formed") return {Formed{identity(line)}};
+    if (line.verb == "progress") return {Progress{identity(line), line.number("version")}};
+    if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
+    std::vector<Event> events;
+    for (const WorkerId worker : numbers(line.text("worker"))) {
+      events.push_back(worker_event(line, worker));
+    }
+    return events;
+  }
+
+  Event worker_event(const Line& line, WorkerId worker) const {
+    const int64_t pid = 100 + int64_t{worker};
+    if (line.verb == "parked") return WorkerParked{worker, pid};
+    if (line.verb == "recoverable") return WorkerRecoverable{worker};
+    if (line.verb == "exited") return WorkerExited{worker};
+    if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty"))};
+    if (line.verb == "finished") return WorkerFinished{worker, identity(line)};
+    if (line.verb == "died") {
+      const std::string signal = line.text("signal", "0");
+      return WorkerDied{worker,
+                        pid,
+                        std::stoi(signal),
+                        static_cast<int>(line.number("exit_code")),
+                        line.text("noticed_by", "pidfd"),
+                        line.text("traceback")};
+    }
+    if (line.verb == "raised") {
+      return WorkerFaulted{worker,
+                           identity(line),
+                           line.number("step"),
+                           line.text("what"),
+                           line.text("traceback"),
+                           line.text("fatal") == "true"};
+    }
+    ADD_FAILURE() << "no such event: " << line.verb;
+    return Tick{};
+  }
+
+  void show(const Spawn& effect) {
+    lines_.push_back("spawn worker=" + std::to_string(effect.worker) + " node=" + std::to_string(effect.node) +
+                     (effect.spare ? " spare" : ""));
+  }
+  void show(const Seal& effect) { lines_.push_back("seal" + gen(effect.identity)); }
+  void show(const Decide& effect) {
+    lines_.push_back("decide" + gen(effect.identity) + (effect.verdict.forward ? " forward" : " redo") + " version=" +
+                     std::to_string(effect.verdict.version) + " because=" + quoted(effect.verdict.because));
+  }
+  void show(const Prepare& effect) {
+    std::string text = "prepare" + gen(effect.identity) + " version=" + std::to_string(effect.version) + " table=";
+    table_.clear();
+    for (const Member& member : effect.table) {
+      table_[member.rank] = member.worker;
+      text += (member.rank == 0 ? "" : " ") + std::to_string(member.rank) + ":" + std::to_string(member.worker);
+      if (member.newcomer) {
+        text += member.previous == kNoWorker ? "(new)" : "(new, after " + std::to_string(member.previous) + ")";
+      }
+    }
+    lines_.push_back(text);
+  }
+  void show(const Activate& effect) {
+    lines_.push_back("activate" + gen(effect.identity) + " version=" + std::to_string(effect.version) +
+                     " sources=" + list_text(effect.sources) + " targets=" + list_text(effect.targets) +
+                     (effect.compare ? " compare" : ""));
+  }
+  void show(const Kill& effect) { lines_.push_back("kill worker=" + std::to_string(effect.worker)); }
+  void show(const Release& effect) { lines_.push_back("release" + gen(effect.identity)); }
+  void show(const EndJob& effect) {
+    lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(effect.message) +
+                     (effect.traceback.empty() ? "" : " traceback=" + quoted(effect.traceback)));
+  }
+  // Without journal=full only the lines that say why, without their fields.
+  void show(const Journal& effect) {
+    const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
+                          effect.event == "kill" || effect.event == "spares_given_up";
+    if (!full_journal_ && !says_why) {
+      return;
+    }
+    std::string text = "* " + effect.event;
+    for (const Field& field : effect.fields) {
+      if (full_journal_ || effect.event == "rung" || effect.event == "restart") {
+        text += " " + field.first + "=" + value_text(field);
+      }
+    }
+    lines_.push_back(text + ": " + effect.because);
+  }
+
+  std::optional<Membership> brain_;
+  bool full_journal_ = false;
+  Time now_{};
+  std::map<Rank, WorkerId> table_;
+  std::vector<std::string> lines_;
+};
+
+class MembershipTranscript : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(MembershipTranscript, reads_as_recorded) {
+  Scene scene;
+  EXPECT_EQ(transcript::check(GetParam(), [&](const Line& line) { return scene.run(line); }), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(testdata, MembershipTranscript, ::testing::ValuesIn(transcript::named("membership_")),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace keepstep::brain

@@ -1,0 +1,73 @@
+#include "brain/recovery_ladder.h"
+
+namespace keepstep::brain {
+
+const char* name(Rung rung) {
+  switch (rung) {
+    case Rung::kRedo:
+      return "redo";
+    case Rung::kReplace:
+      return "replace";
+    case Rung::kRestart:
+      return "restart";
+    case Rung::kEnd:
+      return "end";
+  }
+  return "unknown";
+}
+
+LadderDecision RecoveryLadder::on_fault(const Fault& fault) {
+  switch (fault.kind) {
+    case FaultKind::kException:
+      return on_exception(fault);
+    case FaultKind::kDeath:
+      return on_death(fault);
+    case FaultKind::kNoSource:
+    case FaultKind::kPlainDeath:
+      break;
+  }
+  return restart_or_end(fault, fault.what);
+}
+
+LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
+  AtStep& at = at_step_[fault.step];
+  if (at.exceptions++ == 0) {
+    at.first_what = fault.what;
+    at.first_traceback = fault.traceback;
+  }
+  if (at.exceptions <= config_.redos_per_step) {
+    return LadderDecision{Rung::kRedo, fault.what + ": one redo may mend it", 0, ""};
+  }
+  const std::string redos = config_.redos_per_step == 1 ? "a redo" : std::to_string(config_.redos_per_step) + " redos";
+  const std::string again = config_.redos_per_step == 0 ? "" : "; it came back after " + redos;
+  return LadderDecision{Rung::kEnd, at.first_what + again, fault.exit_code, at.first_traceback};
+}
+
+LadderDecision RecoveryLadder::on_death(const Fault& fault) {
+  const int deaths = ++at_step_[fault.step].deaths;
+  if (deaths <= config_.replacements_per_step) {
+    return LadderDecision{Rung::kReplace, fault.what, 0, ""};
+  }
+  return restart_or_end(fault, fault.what + ": fault " + std::to_string(deaths) + " at step " +
+                                   std::to_string(fault.step) + ", " + std::to_string(config_.replacements_per_step) +
+                                   " are allowed");
+}
+
+LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::string& because) {
+  if (restarts_ >= config_.restarts) {
+    return LadderDecision{Rung::kEnd, because + "; all " + std::to_string(config_.restarts) + " restarts are used up",
+                          fault.exit_code, fault.traceback};
+  }
+  ++restarts_;
+  // The steps come again, with fresh processes. Exceptions are remembered: the user's code is the same.
+  for (auto& [step, at] : at_step_) {
+    at.deaths = 0;
+  }
+  return LadderDecision{Rung::kRestart,
+                        because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts),
+                        0, ""};
+}
+
+void RecoveryLadder::on_progress(Version version) { at_step_.erase(at_step_.begin(), at_step_.upper_bound(version)); }
+
+}  // namespace keepstep::brain

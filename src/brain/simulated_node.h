@@ -1,0 +1,572 @@
+// A node in miniature for membership_random_test.cc: an agent and its workers, with the step words, seals, votes,
+// updates and hydration of design section 6, advanced one atomic action at a time. Test code only.
+//
+// What must hold is checked where it happens: see Ledger.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brain/membership.h"
+#include "brain/simulation.h"
+
+namespace keepstep::brain::simulation {
+
+enum class At {
+  kStarting,
+  kWaiting,  // for an assignment newer than the one entered
+  kEntered,
+  kReady,
+  kHydrating,
+  kHydrated,
+  kForming,
+  kComputing,
+  kReducing,
+  kVoting,
+  kVoted,
+  kVerdict,
+  kUpdating,
+  kClosing,
+  kFinished,
+  kHung,
+};
+
+struct Worker {
+  WorkerId id = kNoWorker;
+  bool alive = true;
+  bool exited = false;
+  bool scheduled = false;
+  At at = At::kStarting;
+  // The page: outlives the process.
+  uint64_t word = 0;
+  uint64_t state = 0;
+  std::array<std::optional<std::pair<Version, uint64_t>>, 2> capsules;
+  // The process.
+  Content content = 0;
+  std::vector<Content> pulled;
+  Identity entered;
+  Rank rank = 0;
+  Step step = 0;
+  bool forward = false;  // the update follows a verdict
+  // What the agent gave it.
+  std::optional<Prepare> assigned;
+  StateWord state_word() const { return unpack_state_word(state); }
+};
+
+// What the members of a generation share.
+struct Generation {
+  Prepare prepare;
+  std::optional<Activate> activate;
+  std::optional<Version> verdict;
+  std::set<Rank> formed;
+  std::map<Step, std::set<Rank>> reduced;
+  std::map<Step, std::set<Rank>> voted;
+  bool released = false;
+};
+
+class Node {
+ public:
+  Node(Loop& loop, Ledger& ledger, Paths& paths, const Chances& chances, Version target,
+       std::function<void(Event)> tell)
+      : loop_(loop), ledger_(ledger), paths_(paths), chances_(chances), target_(target), tell_(std::move(tell)) {}
+
+  void handle(const Effect& effect) {
+    std::visit([this](const auto& wanted) { on(wanted); }, effect);
+    wake_all();
+  }
+
+  const std::map<WorkerId, Worker>& workers() const { return workers_; }
+
+ private:
+  // ---- the agent ----
+  void on(const Spawn& effect) {
+    if (workers_.contains(effect.worker) || killed_unborn_.contains(effect.worker)) {
+      return;
+    }
+    Worker& worker = workers_[effect.worker];
+    worker.id = effect.worker;
+    worker.content = mix(effect.worker, 12345);  // every process starts with other random weights
+    schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
+  }
+
+  void on(const Seal& effect) {
+    if (effect.identity < prepared_) {
+      return;
+    }
+    Sealed answer{0, effect.identity, {}};
+    for (auto& [id, worker] : workers_) {
+      if (worker.assigned) {  // the dead, too: their pages are at hand
+        worker.word |= kSealedBit;
+        answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
+      }
+    }
+    sealed_ = std::max(sealed_, effect.identity);
+    tell_(answer);
+  }
+
+  void on(const Decide& effect) { set_verdict(effect.identity, effect.verdict.version); }
+
+  void on(const Prepare& effect) {
+    if (effect.identity <= sealed_ || effect.identity < prepared_) {
+      return;
+    }
+    if (effect.identity == prepared_) {
+      for (const Member& member : effect.table) {  // who answered already says it again
+        Worker& worker = workers_.at(member.worker);
+        if (worker.alive && worker.entered == prepared_ && worker.at >= At::kReady && worker.at != At::kHung) {
+          tell_(Ready{worker.id, prepared_, answered_[worker.id]});
+        }
+      }
+      return;
+    }
+    if (prepared_.generation > 0) {
+      set_verdict(prepared_, effect.version);  // where Decide got lost: the version says the same
+    }
+    prepared_ = effect.identity;
+    generations_[prepared_].prepare = effect;
+    answered_.clear();
+    for (const Member& member : effect.table) {
+      Worker& worker = workers_.at(member.worker);
+      if (member.previous != kNoWorker) {
+        must(member.newcomer, "a survivor takes over a capsule");
+        worker.capsules = workers_.at(member.previous).capsules;
+      }
+      worker.assigned = effect;
+    }
+  }
+
+  void on(const Activate& effect) {
+    if (effect.identity <= sealed_ || effect.identity != prepared_) {
+      return;
+    }
+    Generation& generation = generations_[prepared_];
+    if (generation.activate) {
+      must(generation.activate->sources == effect.sources && generation.activate->targets == effect.targets,
+           "a generation was activated in two ways");
+      if (is_formed(generation)) {
+        tell_(Formed{prepared_});
+      }
+      return;
+    }
+    generation.activate = effect;
+  }
+
+  void on(const Kill& effect) {
+    const auto found = workers_.find(effect.worker);
+    if (found == workers_.end()) {
+      killed_unborn_.insert(effect.worker);
+      tell_(WorkerDied{effect.worker, 0, 9, 0, "agent"});
+    } else if (found->second.alive) {
+      paths_.count("killed on demand");
+      die(found->second);
+    } else if (found->second.exited) {
+      tell_(WorkerExited{effect.worker});
+    } else {
+      tell_(WorkerDied{effect.worker, pid(found->second), 9, 0, "agent"});
+    }
+  }
+
+  void on(const Release& effect) {
+    if (effect.identity == prepared_ && effect.identity > sealed_) {
+      generations_[prepared_].released = true;
+    }
+  }
+  void on(const EndJob&) {}
+  void on(const Journal&) {}
+
+  void set_verdict(Identity identity, Version version) {
+    const auto found = generations_.find(identity);
+    if (found == generations_.end()) {
+      return;
+    }
+    std::optional<Version>& verdict = found->second.verdict;
+    // Prepare after a restart carries version 0: all that waited for the verdict are being killed.
+    must(!verdict || *verdict == version || *verdict == 0 || version == 0, "two verdicts over one generation");
+    verdict = version;
+  }
+
+  static Rank rank_of(const Worker& worker) {
+    for (const Member& member : worker.assigned->table) {
+      if (member.worker == worker.id) {
+        return member.rank;
+      }
+    }
+    throw std::runtime_error("a worker got a table without itself");
+  }
+
+  static int64_t pid(const Worker& worker) { return 100 + int64_t{worker.id}; }
+  static bool is_formed(const Generation& generation) {
+    return generation.formed.size() == generation.prepare.table.size();
+  }
+  bool interrupted(const Worker& worker) const { return worker.entered <= sealed_ || worker.entered < prepared_; }
+  Generation& generation_of(const Worker& worker) { return generations_.at(worker.entered); }
+  bool all(const std::set<Rank>& ranks, const Worker& worker) {
+    return ranks.size() == generation_of(worker).prepare.table.size();
+  }
+
+  // ---- a worker: one atomic action each ----
+  void schedule(Worker& worker, int64_t delay) {
+    if (worker.scheduled || !worker.alive) {
+      return;
+    }
+    worker.scheduled = true;
+    loop_.after(delay, [this, &worker] {
+      worker.scheduled = false;
+      if (worker.alive) {
+        advance(worker);
+      }
+    });
+  }
+  void wake_all() {
+    for (auto& [id, worker] : workers_) {
+      if (worker.at != At::kStarting) {
+        schedule(worker, pause(60));
+      }
+    }
+  }
+
+  // Now and then the scheduler forgets a worker for a while.
+  int64_t pause(uint64_t usual) { return 1 + static_cast<int64_t>(loop_.below(loop_.below(16) == 0 ? 4000 : usual)); }
+
+  void advance(Worker& worker) {
+    const At before = worker.at;
+    if (loop_.happens(chances_.death)) {
+      count_death(worker);
+      die(worker);
+      return;
+    }
+    act(worker);
+    if (worker.alive && worker.at != before) {
+      schedule(worker, pause(worker.at == At::kReducing ? 800 : 120));
+    }
+  }
+
+  void act(Worker& worker) {
+    switch (worker.at) {
+      case At::kStarting:
+        return start(worker);
+      case At::kWaiting:
+        return enter(worker);
+      case At::kEntered:
+        return answer(worker);
+      case At::kReady:
+        return await_activation(worker);
+      case At::kHydrating:
+        return hydrate(worker);
+      case At::kHydrated:
+        return join(worker);
+      case At::kForming:
+        return await_formed(worker);
+      case At::kComputing:
+        return compute(worker);
+      case At::kReducing:
+        return await_reduced(worker);
+      case At::kVoting:
+        return vote(worker);
+      case At::kVoted:
+        return await_votes(worker);
+      case At::kVerdict:
+        return await_verdict(worker);
+      case At::kUpdating:
+        return update(worker);
+      case At::kClosing:
+        return close(worker);
+      case At::kFinished:
+        return await_release(worker);
+      case At::kHung:
+        return;
+    }
+  }
+
+  void start(Worker& worker) {
+    if (loop_.happens(chances_.hang)) {
+      worker.at = At::kHung;
+      paths_.count("start that hangs");
+      return;
+    }
+    worker.at = At::kWaiting;
+    tell_(WorkerParked{worker.id, pid(worker)});
+  }
+
+  void enter(Worker& worker) {
+    if (!worker.assigned || worker.assigned->identity <= worker.entered) {
+      return;
+    }
+    if (loop_.happens(chances_.hang)) {
+      worker.at = At::kHung;
+      paths_.count("unwinding that hangs");
+      return;
+    }
+    const Prepare& prepare = *worker.assigned;
+    worker.entered = prepare.identity;
+    worker.rank = rank_of(worker);
+    worker.step = prepare.version + 1;
+    worker.word = pack(StepWord{worker.entered, worker.step, Vote::kOpen, false});
+    worker.at = At::kEntered;
+  }
+
+  void answer(Worker& worker) {
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+      return;
+    }
+    answered_[worker.id] = worker.state_word();
+    worker.at = At::kReady;
+    tell_(Ready{worker.id, worker.entered, worker.state_word()});
+  }
+
+  void await_activation(Worker& worker) {
+    const Generation& generation = generation_of(worker);
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+    } else if (generation.activate) {
+      const std::vector<Rank>& sources = generation.activate->sources;
+      const bool source = std::find(sources.begin(), sources.end(), worker.rank) != sources.end();
+      const StateWord clean{StateKind::kClean, generation.activate->version};
+      if (source && generation.activate->compare) {
+        worker.state = pack(clean);
+      }
+      must(!source || worker.state_word() == clean, "a source is not clean at the generation's version");
+      worker.pulled.clear();
+      if (!source) {
+        worker.state = pack(StateWord{StateKind::kHydrating, generation.activate->version});
+      }
+      worker.at = source ? At::kHydrated : At::kHydrating;
+    }
+  }
+
+  // Reads a third of the state from any living source, and checks the source's word again after the last byte.
+  void hydrate(Worker& worker) {
+    const Generation& generation = generation_of(worker);
+    if (interrupted(worker)) {
+      worker.state = pack(StateWord{});
+      worker.at = At::kWaiting;
+      paths_.count("hydration interrupted");
+      return;
+    }
+    const std::vector<Rank>& sources = generation.activate->sources;
+    const Rank rank = sources[loop_.below(sources.size())];
+    const Worker& source = workers_.at(generation.prepare.table[rank].worker);
+    if (source.alive && source.state_word() == StateWord{StateKind::kClean, generation.activate->version}) {
+      worker.pulled.push_back(source.content);
+    }
+    if (worker.pulled.size() < 3) {
+      schedule(worker, 20 + static_cast<int64_t>(loop_.below(100)));
+      return;
+    }
+    must(worker.pulled[0] == worker.pulled[1] && worker.pulled[1] == worker.pulled[2], "sources differ");
+    worker.content = worker.pulled[0];
+    worker.state = pack(StateWord{StateKind::kClean, generation.activate->version});
+    worker.at = At::kHydrated;
+    paths_.count("hydrated");
+  }
+
+  void join(Worker& worker) {
+    Generation& generation = generation_of(worker);
+    generation.formed.insert(worker.rank);
+    if (is_formed(generation)) {
+      check_equal(generation);
+      tell_(Formed{worker.entered});
+    }
+    worker.at = At::kForming;
+    wake_all();
+  }
+
+  void check_equal(const Generation& generation) {
+    const Version version = generation.prepare.version;
+    for (const Member& member : generation.prepare.table) {
+      const Worker& worker = workers_.at(member.worker);
+      if (!worker.alive) {
+        continue;
+      }
+      must(worker.content == workers_.at(generation.prepare.table[0].worker).content ||
+               !workers_.at(generation.prepare.table[0].worker).alive,
+           "a generation formed with different states");
+      must(version == 0 || ledger_.content(version) == nullptr || worker.content == *ledger_.content(version),
+           "a generation formed with a state that was never committed");
+    }
+  }
+
+  void await_formed(Worker& worker) {
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+    } else if (is_formed(generation_of(worker))) {
+      const auto& capsule = worker.capsules[(worker.step - 1) % 2];
+      must(worker.step == 1 || (capsule && *capsule == std::make_pair(worker.step - 1, capsule_of(worker))),
+           "a rank starts a step without its capsule");
+      go_on(worker);
+    }
+  }
+
+  void go_on(Worker& worker) {
+    if (worker.step > target_) {
+      worker.at = At::kFinished;
+      tell_(WorkerFinished{worker.id, worker.entered});
+    } else {
+      worker.at = At::kComputing;
+    }
+  }
+
+  void compute(Worker& worker) {
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+      return;
+    }
+    if (loop_.happens(chances_.exception)) {
+      paths_.count("exception");
+      raise(worker);
+      return;
+    }
+    generation_of(worker).reduced[worker.step].insert(worker.rank);
+    worker.at = At::kReducing;
+    wake_all();
+  }
+
+  void await_reduced(Worker& worker) {
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+    } else if (all(generation_of(worker).reduced[worker.step], worker)) {
+      // What forward changed in this rank, kept before it votes.
+      worker.capsules[worker.step % 2] = {worker.step, mix(worker.rank, next_content(worker))};
+      worker.at = At::kVoting;
+    }
+  }
+
+  static Content next_content(const Worker& worker) {
+    return mix(mix(worker.content, worker.step), worker.entered.generation);
+  }
+  static uint64_t capsule_of(const Worker& worker) { return mix(worker.rank, worker.content); }
+
+  bool swap_word(Worker& worker, Vote from, Step next_step, Vote to) {
+    if (worker.word != pack(StepWord{worker.entered, worker.step, from, false})) {
+      return false;
+    }
+    worker.word = pack(StepWord{worker.entered, next_step, to, false});
+    return true;
+  }
+
+  void vote(Worker& worker) {
+    if (!swap_word(worker, Vote::kOpen, worker.step, Vote::kYes)) {
+      worker.at = At::kWaiting;
+      return;
+    }
+    generation_of(worker).voted[worker.step].insert(worker.rank);
+    worker.at = At::kVoted;
+    wake_all();
+  }
+
+  void await_votes(Worker& worker) {
+    if (all(generation_of(worker).voted[worker.step], worker)) {
+      const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
+      worker.forward = false;
+      worker.at = recorded ? At::kUpdating : At::kVerdict;
+      if (recorded) {
+        ledger_.decided(worker.entered, worker.step);
+        worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+      }
+    } else if (interrupted(worker)) {
+      worker.at = At::kVerdict;
+    }
+  }
+
+  void await_verdict(Worker& worker) {
+    const std::optional<Version>& verdict = generation_of(worker).verdict;
+    if (!verdict) {
+      return;
+    }
+    if (*verdict < worker.step) {
+      paths_.count("redo after a vote");
+      worker.at = At::kWaiting;
+      return;
+    }
+    must(*verdict == worker.step, "a verdict beyond what a survivor voted on");
+    paths_.count("forward by verdict");
+    worker.forward = true;
+    worker.at = At::kUpdating;
+    worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+  }
+
+  void update(Worker& worker) {
+    if (loop_.happens(chances_.exception)) {
+      paths_.count("exception in an update");
+      worker.state = pack(StateWord{});
+      raise(worker);
+      return;
+    }
+    worker.content = next_content(worker);
+    ledger_.applied(worker.entered, worker.step, worker.content);
+    worker.state = pack(StateWord{StateKind::kClean, worker.step});
+    worker.at = worker.forward ? At::kWaiting : At::kClosing;
+  }
+
+  void close(Worker& worker) {
+    if (!swap_word(worker, Vote::kDecided, worker.step + 1, Vote::kOpen)) {
+      paths_.count("sealed between update and next step");
+      worker.at = At::kWaiting;
+      return;
+    }
+    tell_(Progress{worker.entered, worker.step});
+    ++worker.step;
+    go_on(worker);
+  }
+
+  void await_release(Worker& worker) {
+    if (generation_of(worker).released) {
+      worker.alive = false;
+      worker.exited = true;
+      must(worker.state_word() == StateWord{StateKind::kClean, target_}, "a rank was let go before the last step");
+      tell_(WorkerExited{worker.id});
+    } else if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+    }
+  }
+
+  void raise(Worker& worker) {
+    worker.at = At::kWaiting;
+    tell_(WorkerFaulted{worker.id, worker.entered, worker.step, "ValueError", "Traceback"});
+  }
+
+  void count_death(const Worker& worker) {
+    static const std::map<At, std::string> named = {
+        {At::kStarting, "death while starting"},    {At::kWaiting, "death while waiting or unwinding"},
+        {At::kHydrating, "death while hydrating"},  {At::kVoted, "death after a vote"},
+        {At::kUpdating, "death in an update"},      {At::kVerdict, "death before its verdict"},
+        {At::kFinished, "death of a finished rank"}};
+    const auto found = named.find(worker.at);
+    paths_.count(found == named.end() ? "death elsewhere" : found->second);
+  }
+
+  void die(Worker& worker) {
+    worker.alive = false;
+    const bool early = loop_.happens(0.5);
+    if (early) {
+      loop_.after(200, [this, &worker] { notice(worker, -1); });
+    }
+    loop_.after(400 + static_cast<int64_t>(loop_.below(20000)), [this, &worker] { notice(worker, 9); });
+  }
+  void notice(Worker& worker, int signal) {
+    tell_(WorkerDied{worker.id, pid(worker), signal, 0, signal == -1 ? "robust mutex" : "pidfd"});
+  }
+
+  Loop& loop_;
+  Ledger& ledger_;
+  Paths& paths_;
+  const Chances& chances_;
+  Version target_;
+  std::function<void(Event)> tell_;
+  std::map<WorkerId, Worker> workers_;
+  std::set<WorkerId> killed_unborn_;
+  std::map<Identity, Generation> generations_;
+  std::map<WorkerId, StateWord> answered_;
+  Identity prepared_;
+  Identity sealed_;
+};
+
+}  // namespace keepstep::brain::simulation

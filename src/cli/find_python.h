@@ -1,0 +1,28 @@
+// Which Python interpreter runs training scripts and the commands that are written in Python.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace keepstep::cli {
+
+// What the search looks at, apart from the file system; current_place() fills it.
+struct Place {
+  std::string keepstep_python;  // $KEEPSTEP_PYTHON; a path or a name in PATH
+  std::string python_exec;      // $PYTHON_EXEC, which torchrun honours
+  std::string path;             // $PATH
+  std::string called_as;        // the first word of the command line: its folder may be that of a symlink in a virtual environment
+  std::string executable;       // /proc/self/exe
+};
+Place current_place();
+
+// The first of: $KEEPSTEP_PYTHON, $PYTHON_EXEC, `python` beside the command as it was called, `python` beside the real
+// file, `python3` in PATH. Absolute; symlinks are kept, because a virtual environment is one. NOT_FOUND says where it
+// was looked for; a variable that names no program is an error, never skipped.
+StatusOr<std::string> find_python(const Place& place);
+
+// The absolute path of `program` in `path`, or of `program` itself if it has a slash; empty if it cannot be executed.
+std::string find_program(const std::string& program, const std::string& path);
+
+}  // namespace keepstep::cli

@@ -1,0 +1,107 @@
+// The command `keepstep`: picks the subcommand. `run` is here; what is written in Python is handed to Python.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/find_python.h"
+#include "cli/run_command.h"
+#include "cli/suggest.h"
+#include "cli/version.h"
+
+namespace keepstep::cli {
+namespace {
+
+constexpr const char* kOverview = R"(keepstep: training that keeps step. Any rank of a PyTorch job may die; the job goes on, and no step is lost.
+
+usage: keepstep COMMAND ...
+
+commands:
+  run      start a training script on several ranks, with torchrun's options
+  report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
+  bench    measure recovery or the cost of a step on this machine
+
+  keepstep COMMAND --help    all options of a command
+  keepstep --version
+
+examples:
+  keepstep run --nproc-per-node 4 train.py --lr 3e-4      where you had torchrun
+  keepstep run --nproc-per-node 4 --spares 1 --journal out/run train.py
+  keepstep report out/run
+  keepstep bench recovery --against torchrun --json
+
+exit codes: 0 all went well; 2 the options are wrong (all mistakes are listed); otherwise that of the failed rank.
+)";
+
+// Commands that are Python modules: `keepstep NAME ...` is `python -m keepstep.NAME ...`.
+const std::map<std::string, std::string>& python_commands() {
+  static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
+                                                              {"bench", "keepstep.bench"}};
+  return commands;
+}
+
+int exec_python(const std::string& module, const std::vector<std::string>& args) {
+  const auto python = find_python(current_place());
+  if (!python.ok()) {
+    std::fprintf(stderr, "keepstep: %s\n", std::string(python.status().message()).c_str());
+    return 2;
+  }
+  std::vector<std::string> words = {*python, "-m", module};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) {
+    argv.push_back(word.data());
+  }
+  argv.push_back(nullptr);
+  execv(python->c_str(), argv.data());
+  std::fprintf(stderr, "keepstep: cannot start %s: %s\n", python->c_str(), std::strerror(errno));
+  return 126;
+}
+
+int unknown_command(const std::string& command) {
+  std::vector<std::string> known = {"run", "--help", "--version"};
+  for (const auto& [name, module] : python_commands()) {
+    known.push_back(name);
+  }
+  const std::string meant = nearest(command, known);
+  std::fprintf(stderr, "keepstep: unknown command '%s'%s\n", command.c_str(),
+               meant.empty() ? "" : ("; did you mean '" + meant + "'?").c_str());
+  if (command.ends_with(".py")) {
+    std::fprintf(stderr, "To train with a script: keepstep run %s\n", command.c_str());
+  }
+  std::fprintf(stderr, "`keepstep --help` lists the commands.\n");
+  return 2;
+}
+
+int main(const std::vector<std::string>& argv) {
+  if (argv.size() < 2) {
+    std::fputs(kOverview, stderr);
+    return 2;
+  }
+  const std::string& command = argv[1];
+  const std::vector<std::string> args(argv.begin() + 2, argv.end());
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(kOverview, stdout);
+    return 0;
+  }
+  if (command == "--version") {
+    std::printf("keepstep %s\n", kVersion);
+    return 0;
+  }
+  if (command == "run") {
+    return run_main(args);
+  }
+  if (const auto found = python_commands().find(command); found != python_commands().end()) {
+    return exec_python(found->second, args);
+  }
+  return unknown_command(command);
+}
+
+}  // namespace
+}  // namespace keepstep::cli
+
+int main(int argc, char** argv) { return keepstep::cli::main(std::vector<std::string>(argv, argv + argc)); }

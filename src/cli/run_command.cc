@@ -1,0 +1,121 @@
+#include "cli/run_command.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "agent/agent.h"
+#include "agent/preflight.h"
+#include "base/log.h"
+#include "cli/run_options.h"
+#include "coordinator/coordinator.h"
+
+namespace keepstep::cli {
+namespace {
+
+constexpr uint32_t kTerm = 1;  // one embedded coordinator for the job's whole life
+
+// A port nobody listens on right now, for scripts that open a TCPStore of their own at MASTER_PORT.
+uint16_t free_port() {
+  Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (bind(probe.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return 29500;
+  }
+  return ntohs(address.sin_port);
+}
+
+void print_lines(const char* kind, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    std::fprintf(stderr, "keepstep: %s: %s\n", kind, line.c_str());
+  }
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "keepstep: error: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
+  brain::MembershipConfig config;
+  config.term = kTerm;
+  config.world_size = spec.nproc_per_node;
+  config.spares = spec.spares;
+  config.ladder.restarts = spec.max_restarts;
+  config.interrupt_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.interrupt_timeout_s * 1000));
+  return config;
+}
+
+}  // namespace
+
+int run_main(const std::vector<std::string>& args) {
+  RunOptionsResult parsed = parse_run_options(args);
+  if (parsed.exit_code.has_value()) {
+    return *parsed.exit_code;
+  }
+  agent::JobSpec spec = std::move(parsed.spec);
+  init_log("agent");
+  const agent::PreflightReport report = agent::preflight(spec, agent::shared_memory_bytes(spec));
+  print_lines("warning", report.warnings);
+  if (!report.ok()) {
+    print_lines("error", report.errors);
+    return 1;
+  }
+  if (spec.master_port == 0) {
+    spec.master_port = free_port();
+  }
+  StatusOr<JobToken> token = spec.token.empty() ? StatusOr<JobToken>(JobToken::random()) : JobToken::parse(spec.token);
+  if (!token.ok()) {
+    return fail(token.status());
+  }
+  // Blocked before any thread starts, so that only the agent's signalfd sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    sigaddset(&signals, signal);
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  auto journal = observe::Journal::open(spec.journal_dir, 0);
+  if (!journal.ok()) {
+    return fail(journal.status());
+  }
+  (*journal)->write("job_started", {kTerm, 0}, "",
+                    {{"world_size", int64_t{spec.nproc_per_node}},
+                     {"spares", int64_t{spec.spares}},
+                     {"script", spec.script},
+                     {"version", std::string(KEEPSTEP_VERSION)}});
+  auto coordinator = coordinator::Coordinator::start(
+      {membership_config(spec), spec.master_addr == "127.0.0.1" ? "127.0.0.1:0" : spec.master_addr + ":0", *token},
+      journal->get());
+  if (!coordinator.ok()) {
+    return fail(coordinator.status());
+  }
+  observe::StatusLine status;
+  agent::OutputPump pump(spec, &status);
+  agent::Agent node({spec, 0, (*coordinator)->address(), *token}, **journal, pump, status);
+  StatusOr<agent::JobEnd> end = node.run(signals);
+  pump.finish();
+  status.close();
+  (*coordinator)->stop();
+  if (!end.ok()) {
+    return fail(end.status());
+  }
+  if (end->exit_code != 0) {
+    if (!end->traceback.empty()) {
+      std::fprintf(stderr, "%s%s", end->traceback.c_str(), end->traceback.ends_with('\n') ? "" : "\n");
+    }
+    std::fprintf(stderr, "keepstep: %s\n", end->message.c_str());
+  }
+  return end->exit_code;
+}
+
+}  // namespace keepstep::cli

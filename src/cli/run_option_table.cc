@@ -1,0 +1,261 @@
+#include "cli/run_option_table.h"
+
+#include <cctype>
+
+#include "absl/strings/str_format.h"
+#include "agent/inject_spec.h"
+
+namespace keepstep::cli {
+namespace {
+
+using Support = RunOption::Support;
+
+std::vector<RunOption> world_options() {
+  const std::string group = "World";
+  return {
+      {group, "nproc-per-node", 0, "N|auto|cpu|gpu",
+       "Ranks on this machine. auto: one per GPU where there are any, else one per CPU this process may use; cpu, gpu: "
+       "one per CPU, one per GPU.",
+       "1", absl::StrFormat("1 to %d", kMaxRanksPerNode), true},
+      {group, "spares", 0, "N",
+       "Workers that wait beside the ranks, with the script imported and the model built, to replace one that dies.",
+       "0", absl::StrFormat("0 to %d; not with --no-python", kMaxSpares)},
+      {group, "nnodes", 0, "N|MIN:MAX", "Machines of the job.", "1",
+       "1 or 1:1; several machines come with a later version", true},
+      {group, "node-rank", 0, "N", "Number of this machine.", "0", "0 on one machine", true},
+      {group, "role", 0, "NAME", "Name of the ranks' role: ROLE_NAME, and the prefix of teed lines.", "default", "",
+       true},
+  };
+}
+
+std::vector<RunOption> script_options() {
+  const std::string group = "What to run";
+  return {
+      {group, "module", 'm', "", "SCRIPT is the name of a Python module, run as by `python -m`.", "", "", true},
+      {group, "no-python", 0, "",
+       "SCRIPT is a program, started without Python (a path, or a name in PATH). A fault restarts all ranks.", "",
+       "not with --module", true},
+      {group, "run-path", 0, "",
+       "Run SCRIPT inside an interpreter that is already there; keepstep always does. Takes precedence over "
+       "--no-python.",
+       "", "", true},
+      {group, "start-method", 0, "spawn|fork|forkserver|exec",
+       "How worker processes are made. torchrun's three all mean: forked from a zygote that has torch imported. exec: "
+       "each by a new interpreter (slower; needed where imports start threads).",
+       "fork", "one of spawn, fork, forkserver, exec", true},
+      {group, "no-preload", 0, "",
+       "The zygote imports torch only, not what the first worker was seen to import.", "", ""},
+      {group, "seed", 0, "N", "Seed of the run's random numbers, the same for every rank.", "0",
+       "0 to 18446744073709551615"},
+  };
+}
+
+std::vector<RunOption> output_options() {
+  const std::string group = "Output";
+  return {
+      {group, "log-dir", 0, "DIR",
+       "Files with each rank's output, per generation: DIR/RUN_ID/attempt_GENERATION/RANK/stdout.log and stderr.log; "
+       "a spare's before it has a rank: DIR/RUN_ID/spares/WORKER. Existing files are appended to. /dev/null: no files.",
+       absl::StrFormat("none; %s where --redirects or --tee ask for files", kDefaultLogDir), "", true},
+      {group, "redirects", 'r', "STREAMS",
+       "Streams that go to files only. 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:2.", "0",
+       "0 to 3, or RANK:STREAMS,... with ranks below --nproc-per-node", true},
+      {group, "tee", 't', "STREAMS",
+       "Streams that go to files and, with the prefix [ROLERANK]:, to the console. Values as for --redirects.", "0",
+       "0 to 3, or RANK:STREAMS,... with ranks below --nproc-per-node", true},
+      {group, "local-ranks-filter", 0, "RANK,...", "Ranks whose output is shown on the console. Files are not filtered.",
+       "all", "ranks below --nproc-per-node", true},
+      {group, "journal", 0, "DIR",
+       "Where the journal goes: DIR/journal.jsonl (every decision with its reason) and DIR/metrics.jsonl (every "
+       "committed step). `keepstep report DIR` reads them.",
+       "none", "a directory without the journal of an earlier run"},
+  };
+}
+
+std::vector<RunOption> recovery_options() {
+  const std::string group = "Recovery";
+  return {
+      {group, "max-restarts", 0, "N",
+       "How often all ranks may be restarted when replacing a process does not help. (torchrun's default is 0.)", "3",
+       "0 or more", true},
+      {group, "interrupt-timeout", 0, "SECONDS",
+       "A rank that does not leave an interrupted step within this time is killed and replaced.", "60",
+       absl::StrFormat("above 0, at most %g", kMaxSeconds)},
+      {group, "check", 0, "",
+       "Check every step, not only the first ones, for protected tensors that change outside the commit and for "
+       "modules and optimizers that are not protected. Costs time.",
+       "", ""},
+      {group, "inject", 0, "FAULT",
+       absl::StrFormat("A fault to cause, once: KIND:rank=R|any,step=K,phase=P[,on=spare]. KIND: %s. P: %s. Example: "
+                       "kill:rank=2,step=20,phase=backward.",
+                       agent::inject_kinds(), agent::inject_phases()),
+       "none", "R below --nproc-per-node, K from 1; not with --no-python", false, true},
+  };
+}
+
+std::vector<RunOption> address_options() {
+  const std::string group = "Addresses";
+  return {
+      {group, "standalone", 0, "",
+       "One machine, free ports: --rdzv-endpoint, --master-addr and --master-port are left alone.", "", "", true},
+      {group, "master-addr", 0, "HOST", "MASTER_ADDR of the ranks.", "127.0.0.1", "an address of this machine", true},
+      {group, "master-port", 0, "PORT", "MASTER_PORT of the ranks. (torchrun's default is 29500.)", "a free one",
+       "0 (a free one) to 65535", true},
+      {group, "local-addr", 0, "HOST", "Address of this machine; MASTER_ADDR where --master-addr is not given.", "",
+       "an address of this machine", true},
+      {group, "rdzv-id", 0, "ID", "Name of the run: TORCHELASTIC_RUN_ID and the folder of log files.", "none",
+       "no slash; not . or ..", true},
+      {group, "rdzv-backend", 0, "NAME", "Taken as torchrun's; on one machine all of them mean the same.", "static",
+       "static or c10d", true},
+      {group, "rdzv-endpoint", 0, "HOST[:PORT]",
+       "MASTER_ADDR and MASTER_PORT where those options are not given.", "", "a port from 0 to 65535", true},
+      {group, "token-file", 0, "FILE",
+       "File with the job token that guards every connection of the job; KEEPSTEP_TOKEN may hold the token instead.",
+       "a random token", "16 to 4096 characters"},
+  };
+}
+
+std::vector<RunOption> torchrun_options() {
+  const std::string group = "Options of torchrun that are taken and change nothing";
+  const std::string no = "Not in this version: an error that says what to do";
+  const auto taken = [&](const char* name, const char* value, const char* why) {
+    return RunOption{group, name, 0, value, "", "", why, true, false, Support::kNoEffect};
+  };
+  const auto refused = [&](const char* name, const char* value, const char* why) {
+    return RunOption{no, name, 0, value, "", "", why, true, false, Support::kRefused};
+  };
+  return {
+      taken("monitor-interval", "SECONDS", "keepstep waits for events and never polls"),
+      taken("rdzv-conf", "KEY=VALUE,...", "there is no rendezvous on one machine"),
+      taken("event-log-handler", "NAME", "events are in the journal (--journal)"),
+      taken("signals-to-handle", "NAME,...", "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job cleanly"),
+      taken("shutdown-timeout", "SECONDS", "keepstep ends its workers within its own limit"),
+      taken("log-line-prefix-template", "TEXT", "teed lines begin with [ROLERANK]:"),
+      taken("numa-binding", "MODE", "bind the job with numactl where that matters"),
+      refused("virtual-local-rank", "", "set CUDA_VISIBLE_DEVICES from LOCAL_RANK at the start of the script"),
+      refused("duplicate-stdout-filters", "TEXT,...", "use --log-dir and filter its files with grep"),
+      refused("duplicate-stderr-filters", "TEXT,...", "use --log-dir and filter its files with grep"),
+      refused("logs-specs", "NAME", "use --log-dir, --redirects and --tee"),
+      refused("print-completion", "SHELL", "`keepstep run --help` lists all options"),
+  };
+}
+
+std::string wrapped(const std::string& text, size_t indent, size_t columns) {
+  std::string result;
+  std::string line(indent, ' ');
+  size_t start = 0;
+  while (start < text.size()) {
+    size_t end = text.find(' ', start);
+    end = end == std::string::npos ? text.size() : end;
+    const std::string word = text.substr(start, end - start);
+    if (line.size() > indent && line.size() + 1 + word.size() > columns) {
+      result += line + "\n";
+      line.assign(indent, ' ');
+    }
+    line += (line.size() > indent ? " " : "") + word;
+    start = end + 1;
+  }
+  return line.size() > indent ? result + line + "\n" : result;
+}
+
+std::string names(const RunOption& option) {
+  std::string text = option.short_name == 0 ? "" : absl::StrFormat("-%c, ", option.short_name);
+  text += option.spelled();
+  return option.is_flag() ? text : text + " " + option.value;
+}
+
+std::string details(const RunOption& option) {
+  std::string text = option.meaning;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : " ") + part; };
+  if (!option.standard.empty()) {
+    add("Default: " + option.standard + ".");
+  }
+  if (!option.bounds.empty()) {
+    add((option.support == Support::kFull ? "Bounds: " : "") + option.bounds + ".");
+  }
+  if (option.repeatable) {
+    add("May be given several times.");
+  }
+  return text;
+}
+
+constexpr const char* kIntroduction =
+    "Starts SCRIPT on several ranks of this machine, with torchrun's options where they mean the same, and replaces "
+    "ranks that die. All after SCRIPT belongs to the script. Every option is also known with underscores "
+    "(--nproc_per_node); torchrun's are also read from the environment (PET_NPROC_PER_NODE).";
+
+}  // namespace
+
+std::string RunOption::underscored() const {
+  std::string text = name;
+  for (char& c : text) {
+    c = c == '-' ? '_' : c;
+  }
+  return "--" + text;
+}
+
+std::string RunOption::environment() const {
+  std::string text = "PET_";
+  for (const char c : name) {
+    text += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+const std::vector<RunOption>& run_options_table() {
+  static const std::vector<RunOption> table = [] {
+    std::vector<RunOption> all;
+    for (const auto& part : {world_options(), script_options(), output_options(), recovery_options(),
+                             address_options(), torchrun_options()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }();
+  return table;
+}
+
+std::string run_help() {
+  std::string text = "usage: keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]\n\n" + wrapped(kIntroduction, 0, 100);
+  std::string group;
+  for (const RunOption& option : run_options_table()) {
+    if (option.group != group) {
+      group = option.group;
+      text += "\n" + group + ":\n";
+    }
+    text += "  " + names(option) + "\n" + wrapped(details(option), 8, 100);
+  }
+  text += "\nHelp:\n  -h, --help\n        Print this.\n\nexamples:\n"
+          "  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n"
+          "  keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n"
+          "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
+          "kill:rank=2,step=20,phase=backward train.py\n";
+  return text;
+}
+
+std::string run_help_markdown() {
+  const auto cell = [](std::string text) {
+    for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
+      text.insert(at, "\\");
+    }
+    return text;
+  };
+  std::string text = absl::StrFormat(
+      "# keepstep run\n\n<!-- Made by `keepstep run --help-markdown`. Do not edit. -->\n\n"
+      "`keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]`\n\n%s\n\nWrong options end the command with exit code 2, "
+      "after all mistakes were listed.\n",
+      kIntroduction);
+  std::string group;
+  for (const RunOption& option : run_options_table()) {
+    if (option.group != group) {
+      group = option.group;
+      text += "\n## " + group + "\n\n| option | meaning | default | bounds | environment |\n| --- | --- | --- | --- | --- |\n";
+    }
+    const std::string again = option.repeatable ? " May be given several times." : "";
+    text += absl::StrFormat("| `%s` | %s | %s | %s | %s |\n", cell(names(option)), cell(option.meaning + again),
+                            cell(option.standard), cell(option.bounds),
+                            option.pet ? "`" + option.environment() + "`" : "");
+  }
+  return text;
+}
+
+}  // namespace keepstep::cli

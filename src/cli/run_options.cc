@@ -1,0 +1,351 @@
+#include "cli/run_options.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "agent/inject_spec.h"
+#include "base/token.h"
+#include "cli/find_python.h"
+#include "cli/run_option_table.h"
+#include "cli/run_values.h"
+
+namespace keepstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One reading of the options: each method looks at one subject, writes what is right into `spec` and what is wrong
+// into `mistakes`.
+class Reader {
+ public:
+  Reader(RunTokens tokens, const Surroundings& around) : tokens_(std::move(tokens)), around_(around) {
+    mistakes_ = tokens_.mistakes;
+    warnings_ = tokens_.warnings;
+  }
+
+  StatusOr<RunRequest> read() {
+    world();
+    kinds();
+    script();
+    output();
+    recovery();
+    addresses();
+    token();
+    if (!mistakes_.empty()) {
+      return absl::InvalidArgumentError(absl::StrJoin(mistakes_, "\n"));
+    }
+    return RunRequest{.action = RunRequest::Action::kRun, .spec = spec_, .warnings = warnings_};
+  }
+
+ private:
+  void world();
+  void kinds();
+  void script();
+  void script_file();
+  void output();
+  void recovery();
+  void addresses();
+  void token();
+  std::optional<uint32_t> ranks_of(const GivenValue& given);
+
+  void mistake(const GivenValue& given, const std::string& what_to_do) {
+    mistakes_.push_back(absl::StrFormat("%s is '%s'; %s", given.where, given.value, what_to_do));
+  }
+  // The option's value through `parse` into `into`, if it was given.
+  template <typename Into, typename Parse>
+  void take(const char* name, Into& into, Parse parse, const std::string& what_to_do) {
+    if (const auto given = tokens_.last(name)) {
+      if (auto value = parse(given->value)) {
+        into = *std::move(value);
+      } else {
+        mistake(*given, what_to_do);
+      }
+    }
+  }
+  void take_text(const char* name, std::string& into) {
+    if (const auto given = tokens_.last(name)) {
+      into = given->value;
+    }
+  }
+
+  RunTokens tokens_;
+  const Surroundings& around_;
+  agent::JobSpec spec_;
+  std::vector<std::string> mistakes_;
+  std::vector<std::string> warnings_;
+};
+
+std::optional<uint32_t> Reader::ranks_of(const GivenValue& given) {
+  const std::string& value = given.value;
+  if (value == "gpu" && around_.gpus == 0) {
+    mistake(given, "no NVIDIA GPU is visible here; give a number, auto or cpu");
+    return std::nullopt;
+  }
+  uint32_t ranks = 0;
+  if (value == "gpu" || (value == "auto" && around_.gpus > 0)) {
+    ranks = around_.gpus;
+  } else if (value == "cpu" || value == "auto") {
+    ranks = around_.cpus;
+  } else if (const auto number = integer_in<uint32_t>(value, 1, kMaxRanksPerNode)) {
+    return number;
+  } else {
+    mistake(given, absl::StrFormat("give a number from 1 to %d, auto, cpu or gpu", kMaxRanksPerNode));
+    return std::nullopt;
+  }
+  if (ranks > kMaxRanksPerNode) {
+    mistake(given, absl::StrFormat("that means %d ranks here and at most %d are possible on one machine; give a number",
+                                   ranks, kMaxRanksPerNode));
+    return std::nullopt;
+  }
+  return ranks;
+}
+
+void Reader::world() {
+  if (const auto given = tokens_.last("nproc-per-node")) {
+    // After a mistake the other options are judged by the largest world: one mistake is listed once.
+    spec_.nproc_per_node = ranks_of(*given).value_or(kMaxRanksPerNode);
+  }
+  take("spares", spec_.spares, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxSpares); },
+       absl::StrFormat("give a number from 0 to %d", kMaxSpares));
+  if (const auto given = tokens_.last("nnodes"); given && given->value != "1" && given->value != "1:1") {
+    mistake(*given, "this version runs on one machine (1 or 1:1); several machines come with a later one");
+  }
+  if (const auto given = tokens_.last("node-rank"); given && given->value != "0") {
+    mistake(*given, "this version runs on one machine, whose rank is 0; several machines come with a later one");
+  }
+  take_text("role", spec_.role);
+}
+
+// How workers are made.
+void Reader::kinds() {
+  spec_.module = tokens_.has("module");
+  spec_.no_python = tokens_.has("no-python") && !tokens_.has("run-path");
+  if (spec_.no_python && spec_.module) {
+    mistakes_.push_back("--no-python and --module: a module needs Python; leave one of them out");
+  }
+  if (spec_.no_python && spec_.spares > 0) {
+    mistakes_.push_back(absl::StrFormat(
+        "--spares is '%d' with --no-python: a spare waits in Python for its rank; leave one of them out", spec_.spares));
+  }
+  if (const auto given = tokens_.last("start-method")) {
+    const std::string& value = given->value;
+    spec_.start_by_exec = value == "exec";
+    if (value != "exec" && value != "fork" && value != "spawn" && value != "forkserver") {
+      mistake(*given, "give spawn, fork, forkserver or exec");
+    }
+  }
+  spec_.preload = !tokens_.has("no-preload");
+  take("seed", spec_.seed,
+       [](const auto& text) { return integer_in<uint64_t>(text, 0, std::numeric_limits<uint64_t>::max()); },
+       "give a whole number from 0 to 18446744073709551615");
+  if (!spec_.no_python) {
+    if (around_.python.ok()) {
+      spec_.python = *around_.python;
+    } else {
+      mistakes_.push_back(std::string(around_.python.status().message()));
+    }
+  }
+}
+
+void Reader::script() {
+  if (!tokens_.script || tokens_.script->empty()) {
+    if (!tokens_.script_in_doubt) {
+      mistakes_.push_back("no script: name one behind the options, as in `keepstep run --nproc-per-node 4 train.py`");
+    }
+    return;
+  }
+  spec_.script = *tokens_.script;
+  spec_.script_args = tokens_.script_args;
+  if (!spec_.module && !tokens_.script_in_doubt) {
+    script_file();
+  }
+}
+
+void Reader::script_file() {
+  if (spec_.no_python) {
+    if (const std::string program = find_program(spec_.script, around_.path); !program.empty()) {
+      spec_.script = program;
+    } else {
+      mistakes_.push_back(absl::StrFormat(
+          "the program '%s' is no file that can be executed, and none in PATH (--no-python runs programs)",
+          spec_.script));
+    }
+    return;
+  }
+  std::error_code error;
+  const std::string full = fs::absolute(spec_.script, error).lexically_normal().string();
+  if (!fs::exists(spec_.script, error)) {
+    mistakes_.push_back(absl::StrFormat("the script '%s' does not exist; check its path, or give -m if '%s' is a module",
+                                        full, spec_.script));
+  } else if (fs::is_directory(spec_.script, error) && !fs::exists(fs::path(spec_.script) / "__main__.py", error)) {
+    mistakes_.push_back(absl::StrFormat("the script '%s' is a directory without a __main__.py", full));
+  } else if (access(spec_.script.c_str(), R_OK) != 0) {
+    mistakes_.push_back(absl::StrFormat("the script '%s' cannot be read; check its permissions", full));
+  }
+}
+
+void Reader::output() {
+  const uint32_t ranks = spec_.nproc_per_node;
+  const std::string help = absl::StrFormat(
+      "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... with ranks from 0 to %d", ranks - 1);
+  take("redirects", spec_.redirects, [&](const auto& text) { return streams(text, ranks); }, help);
+  take("tee", spec_.tee, [&](const auto& text) { return streams(text, ranks); }, help);
+  take("local-ranks-filter", spec_.local_ranks_filter,
+       [&](const auto& text) { return rank_list(text, ranks); },
+       absl::StrFormat("give ranks from 0 to %d, separated by commas", ranks - 1));
+  take_text("log-dir", spec_.log_dir);
+  take_text("journal", spec_.journal_dir);
+  const auto asks = [](const agent::StreamsByRank& streams) {
+    return streams.all != 0 ||
+           std::any_of(streams.by_rank.begin(), streams.by_rank.end(), [](const auto& s) { return s.second != 0; });
+  };
+  if (spec_.log_dir.empty() && (asks(spec_.redirects) || asks(spec_.tee))) {
+    spec_.log_dir = kDefaultLogDir;
+    warnings_.push_back(absl::StrFormat("no --log-dir for --redirects or --tee: files go to '%s'",
+                                        fs::absolute(spec_.log_dir).string()));
+  }
+  std::error_code error;
+  for (const auto& [option, dir] : {std::pair{"--log-dir", spec_.log_dir}, std::pair{"--journal", spec_.journal_dir}}) {
+    if (!dir.empty() && dir != "/dev/null" && fs::exists(dir, error) && !fs::is_directory(dir, error)) {
+      mistakes_.push_back(absl::StrFormat("%s is '%s', which is a file; give a directory", option, dir));
+    }
+  }
+}
+
+void Reader::recovery() {
+  take("max-restarts", spec_.max_restarts,
+       [](const auto& text) { return integer_in<int>(text, 0, std::numeric_limits<int>::max()); },
+       "give a number from 0 up");
+  take("interrupt-timeout", spec_.interrupt_timeout_s,
+       [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  take("monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  spec_.check_all_steps = tokens_.has("check");
+  const auto given = tokens_.values.find("inject");
+  if (given == tokens_.values.end()) {
+    return;
+  }
+  for (const GivenValue& one : given->second) {
+    const auto fault = agent::parse_inject(one.value);
+    if (!fault.ok()) {
+      mistake(one, std::string(fault.status().message()));
+    } else if (fault->rank && *fault->rank >= spec_.nproc_per_node) {
+      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.nproc_per_node - 1));
+    } else if (fault->on_spare && spec_.spares == 0) {
+      mistake(one, "there is no spare; give --spares");
+    } else {
+      spec_.inject.push_back(one.value);
+    }
+  }
+  if (spec_.no_python) {
+    mistakes_.push_back("--inject with --no-python: faults are injected in Python; leave one of them out");
+  }
+}
+
+void Reader::addresses() {
+  const bool standalone = tokens_.has("standalone");
+  take_text("rdzv-id", spec_.run_id);
+  if (spec_.run_id.empty() || spec_.run_id.find('/') != std::string::npos || spec_.run_id == "." ||
+      spec_.run_id == "..") {
+    mistakes_.push_back(absl::StrFormat(
+        "--rdzv-id is '%s'; it names a folder of log files: give a name without a slash", spec_.run_id));
+  }
+  if (const auto given = tokens_.last("rdzv-backend");
+      given && given->value != "static" && given->value != "c10d" && !standalone) {
+    mistake(*given, "on one machine give static or c10d, or leave it out");
+  }
+  std::optional<std::pair<std::string, uint16_t>> endpoint;
+  take("rdzv-endpoint", endpoint, host_and_port, "give HOST or HOST:PORT with a port from 0 to 65535");
+  std::optional<uint16_t> port;
+  take("master-port", port, [](const auto& text) { return integer_in<uint16_t>(text, 0, 65535); },
+       "give a port from 0 (a free one) to 65535");
+  if (standalone) {
+    return;  // the spec's defaults
+  }
+  if (endpoint) {
+    spec_.master_addr = endpoint->first.empty() ? spec_.master_addr : endpoint->first;
+    spec_.master_port = endpoint->second;
+  }
+  take_text("local-addr", spec_.master_addr);
+  take_text("master-addr", spec_.master_addr);
+  spec_.master_port = port.value_or(spec_.master_port);
+}
+
+void Reader::token() {
+  GivenValue source{around_.environ("KEEPSTEP_TOKEN").value_or(""), "KEEPSTEP_TOKEN"};
+  if (const auto file = tokens_.last("token-file")) {
+    std::ifstream in(file->value);
+    if (!in || fs::is_directory(file->value)) {
+      mistake(*file, "that file cannot be read; give a file with the job token (openssl rand -hex 32 makes one)");
+      return;
+    }
+    struct stat info {};
+    if (stat(file->value.c_str(), &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+      warnings_.push_back(absl::StrFormat("--token-file '%s' can be read by others; chmod 600 it", file->value));
+    }
+    source = {(std::stringstream() << in.rdbuf()).str(), "the token in " + file->value};
+  }
+  if (source.value.empty() && !tokens_.has("token-file")) {
+    return;  // a random one
+  }
+  if (const auto parsed = JobToken::parse(source.value); parsed.ok()) {
+    spec_.token = parsed->secret();
+  } else {
+    mistakes_.push_back(absl::StrFormat("%s: %s", source.where, std::string(parsed.status().message())));
+  }
+}
+
+uint32_t visible_gpus() {
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    const std::vector<std::string> ids = absl::StrSplit(visible, ',', absl::SkipEmpty());
+    return ids.empty() || ids.front() == "-1" ? 0 : static_cast<uint32_t>(ids.size());
+  }
+  uint32_t count = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename().string();
+    count += name.starts_with("nvidia") && integer_in<int>(name.substr(6), 0, 1000) ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+Surroundings current_surroundings() {
+  Surroundings around;
+  around.environ = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  around.cpus = sched_getaffinity(0, sizeof cpus, &cpus) == 0
+                    ? static_cast<uint32_t>(CPU_COUNT(&cpus))
+                    : static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  around.gpus = visible_gpus();
+  const Place place = current_place();
+  around.path = place.path;
+  around.python = find_python(place);
+  return around;
+}
+
+StatusOr<RunRequest> parse_run_options(const std::vector<std::string>& args, const Surroundings& surroundings) {
+  RunTokens tokens = tokenize_run(args, surroundings.environ);
+  if (tokens.help || tokens.help_markdown) {
+    return RunRequest{.action = tokens.help ? RunRequest::Action::kHelp : RunRequest::Action::kHelpMarkdown};
+  }
+  return Reader(std::move(tokens), surroundings).read();
+}
+
+}  // namespace keepstep::cli

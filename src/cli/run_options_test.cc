@@ -1,0 +1,317 @@
+#include "cli/run_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "cli/run_option_table.h"
+
+namespace keepstep::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+class RunOptions : public ::testing::Test {
+ protected:
+  RunOptions() {
+    std::string name = (std::filesystem::temp_directory_path() / "keepstep-options-XXXXXX").string();
+    dir_ = mkdtemp(name.data());
+    script_ = dir_ / "train.py";
+    std::ofstream(script_) << "print('hello')\n";
+    around_.environ = [this](const std::string& variable) -> std::optional<std::string> {
+      const auto found = environment_.find(variable);
+      return found == environment_.end() ? std::nullopt : std::optional(found->second);
+    };
+    around_.cpus = 6;
+    around_.path = "/usr/bin:/bin";
+    around_.python = "/opt/python";
+  }
+  ~RunOptions() override { std::filesystem::remove_all(dir_); }
+
+  StatusOr<RunRequest> parse(std::vector<std::string> args) { return parse_run_options(args, around_); }
+  // `args`, then the script.
+  agent::JobSpec spec(std::vector<std::string> args) {
+    args.push_back(script_);
+    const auto request = parse(args);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? request->spec : agent::JobSpec{};
+  }
+  std::vector<std::string> mistakes(std::vector<std::string> args, bool with_script = true) {
+    if (with_script) {
+      args.push_back(script_);
+    }
+    const auto request = parse(args);
+    std::vector<std::string> lines;
+    if (!request.ok()) {
+      EXPECT_EQ(request.status().code(), absl::StatusCode::kInvalidArgument);
+      std::istringstream text{std::string(request.status().message())};
+      for (std::string line; std::getline(text, line);) {
+        lines.push_back(line);
+      }
+    }
+    return lines;
+  }
+
+  std::filesystem::path dir_;
+  std::string script_;
+  std::map<std::string, std::string> environment_;
+  Surroundings around_;
+};
+
+TEST_F(RunOptions, a_script_alone_is_enough_and_gets_the_defaults) {
+  const agent::JobSpec spec = this->spec({});
+  EXPECT_EQ(spec.script, script_);
+  EXPECT_EQ(spec.nproc_per_node, 1u);
+  EXPECT_EQ(spec.python, "/opt/python");
+  EXPECT_EQ(spec.master_addr, "127.0.0.1");
+  EXPECT_EQ(spec.master_port, 0);
+  EXPECT_EQ(spec.run_id, "none");
+  EXPECT_EQ(spec.log_dir, "");
+  EXPECT_TRUE(spec.preload);
+}
+
+TEST_F(RunOptions, every_option_is_known_in_both_spellings_and_with_an_equals_sign) {
+  EXPECT_EQ(spec({"--nproc-per-node", "4"}).nproc_per_node, 4u);
+  EXPECT_EQ(spec({"--nproc_per_node", "4"}).nproc_per_node, 4u);
+  EXPECT_EQ(spec({"--nproc-per-node=4"}).nproc_per_node, 4u);
+  EXPECT_EQ(spec({"--nproc_per_node=4"}).nproc_per_node, 4u);
+  for (const RunOption& option : run_options_table()) {
+    for (const std::string& spelling : {option.spelled(), option.underscored()}) {
+      for (const std::string& line : mistakes({spelling})) {
+        EXPECT_THAT(line, Not(HasSubstr("no such option"))) << spelling;
+      }
+    }
+  }
+}
+
+TEST_F(RunOptions, the_last_of_several_values_counts) {
+  EXPECT_EQ(spec({"--nproc-per-node", "2", "--nproc_per_node", "3"}).nproc_per_node, 3u);
+}
+
+TEST_F(RunOptions, everything_behind_the_script_belongs_to_the_script) {
+  const auto request = parse({"--spares", "1", script_, "--nproc-per-node", "9", "-m", "--unknown", "--", "--log-dir=",
+                              "--help", "x"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->spec.nproc_per_node, 1u);
+  EXPECT_THAT(request->spec.script_args,
+              ElementsAre("--nproc-per-node", "9", "-m", "--unknown", "--", "--log-dir=", "--help", "x"));
+}
+
+TEST_F(RunOptions, two_hyphens_may_stand_before_the_script) {
+  const auto request = parse({"--spares", "1", "--", script_, "-x"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->spec.script, script_);
+  EXPECT_THAT(request->spec.script_args, ElementsAre("-x"));
+}
+
+TEST_F(RunOptions, nproc_auto_is_gpus_where_there_are_any_else_cpus) {
+  EXPECT_EQ(spec({"--nproc-per-node=auto"}).nproc_per_node, 6u);
+  EXPECT_EQ(spec({"--nproc-per-node=cpu"}).nproc_per_node, 6u);
+  EXPECT_THAT(mistakes({"--nproc-per-node=gpu"}), ElementsAre(HasSubstr("no NVIDIA GPU")));
+  around_.gpus = 2;
+  EXPECT_EQ(spec({"--nproc-per-node=auto"}).nproc_per_node, 2u);
+  EXPECT_EQ(spec({"--nproc-per-node=gpu"}).nproc_per_node, 2u);
+  EXPECT_EQ(spec({"--nproc-per-node=cpu"}).nproc_per_node, 6u);
+  around_.cpus = 128;
+  EXPECT_THAT(mistakes({"--nproc-per-node=cpu"}), ElementsAre(HasSubstr("128 ranks")));
+}
+
+TEST_F(RunOptions, torchruns_environment_variables_count_where_the_option_is_not_given) {
+  environment_ = {{"PET_NPROC_PER_NODE", "3"}, {"PET_ROLE", "trainer"}, {"PET_STANDALONE", "0"}, {"PET_RDZV_ID", ""}};
+  EXPECT_EQ(spec({}).nproc_per_node, 3u);
+  EXPECT_EQ(spec({}).role, "trainer");
+  EXPECT_EQ(spec({}).run_id, "none");
+  EXPECT_EQ(spec({"--nproc-per-node", "2"}).nproc_per_node, 2u);
+  environment_ = {{"PET_NPROC_PER_NODE", "many"}, {"PET_MODULE", "yes"}, {"PET_SPARES", "7"}};
+  EXPECT_THAT(mistakes({}), UnorderedElementsAre(HasSubstr("PET_NPROC_PER_NODE is 'many'"),
+                                                 HasSubstr("PET_MODULE is 'yes'; 1 turns --module on")));
+}
+
+TEST_F(RunOptions, all_mistakes_are_listed_at_once_each_with_its_option_and_value) {
+  const auto lines = mistakes({"--nproc-per-node=0", "--spares=-1", "--nnodes=2:4", "--node-rank=1", "--max-restarts=x",
+                               "--start-method=thread", "--redirects=7", "--tee=0:1,0:2", "--local-ranks-filter=a",
+                               "--master-port=70000", "--rdzv-endpoint=h:p", "--interrupt-timeout=0", "--seed=-1",
+                               "--inject=kill:rank=0", "--rdzv-id=a/b", "--rdzv-backend=etcd", "--colour", "--tee"},
+                              false);
+  const std::vector<std::string> expected = {
+      "--nproc-per-node is '0'", "--spares is '-1'",         "--nnodes is '2:4'",       "--node-rank is '1'",
+      "--max-restarts is 'x'",   "--start-method is 'thread'", "--redirects is '7'",    "--tee is '0:1,0:2'",
+      "--local-ranks-filter is 'a'", "--master-port is '70000'", "--rdzv-endpoint is 'h:p'",
+      "--interrupt-timeout is '0'", "--seed is '-1'",        "--inject is 'kill:rank=0'", "--rdzv-id is 'a/b'",
+      "--rdzv-backend is 'etcd'", "--colour: no such option", "--tee needs a value"};
+  for (const std::string& part : expected) {
+    EXPECT_THAT(lines, ::testing::Contains(HasSubstr(part)));
+  }
+  EXPECT_EQ(lines.size(), expected.size());
+}
+
+TEST_F(RunOptions, an_unknown_option_suggests_the_nearest_one) {
+  EXPECT_THAT(mistakes({"--npoc_per_node=2"}), ElementsAre(HasSubstr("did you mean --nproc-per-node?")));
+  EXPECT_THAT(mistakes({"--nproc=2"}), ElementsAre(HasSubstr("did you mean --nproc-per-node?")));
+  EXPECT_THAT(mistakes({"--spare", "2"}), ElementsAre(HasSubstr("did you mean --spares?")));
+  EXPECT_THAT(mistakes({"--zzzzzzzzz"}), ElementsAre(HasSubstr("--help")));
+}
+
+TEST_F(RunOptions, an_option_without_its_value_is_said_and_the_others_still_count) {
+  EXPECT_THAT(mistakes({"--spares=x", "--log-dir", "--standalone"}),
+              UnorderedElementsAre(HasSubstr("--spares is 'x'"),
+                                   HasSubstr("--log-dir needs a value (DIR), and --standalone follows")));
+  EXPECT_THAT(mistakes({"--log-dir="}), ElementsAre(HasSubstr("--log-dir needs a value (DIR)")));
+  EXPECT_THAT(mistakes({"--spares=x", "--tee"}, false),
+              UnorderedElementsAre(HasSubstr("--spares is 'x'"), HasSubstr("--tee needs a value and nothing follows"),
+                                   HasSubstr("no script")));
+  EXPECT_THAT(mistakes({"--standalone=no"}), ElementsAre(HasSubstr("takes no value")));
+}
+
+TEST_F(RunOptions, a_missing_script_is_said_with_its_full_path) {
+  EXPECT_THAT(mistakes({"no_such.py"}, false),
+              ElementsAre(HasSubstr((std::filesystem::current_path() / "no_such.py").string())));
+  EXPECT_THAT(mistakes({dir_}, false), ElementsAre(HasSubstr("directory without a __main__.py")));
+  EXPECT_THAT(mistakes({}, false), ElementsAre(HasSubstr("no script")));
+}
+
+TEST_F(RunOptions, a_module_is_not_looked_for_as_a_file) {
+  const auto request = parse({"-m", "pkg.train", "a"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->spec.module);
+  EXPECT_EQ(request->spec.script, "pkg.train");
+}
+
+TEST_F(RunOptions, a_program_without_python_is_found_in_path_and_has_no_spares) {
+  const auto request = parse({"--no-python", "sh", "-c", "true"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->spec.script, HasSubstr("/sh"));
+  EXPECT_THAT(mistakes({"--no-python", "-m", "--spares=1", "no-such-program"}, false),
+              UnorderedElementsAre(HasSubstr("--no-python and --module"), HasSubstr("--spares is '1'")));
+  EXPECT_THAT(mistakes({"--no-python", "no-such-program"}, false), ElementsAre(HasSubstr("'no-such-program'")));
+}
+
+TEST_F(RunOptions, redirects_tee_and_filter_are_read_as_torchrun_does) {
+  const auto spec = this->spec({"--nproc-per-node=4", "-r", "3", "-t", "0:1,3:2", "--local-ranks-filter=3,0,3",
+                                "--log-dir", dir_});
+  EXPECT_EQ(spec.redirects.of(2), 3);
+  EXPECT_EQ(spec.tee.of(0), 1);
+  EXPECT_EQ(spec.tee.of(1), 0);
+  EXPECT_EQ(spec.tee.of(3), 2);
+  EXPECT_THAT(*spec.local_ranks_filter, ElementsAre(0u, 3u));
+  EXPECT_EQ(this->spec({"-r3"}).redirects.all, 3);
+  EXPECT_THAT(mistakes({"--nproc-per-node=2", "--tee=2:1"}), ElementsAre(HasSubstr("ranks from 0 to 1")));
+}
+
+TEST_F(RunOptions, files_that_are_asked_for_without_a_directory_get_one_and_it_is_said) {
+  const auto request = parse({"--tee=1", script_});
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->spec.log_dir, kDefaultLogDir);
+  EXPECT_THAT(request->warnings, ElementsAre(HasSubstr(kDefaultLogDir)));
+}
+
+TEST_F(RunOptions, faults_are_checked_against_the_world) {
+  EXPECT_THAT(spec({"--nproc-per-node=2", "--inject=kill:rank=1,step=3,phase=update",
+                    "--inject=exception:rank=any,step=9,phase=forward"}).inject,
+              ElementsAre("kill:rank=1,step=3,phase=update", "exception:rank=any,step=9,phase=forward"));
+  EXPECT_THAT(mistakes({"--nproc-per-node=2", "--inject=kill:rank=2,step=3,phase=update",
+                        "--inject=kill:rank=0,step=3,phase=build,on=spare", "--inject=boom"}),
+              ElementsAre(HasSubstr("there is no rank 2; ranks are 0 to 1"), HasSubstr("no spare"),
+                          HasSubstr("'boom' is no kind of fault")));
+}
+
+TEST_F(RunOptions, the_masters_address_comes_from_the_most_special_option) {
+  EXPECT_EQ(spec({"--rdzv-endpoint=localhost:29400"}).master_addr, "localhost");
+  EXPECT_EQ(spec({"--rdzv-endpoint=localhost:29400"}).master_port, 29400);
+  EXPECT_EQ(spec({"--rdzv-endpoint=[::1]:29400"}).master_addr, "::1");
+  EXPECT_EQ(spec({"--rdzv-endpoint=localhost:29400", "--master-port=5"}).master_port, 5);
+  EXPECT_EQ(spec({"--local-addr=10.0.0.1"}).master_addr, "10.0.0.1");
+  EXPECT_EQ(spec({"--local-addr=10.0.0.1", "--master-addr=10.0.0.2"}).master_addr, "10.0.0.2");
+  EXPECT_EQ(spec({"--standalone", "--rdzv-endpoint=localhost:29400", "--master-port=5"}).master_port, 0);
+}
+
+TEST_F(RunOptions, options_of_torchrun_without_effect_are_taken_with_a_word) {
+  const auto request = parse({"--rdzv-conf", "timeout=3", "--event-log-handler=null", script_});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->warnings, UnorderedElementsAre(HasSubstr("--rdzv-conf"), HasSubstr("--event-log-handler")));
+}
+
+TEST_F(RunOptions, options_of_torchrun_whose_effect_would_be_missed_are_refused_with_the_way_out) {
+  EXPECT_THAT(mistakes({"--virtual-local-rank"}), ElementsAre(HasSubstr("CUDA_VISIBLE_DEVICES")));
+}
+
+TEST_F(RunOptions, the_token_comes_from_a_file_or_the_environment) {
+  EXPECT_EQ(spec({}).token, "");
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  EXPECT_EQ(spec({}).token, "0123456789abcdef0");
+  const std::string file = dir_ / "token";
+  std::ofstream(file) << "  aaaaaaaaaaaaaaaaaaaaaaa\n";
+  chmod(file.c_str(), 0600);
+  EXPECT_EQ(spec({"--token-file", file}).token, "aaaaaaaaaaaaaaaaaaaaaaa");
+  chmod(file.c_str(), 0644);
+  EXPECT_THAT(parse({"--token-file", file, script_})->warnings, ElementsAre(HasSubstr("chmod 600")));
+  std::ofstream(file) << "short";
+  EXPECT_THAT(mistakes({"--token-file", file}), ElementsAre(AllOf(HasSubstr(file), HasSubstr("16 to 4096"))));
+  EXPECT_THAT(mistakes({"--token-file", dir_ / "no"}), ElementsAre(HasSubstr("cannot be read")));
+}
+
+TEST_F(RunOptions, a_mistake_never_shows_a_token) {
+  environment_["KEEPSTEP_TOKEN"] = "s3cret";
+  EXPECT_THAT(mistakes({}), ElementsAre(Not(HasSubstr("s3cret"))));
+}
+
+TEST_F(RunOptions, no_interpreter_is_a_mistake_like_any_other) {
+  around_.python = absl::NotFoundError("no Python interpreter found");
+  EXPECT_THAT(mistakes({"--spares=x"}), ElementsAre(HasSubstr("--spares"), HasSubstr("no Python interpreter")));
+}
+
+TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
+  const auto spec = this->spec({"--check", "--no-preload", "--seed=18446744073709551615", "--start-method=exec",
+                                "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j", "--rdzv-id=x"});
+  EXPECT_TRUE(spec.check_all_steps);
+  EXPECT_FALSE(spec.preload);
+  EXPECT_EQ(spec.seed, 18446744073709551615u);
+  EXPECT_TRUE(spec.start_by_exec);
+  EXPECT_EQ(spec.max_restarts, 0);
+  EXPECT_EQ(spec.interrupt_timeout_s, 2.5);
+  EXPECT_EQ(spec.journal_dir, dir_ / "j");
+  EXPECT_EQ(spec.run_id, "x");
+}
+
+TEST_F(RunOptions, help_is_given_whatever_else_is_wrong) {
+  EXPECT_EQ(parse({"--spares=x", "--help"})->action, RunRequest::Action::kHelp);
+  EXPECT_EQ(parse({"-h"})->action, RunRequest::Action::kHelp);
+  EXPECT_EQ(parse({"--help-markdown"})->action, RunRequest::Action::kHelpMarkdown);
+}
+
+TEST(RunHelp, names_every_option_in_lines_of_a_hundred_columns_and_the_page_does_too) {
+  const std::string help = run_help();
+  const std::string page = run_help_markdown();
+  for (const RunOption& option : run_options_table()) {
+    EXPECT_THAT(help, HasSubstr(option.spelled()));
+    EXPECT_THAT(page, HasSubstr(option.spelled()));
+    EXPECT_TRUE(option.support != RunOption::Support::kFull || !option.meaning.empty()) << option.name;
+    EXPECT_TRUE(option.support == RunOption::Support::kFull || !option.bounds.empty()) << option.name;
+  }
+  std::istringstream lines(help.substr(0, help.find("examples:")));
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+TEST_F(RunOptions, this_machine_has_cpus_and_an_environment) {
+  setenv("PET_ROLE", "here", 1);
+  const Surroundings here = current_surroundings();
+  unsetenv("PET_ROLE");
+  EXPECT_GE(here.cpus, 1u);
+  EXPECT_FALSE(here.path.empty());
+  EXPECT_FALSE(here.environ("KEEPSTEP_NO_SUCH_VARIABLE").has_value());
+}
+
+}  // namespace
+}  // namespace keepstep::cli

@@ -1,0 +1,124 @@
+// One direction between two ranks: what this end has outstanding there, and what can be done about it now.
+//
+// A Channel never waits. The progress thread (point_to_point.h, which explains offers, grants and bytes) asks all of
+// them in turn. One thread only.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "comm/completions.h"
+#include "comm/layout.h"
+
+namespace keepstep::comm {
+
+struct Transfer {
+  OpId op = 0;
+  bool is_send = false;
+  std::byte* data = nullptr;  // a send only reads it
+  size_t bytes = 0;
+  Rank peer = 0;         // world rank
+  uint64_t context = 0;  // tags of different contexts never match
+  uint32_t tag = 0;
+  int64_t timeout_ns = -1;
+  int64_t deadline_ns = 0;
+  std::string title;  // "send to rank 2 (tag 7) in group world"
+};
+
+class Channel {
+ public:
+  // `ring` of `ring_bytes` carries the bytes of this ordered pair; `self` is this end's world rank.
+  Channel(PairBlock& pair, std::byte* ring, size_t ring_bytes, Rank self, Completions& completions)
+      : pair_(pair), ring_(ring), ring_bytes_(ring_bytes), self_(self), completions_(completions) {}
+  virtual ~Channel() = default;
+
+  virtual void add(Transfer transfer) = 0;
+  virtual bool idle() const = 0;
+  virtual int64_t next_deadline_ns() const = 0;
+
+  // Does what can be done now. True when something changed; the peer must then be rung.
+  bool advance(const std::atomic<uint32_t>& interrupted);
+  // Fails what ran out of time. True when the peer must be rung.
+  bool expire(int64_t now_ns);
+  // Completes everything outstanding; an interrupted receive is filled with zeros.
+  virtual void end_all(Outcome outcome, const std::string& why) = 0;
+
+ protected:
+  virtual bool move(const std::atomic<uint32_t>& interrupted) = 0;
+  // Ends transfers whose time is over; false when one of them was under way, so that the pair is out of step.
+  virtual bool end_expired(int64_t now_ns) = 0;
+
+  void end(const Transfer& transfer, Outcome outcome, const std::string& why = {});
+  void end_misfit(const Transfer& transfer, uint64_t message_bytes, uint64_t capacity);
+  // Both ends stop using this pair in this generation.
+  void give_up();
+  // Copies between a buffer and the ring at a counter's position; at most the ring's size.
+  void to_ring(uint64_t position, const std::byte* from, size_t bytes);
+  void from_ring(uint64_t position, std::byte* to, size_t bytes) const;
+  size_t piece_bytes() const { return ring_bytes_ / 4; }  // so that both ends can copy at the same time
+
+  PairBlock& pair_;
+  std::byte* ring_;
+  size_t ring_bytes_;
+  Rank self_;
+  Completions& completions_;
+};
+
+class SendChannel final : public Channel {
+ public:
+  using Channel::Channel;
+  void add(Transfer transfer) override { waiting_.push_back(std::move(transfer)); }
+  bool idle() const override { return waiting_.empty() && offered_.empty() && granted_.empty(); }
+  int64_t next_deadline_ns() const override;
+  void end_all(Outcome outcome, const std::string& why) override;
+
+ private:
+  bool move(const std::atomic<uint32_t>& interrupted) override;
+  bool end_expired(int64_t now_ns) override;
+  bool write_offers();
+  bool read_grants();
+  bool write_bytes();
+
+  std::deque<Transfer> waiting_;           // no room for the offer yet
+  std::map<uint64_t, Transfer> offered_;   // by number of the offer
+  std::deque<Transfer> granted_;           // in the order of their bytes in the ring
+  size_t sent_ = 0;                        // of the first one
+};
+
+class ReceiveChannel final : public Channel {
+ public:
+  using Channel::Channel;
+  void add(Transfer transfer) override;
+  bool idle() const override { return posted_ == 0 && matched_.empty() && incoming_.empty(); }
+  int64_t next_deadline_ns() const override;
+  void end_all(Outcome outcome, const std::string& why) override;
+
+ private:
+  struct Known {  // an offer, and its number
+    uint64_t number;
+    uint64_t bytes;
+  };
+  struct Queues {  // of one (context, tag); one of them is always empty
+    std::deque<Known> offers;
+    std::deque<Transfer> receives;
+  };
+  struct Match {
+    Known offer;
+    Transfer receive;
+  };
+  bool move(const std::atomic<uint32_t>& interrupted) override;
+  bool end_expired(int64_t now_ns) override;
+  bool read_offers();
+  bool write_grants();
+  bool read_bytes(const std::atomic<uint32_t>& interrupted);
+
+  std::map<std::pair<uint64_t, uint32_t>, Queues> queues_;
+  size_t posted_ = 0;           // receives in queues_
+  std::deque<Match> matched_;   // no room for the grant yet
+  std::deque<Match> incoming_;  // in the order of their bytes in the ring
+  size_t got_ = 0;              // of the first one
+};
+
+}  // namespace keepstep::comm

@@ -1,0 +1,335 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "comm/collective_queue.h"
+#include "comm/collectives.h"
+#include "comm/completions.h"
+#include "comm/group_table.h"
+#include "comm/layout.h"
+#include "comm/operation.h"
+#include "comm/point_to_point.h"
+
+namespace keepstep::comm {
+namespace {
+
+constexpr int64_t kLeavingPatienceNs = 1'000'000'000;  // for a group that its members are leaving just now
+
+const std::byte* as_bytes(const void* data) { return static_cast<const std::byte*>(data); }
+std::byte* as_bytes(void* data) { return static_cast<std::byte*>(data); }
+
+std::vector<const std::byte*> as_bytes(const std::vector<const void*>& buffers) {
+  std::vector<const std::byte*> result;
+  for (const void* buffer : buffers) {
+    result.push_back(as_bytes(buffer));
+  }
+  return result;
+}
+
+std::vector<std::byte*> as_bytes(const std::vector<void*>& buffers) {
+  std::vector<std::byte*> result;
+  for (void* buffer : buffers) {
+    result.push_back(as_bytes(buffer));
+  }
+  return result;
+}
+
+}  // namespace
+
+size_t arena_bytes(const CommConfig& config) { return Layout(config).arena_bytes(); }
+size_t generation_bytes(const CommConfig& config) { return Layout(config).generation_bytes(); }
+
+void wake_all(const CommConfig& config, std::byte* generation) {
+  const Layout layout(config);
+  const auto wake = [](Bell& bell) {
+    bell.ring.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(bell.ring);
+  };
+  wake(layout.header(generation).table_bell);
+  for (uint32_t group = 0; group < layout.groups(); ++group) {
+    wake(layout.group(generation, group).bell);
+  }
+  for (Rank rank = 0; rank < layout.max_world(); ++rank) {
+    wake(layout.bell(generation, rank));
+  }
+}
+
+struct Communicator::Impl {
+  Impl(CommConfig config, Endpoint given)
+      : layout(config),
+        endpoint(std::move(given)),
+        table(layout, endpoint.generation, endpoint.self, *endpoint.interrupted),
+        point_to_point(layout, endpoint, completions) {}
+
+  std::shared_ptr<Group> make_group(const std::string& name, GroupTable::Place place, std::vector<Rank> members);
+  std::shared_ptr<Group> find(GroupId id);
+  OpId start(GroupId group, Operation operation);
+  OpId start_transfer(GroupId group, Transfer transfer);
+
+  const Layout layout;
+  const Endpoint endpoint;
+  GroupTable table;
+  Completions completions;
+
+  std::mutex mutex;  // guards the groups, and the order of the queue
+  std::map<GroupId, std::shared_ptr<Group>> groups;
+  std::map<std::string, uint32_t> uses;  // of each key so far
+  GroupId last_group = kWorld;
+  std::atomic<uint64_t> entered = 0;
+
+  PointToPoint point_to_point;
+  CollectiveQueue queue;  // last: its thread ends first
+};
+
+std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, GroupTable::Place place,
+                                                      std::vector<Rank> members) {
+  const size_t self = std::find(members.begin(), members.end(), endpoint.self) - members.begin();
+  std::vector<std::byte*> slots;
+  for (const Rank member : members) {
+    slots.push_back(layout.slots(endpoint.arenas[member], place.index));
+  }
+  GroupSync sync(layout.group(endpoint.generation, place.index), layout.lines(endpoint.generation, place.index),
+                 members.size(), self, *endpoint.interrupted);
+  return std::make_shared<Group>(Group{.name = name,
+                                       .place = place.index,
+                                       .context = uint64_t{place.incarnation} << 32 | place.index,
+                                       .members = std::move(members),
+                                       .self = self,
+                                       .slots = std::move(slots),
+                                       .slot_bytes = layout.slot_bytes(place.index),
+                                       .sync = sync});
+}
+
+std::shared_ptr<Group> Communicator::Impl::find(GroupId id) {
+  const auto it = groups.find(id);
+  return it == groups.end() ? nullptr : it->second;
+}
+
+OpId Communicator::Impl::start(GroupId id, Operation operation) {
+  const std::lock_guard lock(mutex);
+  const OpId op = completions.open();
+  std::shared_ptr<Group> group = find(id);
+  if (group == nullptr) {
+    completions.complete(op, Outcome::kFailed,
+                         absl::StrFormat("%s: group %d is not known here; was it released?", name(operation.kind), id));
+    return op;
+  }
+  queue.push([this, op, group = std::move(group), operation = std::move(operation)] {
+    entered.fetch_add(1, std::memory_order_relaxed);
+    Result result = run_collective(*group, operation);
+    completions.complete(op, result.outcome, std::move(result.error));
+  });
+  return op;
+}
+
+OpId Communicator::Impl::start_transfer(GroupId id, Transfer transfer) {
+  const std::lock_guard lock(mutex);
+  transfer.op = completions.open();
+  const char* kind = transfer.is_send ? "send" : "receive";
+  const std::shared_ptr<Group> group = find(id);
+  std::string why;
+  if (group == nullptr) {
+    why = absl::StrFormat("%s: group %d is not known here; was it released?", kind, id);
+  } else if (transfer.peer >= group->size()) {
+    why = absl::StrFormat("%s: rank %d is not in group %s, which has %d ranks", kind, transfer.peer, group->name,
+                          group->size());
+  } else if (transfer.data == nullptr && transfer.bytes > 0) {
+    why = absl::StrFormat("%s: the buffer is null", kind);
+  }
+  if (!why.empty()) {
+    completions.complete(transfer.op, Outcome::kFailed, why);
+    return transfer.op;
+  }
+  transfer.peer = group->members[transfer.peer];
+  transfer.context = group->context;
+  transfer.title = absl::StrFormat("%s %s rank %d (tag %d) in group %s", kind, transfer.is_send ? "to" : "from",
+                                   transfer.peer, transfer.tag, group->name);
+  const OpId op = transfer.op;
+  point_to_point.post(std::move(transfer));
+  return op;
+}
+
+Communicator::Communicator(CommConfig config, Endpoint endpoint) {
+  const size_t world = endpoint.arenas.size();
+  KEEPSTEP_CHECK(world > 0 && world <= config.max_world, "the world does not fit CommConfig.max_world");
+  KEEPSTEP_CHECK(endpoint.self < world && endpoint.generation != nullptr && endpoint.interrupted != nullptr,
+                 "an endpoint needs its rank, its generation's region and the interruption word");
+  impl_ = std::make_unique<Impl>(config, std::move(endpoint));
+  uint64_t fresh = 0;
+  const uint64_t expected = impl_->layout.fingerprint(world);
+  impl_->layout.header(impl_->endpoint.generation).fingerprint.compare_exchange_strong(fresh, expected);
+  KEEPSTEP_CHECK(fresh == 0 || fresh == expected, "ranks of one generation have different CommConfigs or worlds");
+  std::vector<Rank> everyone(world);
+  for (Rank rank = 0; rank < world; ++rank) {
+    everyone[rank] = rank;
+  }
+  impl_->groups[kWorld] = impl_->make_group("world", {}, std::move(everyone));
+}
+
+Communicator::~Communicator() { impl_->completions.close(); }
+
+StatusOr<GroupId> Communicator::create_group(const std::vector<Rank>& members, const std::string& key) {
+  const size_t world = impl_->endpoint.arenas.size();
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat("create_group '", key, "': ", why));
+  };
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] >= world) {
+      return refuse(absl::StrFormat("rank %d is not in the world of %d", members[i], world));
+    }
+    if (std::count(members.begin(), members.end(), members[i]) > 1) {
+      return refuse(absl::StrFormat("rank %d is named twice", members[i]));
+    }
+  }
+  if (std::count(members.begin(), members.end(), impl_->endpoint.self) == 0) {
+    return refuse(absl::StrFormat("rank %d, which calls, is not a member; only members call", impl_->endpoint.self));
+  }
+  uint32_t nth = 0;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    nth = impl_->uses[key]++;
+  }
+  const StatusOr<GroupTable::Place> place = impl_->table.join(key, nth, members, kLeavingPatienceNs);
+  const std::lock_guard lock(impl_->mutex);
+  if (!place.ok()) {
+    --impl_->uses[key];
+    return place.status();
+  }
+  const GroupId id = ++impl_->last_group;
+  impl_->groups[id] = impl_->make_group(key, *place, members);
+  return id;
+}
+
+void Communicator::release_group(GroupId id) {
+  const std::lock_guard lock(impl_->mutex);
+  const std::shared_ptr<Group> group = impl_->find(id);
+  if (id == kWorld || group == nullptr) {
+    return;
+  }
+  impl_->groups.erase(id);
+  impl_->table.announce_leave();
+  impl_->queue.push([impl = impl_.get(), group] { impl->table.leave(group->place); });  // after its last operation
+}
+
+OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kAllReduce,
+                              .data = as_bytes(data),
+                              .bytes = count * size_of(type),
+                              .type = type,
+                              .op = op,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, Rank root,
+                          int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kReduce,
+                              .data = as_bytes(data),
+                              .bytes = count * size_of(type),
+                              .type = type,
+                              .op = op,
+                              .root = root,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kBroadcast,
+                              .data = as_bytes(data),
+                              .bytes = bytes,
+                              .root = root,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::all_gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes,
+                              int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kAllGather,
+                              .inputs = {as_bytes(input)},
+                              .outputs = as_bytes(outputs),
+                              .bytes = bytes,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count,
+                                  DType type, ReduceOp op, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kReduceScatter,
+                              .inputs = as_bytes(inputs),
+                              .outputs = {as_bytes(output)},
+                              .bytes = count * size_of(type),
+                              .type = type,
+                              .op = op,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes, Rank root,
+                          int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kGather,
+                              .inputs = {as_bytes(input)},
+                              .outputs = as_bytes(outputs),
+                              .bytes = bytes,
+                              .root = root,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t bytes,
+                           Rank root, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kScatter,
+                              .inputs = as_bytes(inputs),
+                              .outputs = {as_bytes(output)},
+                              .bytes = bytes,
+                              .root = root,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::all_to_all(GroupId group, const std::vector<const void*>& inputs,
+                              const std::vector<size_t>& input_bytes, const std::vector<void*>& outputs,
+                              const std::vector<size_t>& output_bytes, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kAllToAll,
+                              .inputs = as_bytes(inputs),
+                              .outputs = as_bytes(outputs),
+                              .input_bytes = input_bytes,
+                              .output_bytes = output_bytes,
+                              .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::barrier(GroupId group, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kBarrier, .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::send(GroupId group, const void* data, size_t bytes, Rank to, uint32_t tag, int64_t timeout_ns) {
+  return impl_->start_transfer(group, {.is_send = true,
+                                       .data = const_cast<std::byte*>(as_bytes(data)),
+                                       .bytes = bytes,
+                                       .peer = to,
+                                       .tag = tag,
+                                       .timeout_ns = timeout_ns});
+}
+
+OpId Communicator::receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns) {
+  return impl_->start_transfer(group, {.data = as_bytes(data),
+                                       .bytes = bytes,
+                                       .peer = from,
+                                       .tag = tag,
+                                       .timeout_ns = timeout_ns});
+}
+
+Completion Communicator::test(OpId op) const { return impl_->completions.test(op); }
+
+Completion Communicator::wait(OpId op) {
+  impl_->queue.help([&] { return impl_->completions.done(op); });
+  return impl_->completions.wait(op);
+}
+
+void Communicator::forget(OpId op) { impl_->completions.forget(op); }
+void Communicator::watch(OpId op) { impl_->completions.watch(op); }
+std::vector<Completion> Communicator::next_completed() { return impl_->completions.next(); }
+void Communicator::close() { impl_->completions.close(); }
+
+bool Communicator::interrupted() const { return impl_->endpoint.interrupted->load(std::memory_order_acquire) != 0; }
+uint64_t Communicator::collectives_entered() const { return impl_->entered.load(std::memory_order_relaxed); }
+
+}  // namespace keepstep::comm

@@ -1,0 +1,120 @@
+#include "comm/completions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace keepstep::comm {
+namespace {
+
+Completion unknown(OpId op) {
+  return {op, Outcome::kFailed, absl::StrCat("operation ", op, " is not known: never started, or taken before")};
+}
+
+}  // namespace
+
+std::shared_ptr<Completions::Record> Completions::find(OpId op) const {
+  const auto it = records_.find(op);
+  return it == records_.end() ? nullptr : it->second;
+}
+
+OpId Completions::open() {
+  const std::lock_guard lock(mutex_);
+  auto record = std::make_shared<Record>();
+  record->completion.op = ++last_;
+  records_.emplace(last_, std::move(record));
+  return last_;
+}
+
+void Completions::complete(OpId op, Outcome outcome, std::string error) {
+  bool wake_waiters = false;
+  bool wake_watcher = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto record = find(op);
+    if (record == nullptr) {
+      return;  // forgotten before it was done
+    }
+    KEEPSTEP_CHECK(record->completion.outcome == Outcome::kPending, "an operation completed twice");
+    record->completion.outcome = outcome;
+    record->completion.error = std::move(error);
+    if (record->watched) {
+      ready_.push_back(record->completion);
+      wake_watcher = true;
+    }
+    wake_waiters = waiting_ > 0;
+  }
+  if (wake_waiters) {
+    completed_.notify_all();
+  }
+  if (wake_watcher) {
+    reported_.notify_one();
+  }
+}
+
+bool Completions::done(OpId op) const {
+  const std::lock_guard lock(mutex_);
+  const auto record = find(op);
+  return record == nullptr || record->completion.outcome != Outcome::kPending;
+}
+
+Completion Completions::test(OpId op) const {
+  const std::lock_guard lock(mutex_);
+  const auto record = find(op);
+  return record == nullptr ? unknown(op) : record->completion;
+}
+
+Completion Completions::wait(OpId op) {
+  std::unique_lock lock(mutex_);
+  const auto record = find(op);  // kept, so that a watcher may take the operation meanwhile
+  if (record == nullptr) {
+    return unknown(op);
+  }
+  ++waiting_;
+  completed_.wait(lock, [&] { return record->completion.outcome != Outcome::kPending; });
+  --waiting_;
+  return record->completion;
+}
+
+void Completions::forget(OpId op) {
+  const std::lock_guard lock(mutex_);
+  records_.erase(op);
+}
+
+void Completions::watch(OpId op) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto record = find(op);
+    if (record == nullptr || std::exchange(record->watched, true)) {
+      return;
+    }
+    if (record->completion.outcome == Outcome::kPending) {
+      return;
+    }
+    ready_.push_back(record->completion);
+  }
+  reported_.notify_one();
+}
+
+std::vector<Completion> Completions::next() {
+  std::unique_lock lock(mutex_);
+  reported_.wait(lock, [&] { return closed_ || !ready_.empty(); });
+  if (closed_) {
+    return {};
+  }
+  for (const Completion& completion : ready_) {
+    records_.erase(completion.op);
+  }
+  return std::exchange(ready_, {});
+}
+
+void Completions::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  reported_.notify_all();
+}
+
+}  // namespace keepstep::comm

@@ -1,0 +1,47 @@
+// The book of operations: each has a number, an outcome, and those who wait for it. Any thread may call anything.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace keepstep::comm {
+
+class Completions {
+ public:
+  OpId open();
+  // Once each; wakes who waits, and reports the operation where it is watched.
+  void complete(OpId op, Outcome outcome, std::string error = {});
+
+  bool done(OpId op) const;  // true also for a number that is not known
+  Completion test(OpId op) const;
+  Completion wait(OpId op);
+  void forget(OpId op);
+
+  void watch(OpId op);
+  std::vector<Completion> next();
+  void close();
+
+ private:
+  struct Record {
+    Completion completion{.outcome = Outcome::kPending};
+    bool watched = false;
+  };
+  std::shared_ptr<Record> find(OpId op) const;  // under mutex_
+
+  mutable std::mutex mutex_;
+  std::condition_variable completed_;  // someone's operation completed
+  std::condition_variable reported_;   // ready_ or closed_ changed
+  size_t waiting_ = 0;
+  OpId last_ = 0;
+  std::unordered_map<OpId, std::shared_ptr<Record>> records_;
+  std::vector<Completion> ready_;
+  bool closed_ = false;
+};
+
+}  // namespace keepstep::comm

@@ -1,0 +1,142 @@
+// Where everything lies in an arena and in a generation's region. Plain offsets: every process maps them elsewhere.
+//
+// An arena (one a rank, written by that rank only):
+//   groups x 4 slots:  [input 0 | result 0 | input 1 | result 1]   slot_bytes each for the world, group_slot_bytes else
+//   max_world rings:   the bytes this rank streams to each peer (point_to_point.h)
+// A generation's region (all ranks write, zero at first):
+//   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
+//
+// Why slots are never overwritten while somebody reads them. Ranks of a group meet at numbered barriers ("phases",
+// sync.h), and all data follow one rule:
+//   (1) What a rank publishes with phase p lies in its slots (and descriptor) of parity p & 1, and is written after it
+//       passed phase p-1 and before it published p.
+//   (2) What others published with phase p is read after phase p was passed and before p+1 is published.
+// A writer that fills the slots of parity p & 1 again does so for phase p+2, by (1) after it passed p+1; then every
+// rank has published p+1, so by (2) all reads of phase p are over. Nothing here depends on which operation a phase
+// belongs to, how large it is or how many phases it takes: small after large, a mismatch after one phase, a size of
+// zero (one phase, nothing read) are all the same case. A group of one has no phases. Each group has slots and phases
+// of its own, so groups cannot meet; the order of members only permutes lines. A group's place is given away only
+// after every member left it, and a member leaves after its last operation.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/communicator.h"
+
+namespace keepstep::comm {
+
+inline constexpr size_t kCacheLine = 64;
+inline constexpr size_t kPendingOffers = 16;  // a power of two; more wait at the sender
+
+// A futex with a count of its sleepers, so that ringing costs a load when nobody sleeps.
+struct alignas(kCacheLine) Bell {
+  std::atomic<uint32_t> ring;
+  std::atomic<uint32_t> sleepers;
+};
+
+// What a rank says about the operation it enters; compared between the ranks before anything is computed.
+struct Descriptor {
+  uint8_t kind = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t unused = 0;
+  uint32_t root = 0;
+  uint64_t bytes = 0;
+  bool operator==(const Descriptor&) const = default;
+};
+
+// A member's line in a group, written by that member only.
+struct alignas(kCacheLine) RankLine {
+  std::atomic<uint64_t> phase;
+  Descriptor descriptors[2];
+};
+
+// A group's words. What is not atomic is guarded by the table's lock (group_table.h).
+struct alignas(kCacheLine) GroupBlock {
+  Bell bell;
+  std::atomic<uint32_t> given_up_by;  // world rank + 1 of the first member whose timeout ended the group; else 0
+  uint32_t incarnation;               // how often this place was given away before
+  uint64_t identity;                  // of its key; 0: free
+  uint32_t member_count;
+  uint32_t left;
+};
+
+struct Offer {  // "I have `bytes` for you under (context, tag)"
+  uint64_t context;
+  uint64_t bytes;
+  uint32_t tag;
+  uint32_t unused;
+};
+struct Grant {  // "I take offer number `offer`" or, where capacity < bytes, "it does not fit"
+  uint64_t offer;
+  uint64_t capacity;
+};
+
+// One ordered pair of ranks. Counters only grow; entry n lies at n % kPendingOffers, byte n at n % ring_bytes.
+struct PairBlock {
+  struct alignas(kCacheLine) {
+    std::atomic<uint64_t> offers_written;
+    std::atomic<uint64_t> grants_read;
+    std::atomic<uint64_t> bytes_written;
+  } sender;
+  struct alignas(kCacheLine) {
+    std::atomic<uint64_t> offers_read;
+    std::atomic<uint64_t> grants_written;
+    std::atomic<uint64_t> bytes_read;
+  } receiver;
+  alignas(kCacheLine) std::atomic<uint32_t> given_up_by;  // world rank + 1, as in GroupBlock
+  alignas(kCacheLine) Offer offers[kPendingOffers];
+  alignas(kCacheLine) Grant grants[kPendingOffers];
+};
+
+struct alignas(kCacheLine) Header {
+  std::atomic<uint64_t> fingerprint;  // of the configuration; all ranks must have the same
+  std::atomic<uint32_t> table_lock;   // world rank + 1 of the holder
+  Bell table_bell;
+};
+
+static_assert(sizeof(Bell) == kCacheLine && sizeof(RankLine) == kCacheLine);
+static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+static_assert((kPendingOffers & (kPendingOffers - 1)) == 0);
+
+class Layout {
+ public:
+  // Rounds slots and rings up to whole cache lines, and slots to at least one line a rank.
+  explicit Layout(const CommConfig& config);
+
+  uint32_t max_world() const { return max_world_; }
+  uint32_t groups() const { return groups_; }
+  size_t ring_bytes() const { return ring_bytes_; }
+  size_t slot_bytes(uint32_t group) const { return group == kWorld ? slot_bytes_ : group_slot_bytes_; }
+  size_t arena_bytes() const;
+  size_t generation_bytes() const;
+  uint64_t fingerprint(size_t world) const;
+
+  // Of an arena: the four slots of a group, and the ring to a peer.
+  std::byte* slots(std::byte* arena, uint32_t group) const;
+  std::byte* ring(std::byte* arena, Rank to) const;
+
+  // Of a generation's region.
+  Header& header(std::byte* generation) const;
+  GroupBlock& group(std::byte* generation, uint32_t group) const;
+  uint32_t* members(std::byte* generation, uint32_t group) const;  // max_world of them
+  RankLine* lines(std::byte* generation, uint32_t group) const;    // max_world of them
+  Bell& bell(std::byte* generation, Rank rank) const;
+  PairBlock& pair(std::byte* generation, Rank from, Rank to) const;
+
+ private:
+  size_t members_bytes() const;
+  size_t group_stride() const;
+  size_t bells_offset() const;
+  size_t pairs_offset() const;
+
+  uint32_t max_world_;
+  uint32_t groups_;
+  size_t slot_bytes_;
+  size_t group_slot_bytes_;
+  size_t ring_bytes_;
+};
+
+}  // namespace keepstep::comm

@@ -1,0 +1,59 @@
+// What a collective call asks for, and the group it asks it of. Plain data; only collectives.cc gives it meaning.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/layout.h"
+#include "comm/sync.h"
+
+namespace keepstep::comm {
+
+// A group of ranks as one member sees it.
+struct Group {
+  std::string name;  // "world", or the key it was created with
+  uint32_t place = kWorld;        // its slots in the layout
+  uint64_t context = 0;           // tells its point-to-point messages from those of other groups, past ones included
+  std::vector<Rank> members;      // world ranks, in group order
+  size_t self = 0;                // our rank in the group
+  std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena
+  size_t slot_bytes = 0;
+  GroupSync sync;
+  uint64_t entered = 0;  // operations of this group that we carried out or tried to
+
+  size_t size() const { return members.size(); }
+};
+
+enum class Kind : uint8_t {
+  kInvalid,  // as a descriptor: this rank's call was refused, see its own error
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+};
+const char* name(Kind kind);
+
+struct Operation {
+  Kind kind = Kind::kBarrier;
+  std::byte* data = nullptr;             // in place: all_reduce, reduce, broadcast
+  std::vector<const std::byte*> inputs;  // one or, where each rank gets its own, one a rank
+  std::vector<std::byte*> outputs;
+  std::vector<size_t> input_bytes;       // all_to_all only
+  std::vector<size_t> output_bytes;
+  size_t bytes = 0;  // of one buffer
+  DType type = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  Rank root = 0;
+  int64_t timeout_ns = -1;
+};
+
+// Zeros in every output that is not in place (design section 7: garbage indices could trip a device assert).
+void zero_outputs(const Operation& operation);
+
+}  // namespace keepstep::comm

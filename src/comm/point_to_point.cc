@@ -1,0 +1,126 @@
+#include "comm/point_to_point.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/engine_thread.h"
+
+namespace keepstep::comm {
+
+PointToPoint::PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions)
+    : layout_(layout),
+      endpoint_(endpoint),
+      completions_(completions),
+      bell_(layout.bell(endpoint.generation, endpoint.self)),
+      channels_(2 * endpoint.arenas.size()) {}
+
+PointToPoint::~PointToPoint() {
+  if (thread_.joinable()) {
+    stop_.store(true, std::memory_order_seq_cst);
+    ring(bell_);
+    thread_.join();
+  }
+}
+
+void PointToPoint::post(Transfer transfer) {
+  transfer.deadline_ns = deadline_after(transfer.timeout_ns);
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(transfer));
+    has_posted_.store(true, std::memory_order_seq_cst);
+    if (!thread_.joinable()) {
+      thread_ = start_engine_thread("ks-messages", [this] { loop(); });
+    }
+  }
+  ring(bell_);
+}
+
+Channel& PointToPoint::channel(Rank peer, bool is_send) {
+  std::unique_ptr<Channel>& channel = channels_[2 * peer + (is_send ? 1 : 0)];
+  if (channel == nullptr) {
+    const Rank from = is_send ? endpoint_.self : peer;
+    const Rank to = is_send ? peer : endpoint_.self;
+    PairBlock& pair = layout_.pair(endpoint_.generation, from, to);
+    std::byte* bytes = layout_.ring(endpoint_.arenas[from], to);
+    if (is_send) {
+      channel = std::make_unique<SendChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_);
+    } else {
+      channel = std::make_unique<ReceiveChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_);
+    }
+  }
+  return *channel;
+}
+
+bool PointToPoint::take_posted() {
+  if (!has_posted_.load(std::memory_order_seq_cst)) {
+    return false;
+  }
+  std::vector<Transfer> posted;
+  {
+    const std::lock_guard lock(mutex_);
+    posted.swap(posted_);
+    has_posted_.store(false, std::memory_order_seq_cst);
+  }
+  for (Transfer& transfer : posted) {
+    channel(transfer.peer, transfer.is_send).add(std::move(transfer));
+  }
+  return !posted.empty();
+}
+
+bool PointToPoint::advance_all() {
+  bool any = take_posted();
+  if (endpoint_.interrupted->load(std::memory_order_seq_cst) != 0) {
+    for (const auto& channel : channels_) {
+      if (channel != nullptr && !channel->idle()) {
+        channel->end_all(Outcome::kInterrupted, {});
+        any = true;
+      }
+    }
+    return any;
+  }
+  const int64_t now_ns = monotonic_ns();
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    if (channels_[i] == nullptr) {
+      continue;
+    }
+    const bool moved = channels_[i]->advance(*endpoint_.interrupted);
+    const bool gave_up = channels_[i]->expire(now_ns);
+    if (moved || gave_up) {
+      ring(layout_.bell(endpoint_.generation, static_cast<Rank>(i / 2)));
+      any = true;
+    }
+  }
+  return any;
+}
+
+int64_t PointToPoint::sleep_ns() const {
+  int64_t deadline_ns = kNoDeadline;
+  bool idle = true;
+  for (const auto& channel : channels_) {
+    if (channel != nullptr && !channel->idle()) {
+      idle = false;
+      deadline_ns = std::min(deadline_ns, channel->next_deadline_ns());
+    }
+  }
+  return idle ? -1 : std::clamp<int64_t>(deadline_ns - monotonic_ns(), 0, kLookAgainNs);
+}
+
+void PointToPoint::loop() {
+  while (true) {
+    while (advance_all()) {
+    }
+    const int64_t limit_ns = sleep_ns();
+    const bool idle = limit_ns < 0;
+    if (idle && stop_.load(std::memory_order_seq_cst) && !has_posted_.load(std::memory_order_seq_cst)) {
+      return;
+    }
+    if (!idle && spin_.until([this] { return advance_all(); })) {
+      continue;
+    }
+    sleep_on(bell_, limit_ns, [&] {
+      return advance_all() || (idle && stop_.load(std::memory_order_seq_cst));
+    });
+  }
+}
+
+}  // namespace keepstep::comm

@@ -1,0 +1,98 @@
+// Waiting for other ranks: bells (a futex that costs little when nobody sleeps) and the numbered barriers of a group.
+//
+// A wait spins at most 20 us, less where spinning did not help lately (there may be more ranks than cores), then
+// sleeps; every 50 ms it looks again by itself, so that a lost wake costs time and never the job.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "comm/layout.h"
+
+namespace keepstep::comm {
+
+inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kMostSpinNs = 20'000;
+inline constexpr int64_t kLeastSpinNs = 500;
+inline constexpr int64_t kLookAgainNs = 50'000'000;
+
+// When `timeout_ns` (< 0: never) from now is over.
+int64_t deadline_after(int64_t timeout_ns);
+
+// Wakes those who sleep on `bell`, if any. What they wait for must have been stored with seq_cst before.
+void ring(Bell& bell);
+
+// Sleeps until `done()`, a ring or `timeout_ns`; the caller asks again in a loop. `done` must load with seq_cst.
+template <class Done>
+void sleep_on(Bell& bell, int64_t timeout_ns, Done done) {
+  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t seen = bell.ring.load(std::memory_order_seq_cst);
+  if (!done()) {
+    futex_wait(bell.ring, seen, timeout_ns);
+  }
+  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+// How long spinning is worth it; learns from whether it helped. One thread at a time.
+class Spin {
+ public:
+  template <class Done>
+  bool until(Done done) {
+    const int64_t end = monotonic_ns() + budget_ns_;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (done()) {
+          budget_ns_ = std::min(budget_ns_ * 2, kMostSpinNs);
+          return true;
+        }
+        cpu_relax();
+      }
+    } while (monotonic_ns() < end);
+    budget_ns_ = std::max(budget_ns_ / 2, kLeastSpinNs);
+    return false;
+  }
+
+ private:
+  int64_t budget_ns_ = kMostSpinNs;
+};
+
+enum class Meeting { kAll, kInterrupted, kTimedOut, kGivenUp };
+
+// The barriers of one group as one member sees them. Used by one thread at a time.
+class GroupSync {
+ public:
+  GroupSync(GroupBlock& block, RankLine* lines, size_t members, size_t self, const std::atomic<uint32_t>& interrupted)
+      : block_(block), lines_(lines), members_(members), self_(self), interrupted_(interrupted) {}
+
+  // Publishes the next phase, with everything written before, and waits until all members have. After kAll everything
+  // they wrote before is visible. After any other answer the group is of no more use in this generation.
+  Meeting meet(const Descriptor& descriptor, int64_t deadline_ns);
+
+  // Ends the group for all members: they see kGivenUp instead of waiting for us.
+  void give_up(Rank world_rank);
+  Rank given_up_by() const { return block_.given_up_by.load(std::memory_order_acquire) - 1; }
+
+  uint64_t phase() const { return phase_; }  // the last one published
+  const Descriptor& descriptor(size_t member) const { return lines_[member].descriptors[phase_ & 1]; }
+  std::vector<size_t> missing() const;  // members that have not published it yet
+  bool interrupted() const { return interrupted_.load(std::memory_order_seq_cst) != 0; }
+
+ private:
+  bool all_here();
+
+  GroupBlock& block_;
+  RankLine* lines_;
+  size_t members_;
+  size_t self_;
+  const std::atomic<uint32_t>& interrupted_;
+  uint64_t phase_ = 0;
+  size_t known_here_ = 0;  // members before this one have published phase_
+  Spin spin_;
+};
+
+}  // namespace keepstep::comm

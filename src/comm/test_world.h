@@ -1,0 +1,162 @@
+// For tests: a world of ranks over anonymous shared memory, each a forked process or a thread.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/futex.h"
+#include "comm/communicator.h"
+
+namespace keepstep::comm {
+
+// A few words that tests use to wait for each other's events across processes.
+struct TestWords {
+  std::atomic<uint32_t> interrupted;
+  std::atomic<uint32_t> events;  // counts what the test wants counted
+};
+
+enum class Mode { kProcesses, kThreads };
+inline std::string mode_name(Mode mode) { return mode == Mode::kProcesses ? "processes" : "threads"; }
+
+inline CommConfig small_config() {
+  return {.max_world = 8, .groups = 4, .slot_bytes = 64 << 10, .group_slot_bytes = 16 << 10, .ring_bytes = 16 << 10};
+}
+
+class TestWorld {
+ public:
+  using Body = std::function<void(Communicator&, Rank)>;
+
+  explicit TestWorld(size_t ranks, CommConfig config = small_config()) : ranks_(ranks), config_(config) {
+    const size_t page = 4096;
+    const auto whole = [&](size_t bytes) { return (bytes + page - 1) / page * page; };
+    arena_ = whole(arena_bytes(config));
+    generation_ = whole(generation_bytes(config));
+    bytes_ = page + generation_ + ranks * arena_;
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    KEEPSTEP_CHECK(memory != MAP_FAILED, "no memory for the test's world");
+    base_ = static_cast<std::byte*>(memory);
+    words_ = new (base_) TestWords{};
+  }
+  ~TestWorld() { munmap(base_, bytes_); }
+  TestWorld(const TestWorld&) = delete;
+  TestWorld& operator=(const TestWorld&) = delete;
+
+  size_t size() const { return ranks_; }
+  const CommConfig& config() const { return config_; }
+  TestWords& words() { return *words_; }
+  std::byte* generation() { return base_ + 4096; }
+
+  std::unique_ptr<Communicator> communicator(Rank self) {
+    Endpoint endpoint{.self = self, .generation = generation(), .interrupted = &words_->interrupted};
+    for (size_t rank = 0; rank < ranks_; ++rank) {
+      endpoint.arenas.push_back(generation() + generation_ + rank * arena_);
+    }
+    return std::make_unique<Communicator>(config_, std::move(endpoint));
+  }
+
+  void interrupt() {
+    words_->interrupted.store(1);
+    wake_all(config_, generation());
+  }
+
+  // Counts an event; waits until `count` of them happened.
+  void signal() {
+    words_->events.fetch_add(1);
+    futex_wake_all(words_->events);
+  }
+  void await(uint32_t count) {
+    for (uint32_t seen = 0; (seen = words_->events.load()) < count;) {
+      futex_wait(words_->events, seen, 50'000'000);
+    }
+  }
+
+  // Starts a rank as a process; the exit status is 0 when no expectation failed.
+  pid_t fork_rank(Rank rank, const Body& body) {
+    const pid_t pid = fork();
+    KEEPSTEP_CHECK(pid >= 0, "fork");
+    if (pid == 0) {
+      {
+        const auto comm = communicator(rank);
+        body(*comm, rank);
+      }
+      fflush(stdout);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    return pid;
+  }
+  static int status_of(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return status;
+  }
+
+  // Runs `body` on all ranks and expects all to end well.
+  void run(Mode mode, const Body& body) {
+    if (mode == Mode::kThreads) {
+      std::vector<std::thread> threads;
+      for (Rank rank = 0; rank < ranks_; ++rank) {
+        threads.emplace_back([this, rank, &body] {
+          const auto comm = communicator(rank);
+          body(*comm, rank);
+        });
+      }
+      for (std::thread& thread : threads) {
+        thread.join();
+      }
+      return;
+    }
+    std::vector<pid_t> pids;
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      pids.push_back(fork_rank(rank, body));
+    }
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      EXPECT_EQ(status_of(pids[rank]), 0) << "rank " << rank << " of " << ranks_;
+    }
+  }
+
+ private:
+  size_t ranks_;
+  CommConfig config_;
+  size_t arena_;
+  size_t generation_;
+  size_t bytes_;
+  std::byte* base_;
+  TestWords* words_;
+};
+
+// Waits for an operation, forgets it, and returns how it ended.
+inline Completion finish(Communicator& comm, OpId op) {
+  Completion completion = comm.wait(op);
+  comm.forget(op);
+  return completion;
+}
+inline void expect_done(Communicator& comm, OpId op) {
+  const Completion completion = finish(comm, op);
+  EXPECT_EQ(completion.outcome, Outcome::kDone) << completion.error;
+}
+
+// Bytes that tell where they came from.
+inline std::vector<uint8_t> pattern(size_t bytes, uint32_t seed) {
+  std::vector<uint8_t> result(bytes);
+  uint32_t state = seed * 2654435761U + 12345;
+  for (uint8_t& byte : result) {
+    state = state * 1664525 + 1013904223;
+    byte = static_cast<uint8_t>(state >> 24);
+  }
+  return result;
+}
+
+}  // namespace keepstep::comm

@@ -1,0 +1,284 @@
+#include "coordinator/agent_stream.h"
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/server_context.h>
+
+#include <utility>
+
+#include "proto/convert.h"
+
+namespace keepstep::coordinator {
+namespace {
+
+// More unread messages than this: the agent has stopped reading.
+constexpr size_t kMaxQueuedMessages = 100'000;
+
+// gRPC does not tell a message over its limit from a stream that broke.
+constexpr char kUnproven[] = "the stream ended, or a message of more than 4 MiB came, before it proved the job token";
+
+grpc::ByteBuffer to_bytes(const control::FromCoordinator& message) {
+  grpc::ByteBuffer bytes;
+  bool owned = false;
+  grpc::SerializationTraits<control::FromCoordinator>::Serialize(message, &bytes, &owned);
+  return bytes;
+}
+
+std::string body_name(const control::FromAgent& message) {
+  switch (message.body_case()) {
+    case control::FromAgent::kHello:
+      return "a hello";
+    case control::FromAgent::kProof:
+      return "a proof";
+    case control::FromAgent::kEvent:
+      return "an event";
+    case control::FromAgent::BODY_NOT_SET:
+      break;
+  }
+  return "a message without content";
+}
+
+}  // namespace
+
+AgentStream::AgentStream(grpc::CallbackServerContext* context, Owner* owner, const JobToken& token, uint32_t term,
+                         Clock::time_point handshake_deadline)
+    : context_(context), owner_(owner), token_(token), peer_(context->peer()), handshake_deadline_(handshake_deadline) {
+  handshake_.term = term;
+  StartRead(&in_);
+}
+
+AgentStream::Phase AgentStream::phase() const {
+  const std::lock_guard lock(mutex_);
+  return phase_;
+}
+
+void AgentStream::send(const control::FromCoordinator& message) {
+  grpc::ByteBuffer bytes = to_bytes(message);
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kOver) {
+    return;
+  }
+  if (queue_.size() >= kMaxQueuedMessages) {
+    context_->TryCancel();
+    return;
+  }
+  queue_.push_back(std::move(bytes));
+  pump();
+}
+
+void AgentStream::finish(grpc::Status status) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kOver) {
+    return;
+  }
+  phase_ = Phase::kOver;
+  finish_ = std::move(status);
+  pump();
+}
+
+void AgentStream::expire(Clock::time_point now) {
+  if (now < handshake_deadline_) {
+    return;
+  }
+  const Phase phase = this->phase();
+  if (phase == Phase::kHello || phase == Phase::kProof) {
+    refuse(grpc::StatusCode::DEADLINE_EXCEEDED, phase == Phase::kHello ? "it did not say hello in time"
+                                                                       : "it did not prove the job token in time");
+  }
+  const std::lock_guard lock(mutex_);
+  // A peer that does not read would hold up the end of its own refusal for ever.
+  if (refused_ && !finished_ && !done_) {
+    context_->TryCancel();
+  }
+}
+
+void AgentStream::OnReadDone(bool ok) {
+  if (!ok) {
+    read_ended();
+    return;
+  }
+  const size_t bytes = in_.Length();
+  control::FromAgent message;
+  if (!grpc::SerializationTraits<control::FromAgent>::Deserialize(&in_, &message).ok()) {
+    refuse(grpc::StatusCode::INVALID_ARGUMENT, absl::StrFormat("a malformed message of %d bytes", bytes));
+  } else {
+    handle(message);
+  }
+  const std::lock_guard lock(mutex_);
+  if (!finished_ && !refused_) {
+    in_.Clear();
+    StartRead(&in_);
+  }
+}
+
+void AgentStream::handle(const control::FromAgent& message) {
+  switch (phase()) {
+    case Phase::kHello:
+      return on_hello(message);
+    case Phase::kProof:
+      return on_proof(message);
+    case Phase::kAttending:
+      return on_event(message);
+    case Phase::kOver:
+      return;
+  }
+}
+
+void AgentStream::on_hello(const control::FromAgent& message) {
+  if (!message.has_hello()) {
+    return refuse(grpc::StatusCode::UNAUTHENTICATED,
+                  "it began with " + body_name(message) + " instead of a hello");
+  }
+  const control::Hello& hello = message.hello();
+  if (hello.agent_nonce().size() != kNonceBytes || hello.node_name().size() > proto::kMaxNodeNameBytes) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT,
+                  absl::StrFormat("a hello with a nonce of %d bytes (not %d) and a name of %d (at most %d)",
+                                  hello.agent_nonce().size(), kNonceBytes, hello.node_name().size(),
+                                  proto::kMaxNodeNameBytes));
+  }
+  handshake_.node = message.node();
+  handshake_.node_name = hello.node_name();
+  handshake_.agent_nonce = hello.agent_nonce();
+  handshake_.coordinator_nonce = random_nonce();
+  control::FromCoordinator answer;
+  answer.set_node(handshake_.node);
+  answer.set_term(handshake_.term);
+  answer.mutable_challenge()->set_coordinator_nonce(handshake_.coordinator_nonce);
+  answer.mutable_challenge()->set_proof(handshake_.coordinator_proof(token_));
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kHello) {
+      phase_ = Phase::kProof;
+    }
+  }
+  send(answer);
+}
+
+void AgentStream::on_proof(const control::FromAgent& message) {
+  if (!message.has_proof()) {
+    return refuse(grpc::StatusCode::UNAUTHENTICATED,
+                  "it sent " + body_name(message) + " before it proved the job token");
+  }
+  if (message.node() != handshake_.node || !handshake_.is_agent(token_, message.proof().proof())) {
+    return refuse(grpc::StatusCode::UNAUTHENTICATED, "wrong token");
+  }
+  // Admission and welcome are one act: no effect may overtake the welcome.
+  control::FromCoordinator welcome;
+  welcome.set_node(handshake_.node);
+  welcome.set_term(handshake_.term);
+  welcome.mutable_welcome();
+  bool taken = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kProof) {
+      return;
+    }
+    taken = !owner_->admit(this);
+    if (!taken) {
+      admitted_ = true;
+      phase_ = Phase::kAttending;
+      queue_.push_back(to_bytes(welcome));
+      pump();
+    }
+  }
+  if (taken) {
+    refuse(grpc::StatusCode::ALREADY_EXISTS,
+           absl::StrFormat("node %d is connected already; does another agent run with the same node id?",
+                           handshake_.node));
+  }
+}
+
+void AgentStream::on_event(const control::FromAgent& message) {
+  if (message.node() != handshake_.node) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT,
+                  absl::StrFormat("node %d speaks for node %d", handshake_.node, message.node()));
+  }
+  if (!message.has_event()) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after the handshake");
+  }
+  if (message.term() != handshake_.term) {
+    return owner_->dropped_stale(*this, {message.term(), message.generation()});
+  }
+  StatusOr<brain::Event> event = proto::event_from_wire(message);
+  if (!event.ok()) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT, std::string(event.status().message()));
+  }
+  owner_->received(*std::move(event));
+}
+
+void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {
+  bool admitted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kOver) {
+      return;
+    }
+    phase_ = Phase::kOver;
+    refused_ = true;
+    admitted = admitted_;
+  }
+  owner_->refused(*this, why);
+  if (admitted) {
+    owner_->left(this);
+  }
+  const std::lock_guard lock(mutex_);
+  queue_.clear();
+  finish_ = grpc::Status(code, why);
+  pump();
+}
+
+void AgentStream::read_ended() {
+  bool admitted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    admitted = admitted_ && !refused_;
+  }
+  if (admitted) {
+    owner_->left(this);
+  }
+  finish(admitted ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
+}
+
+void AgentStream::OnWriteDone(bool ok) {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) {
+    queue_.clear();  // the connection is gone; the read under way will say so
+  }
+  pump();
+}
+
+void AgentStream::pump() {
+  if (writing_ || finished_) {
+    return;
+  }
+  if (!queue_.empty()) {
+    out_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&out_);
+  } else if (finish_.has_value()) {
+    finished_ = true;
+    Finish(*finish_);
+  }
+}
+
+void AgentStream::OnDone() {
+  bool unproven = false;
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    unproven = !refused_ && !admitted_;
+    if (!refused_ && admitted_) {
+      why = context_->IsCancelled()
+                ? "the connection broke, the agent cancelled, or it sent a message of more than 4 MiB"
+                : "the agent closed the stream";
+    }
+  }
+  if (unproven) {
+    owner_->refused(*this, kUnproven);
+  }
+  owner_->ended(this, why);
+}
+
+}  // namespace keepstep::coordinator

@@ -1,0 +1,94 @@
+// One agent's stream as the coordinator sees it: handshake, then events in and effects out, until one side ends it.
+//
+// A gRPC reactor that reads and writes raw messages, so that a malformed one can be told from a lost connection. gRPC
+// calls the On... functions on its own threads; send(), finish() and expire() may come from any thread.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/token.h"
+#include "brain/membership.h"
+#include "proto/control.pb.h"
+#include "proto/handshake.h"
+
+namespace keepstep::coordinator {
+
+class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // What the stream tells the coordinator, on gRPC's threads. Must not call the stream back from within.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The peer proved the token: true if it may attend, false if its node is connected already.
+    virtual bool admit(AgentStream* stream) = 0;
+    virtual void received(brain::Event event) = 0;
+    virtual void dropped_stale(const AgentStream& stream, brain::Identity identity) = 0;
+    virtual void refused(const AgentStream& stream, const std::string& why) = 0;
+    // No more events will come: the node may attend anew.
+    virtual void left(AgentStream* stream) = 0;
+    // The very last call: gRPC is done with the stream, which may be destroyed. `why` is empty if it never attended or was refused.
+    virtual void ended(AgentStream* stream, const std::string& why) = 0;
+  };
+
+  AgentStream(grpc::CallbackServerContext* context, Owner* owner, const JobToken& token, uint32_t term,
+              Clock::time_point handshake_deadline);
+
+  // Queues a message for the agent; dropped once the stream is over.
+  void send(const control::FromCoordinator& message);
+  // Sends what is queued, then ends the stream with `status`.
+  void finish(grpc::Status status);
+  // Ends the stream if its handshake is not done at `now` though its deadline passed.
+  void expire(Clock::time_point now);
+
+  // Of an admitted stream.
+  brain::NodeId node() const { return handshake_.node; }
+  const std::string& node_name() const { return handshake_.node_name; }
+  const std::string& peer() const { return peer_; }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+
+ private:
+  enum class Phase { kHello, kProof, kAttending, kOver };
+
+  void handle(const control::FromAgent& message);
+  void on_hello(const control::FromAgent& message);
+  void on_proof(const control::FromAgent& message);
+  void on_event(const control::FromAgent& message);
+  void refuse(grpc::StatusCode code, const std::string& why);
+  void read_ended();
+  Phase phase() const;
+  void pump();  // with the mutex held: starts the next write, or the finish
+
+  grpc::CallbackServerContext* const context_;
+  Owner* const owner_;
+  const JobToken& token_;
+  const std::string peer_;
+  const Clock::time_point handshake_deadline_;
+  proto::Handshake handshake_;  // written before admission only, by the one read reaction that runs at a time
+  grpc::ByteBuffer in_;         // owned by the read under way
+
+  mutable std::mutex mutex_;
+  Phase phase_ = Phase::kHello;  // kOver is final
+  bool admitted_ = false;
+  bool refused_ = false;
+  bool writing_ = false;
+  bool finished_ = false;  // Finish was called: no further operation may start
+  bool done_ = false;
+  std::deque<grpc::ByteBuffer> queue_;
+  grpc::ByteBuffer out_;  // owned by the write under way
+  std::optional<grpc::Status> finish_;
+};
+
+}  // namespace keepstep::coordinator

@@ -1,0 +1,292 @@
+#include "coordinator/coordinator.h"
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "coordinator/agent_stream.h"
+#include "coordinator/brain_thread.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/convert.h"
+#include "proto/grpc_setup.h"
+
+namespace keepstep::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queued before stop()
+constexpr int kMaxStreamsPerConnection = 16;
+
+bool is_unix(const std::string& address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
+// The system's words within gRPC's JSON-like error text, or all of it.
+std::string reason_in(const std::string& grpc_error) {
+  constexpr char kKey[] = "os_error:\"";
+  const size_t at = grpc_error.rfind(kKey);
+  if (at == std::string::npos) {
+    return grpc_error.empty() ? "gRPC gave no reason" : grpc_error;
+  }
+  const size_t start = at + sizeof(kKey) - 1;
+  return grpc_error.substr(start, grpc_error.find('"', start) - start);
+}
+
+// A stranger must not be able to fill the disk with lines about him.
+bool worth_a_line(uint64_t count) { return count <= 100 || count % 100 == 0; }
+
+}  // namespace
+
+class Coordinator::Impl final : public AgentStream::Owner {
+ public:
+  Impl(CoordinatorConfig config, observe::Journal* journal)
+      : config_(std::move(config)),
+        journal_(journal),
+        service_(this),
+        brain_(
+            config_.membership, [this](const brain::Effect& e, brain::Identity newest) { carry_out(e, newest); },
+            [this] { expire_handshakes(); }) {}
+  ~Impl() override { stop(); }
+
+  Status listen();
+  void stop();
+  std::string address() const { return address_; }
+  uint64_t refused_count() const { return refused_.load(); }
+  uint64_t stale_count() const { return stale_.load(); }
+
+  bool admit(AgentStream* stream) override;
+  void received(brain::Event event) override { brain_.post(std::move(event)); }
+  void dropped_stale(const AgentStream& stream, brain::Identity identity) override;
+  void refused(const AgentStream& stream, const std::string& why) override;
+  void left(AgentStream* stream) override;
+  void ended(AgentStream* stream, const std::string& why) override;
+
+ private:
+  struct Service final : control::Control::WithRawCallbackMethod_Attend<control::Control::Service> {
+    explicit Service(Impl* impl) : impl(impl) {}
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(
+        grpc::CallbackServerContext* context) override {
+      return impl->attend(context);
+    }
+    Impl* const impl;
+  };
+  using StreamPtr = std::shared_ptr<AgentStream>;
+
+  AgentStream* attend(grpc::CallbackServerContext* context);
+  void carry_out(const brain::Effect& effect, brain::Identity newest);
+  void send_to(brain::NodeId node, const brain::Effect& effect, brain::Identity newest, const char* what);
+  void send_to_all(const brain::Effect& effect, brain::Identity newest);
+  void expire_handshakes();
+  std::vector<StreamPtr> all_streams();
+
+  const CoordinatorConfig config_;
+  observe::Journal* const journal_;
+  std::string address_;
+  std::atomic<uint64_t> refused_ = 0;
+  std::atomic<uint64_t> stale_ = 0;
+
+  std::mutex mutex_;  // taken after a stream's own, never before
+  std::condition_variable all_ended_;
+  std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
+  std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
+  bool stopping_ = false;
+  std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
+
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  BrainThread brain_;  // last: its thread uses the above
+};
+
+Status Coordinator::Impl::listen() {
+  proto::route_grpc_log();
+  proto::take_grpc_error();
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second job would share the port
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // Connections that never open a stream go the same way as streams that never prove the token.
+  const int handshake_ms = static_cast<int>(config_.handshake_timeout.count());
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, handshake_ms);
+  builder.SetMaxReceiveMessageSize(proto::kMaxMessageBytes);
+  int port = 0;
+  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service_);
+  server_ = builder.BuildAndStart();
+  const std::string error = proto::take_grpc_error();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrFormat("the coordinator cannot listen on %s: %s; choose another address, "
+                                                  "or port 0 for a free one",
+                                                  config_.listen, reason_in(error)));
+  }
+  address_ = is_unix(config_.listen)
+                 ? config_.listen
+                 : absl::StrFormat("%s:%d", config_.listen.substr(0, config_.listen.rfind(':')), port);
+  return absl::OkStatus();
+}
+
+void Coordinator::Impl::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  brain_.stop();
+  for (const StreamPtr& stream : all_streams()) {
+    stream->finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator stops"));
+  }
+  const auto ended = [this] { return streams_.empty(); };
+  {
+    std::unique_lock lock(mutex_);
+    all_ended_.wait_for(lock, kGoodbye, ended);
+  }
+  if (server_ != nullptr) {
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+  std::unique_lock lock(mutex_);
+  all_ended_.wait(lock, ended);
+}
+
+AgentStream* Coordinator::Impl::attend(grpc::CallbackServerContext* context) {
+  const auto stream = std::make_shared<AgentStream>(context, this, config_.token, config_.membership.term,
+                                                    AgentStream::Clock::now() + config_.handshake_timeout);
+  bool stopping = false;
+  {
+    const std::lock_guard lock(mutex_);
+    streams_.emplace(stream.get(), stream);
+    stopping = stopping_;
+  }
+  if (stopping) {
+    stream->finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator stops"));
+  }
+  return stream.get();
+}
+
+bool Coordinator::Impl::admit(AgentStream* stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!nodes_.emplace(stream->node(), streams_.at(stream)).second) {
+      return false;
+    }
+  }
+  journal_->write("node_connected", brain_.identity(), "its agent proved the job token",
+                  {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
+  return true;
+}
+
+void Coordinator::Impl::left(AgentStream* stream) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = nodes_.find(stream->node()); it != nodes_.end() && it->second.get() == stream) {
+    nodes_.erase(it);
+  }
+}
+
+void Coordinator::Impl::ended(AgentStream* stream, const std::string& why) {
+  if (!why.empty()) {
+    journal_->write("node_lost", brain_.identity(), why,
+                    {{"lost_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
+  }
+  const std::lock_guard lock(mutex_);
+  streams_.erase(stream);
+  all_ended_.notify_all();
+}
+
+void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity identity) {
+  if (const uint64_t count = ++stale_; worth_a_line(count)) {
+    journal_->write("stale", brain_.identity(),
+                    absl::StrFormat("an event of term %d, generation %d from node %d; this is term %d", identity.term,
+                                    identity.generation, stream.node(), config_.membership.term),
+                    {{"count", static_cast<int64_t>(count)}});
+  }
+}
+
+void Coordinator::Impl::refused(const AgentStream& stream, const std::string& why) {
+  if (const uint64_t count = ++refused_; worth_a_line(count)) {
+    journal_->write("refused", brain_.identity(), absl::StrFormat("an agent from %s: %s", stream.peer(), why),
+                    {{"count", static_cast<int64_t>(count)}});
+  }
+}
+
+void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity newest) {
+  if (const auto* line = std::get_if<brain::Journal>(&effect)) {
+    journal_->write(line->event, newest, line->because, line->fields);
+  } else if (const auto* spawn = std::get_if<brain::Spawn>(&effect)) {
+    node_of_worker_[spawn->worker] = spawn->node;
+    send_to(spawn->node, effect, newest, "spawn");
+  } else if (const auto* kill = std::get_if<brain::Kill>(&effect)) {
+    if (const auto it = node_of_worker_.find(kill->worker); it != node_of_worker_.end()) {
+      send_to(it->second, effect, newest, "kill");
+    } else {
+      send_to_all(effect, newest);
+    }
+  } else {
+    send_to_all(effect, newest);
+  }
+}
+
+void Coordinator::Impl::send_to(brain::NodeId node, const brain::Effect& effect, brain::Identity newest,
+                                const char* what) {
+  StreamPtr stream;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = nodes_.find(node); it != nodes_.end()) {
+      stream = it->second;
+    }
+  }
+  if (stream != nullptr) {
+    stream->send(proto::to_wire(effect, node, newest));
+    return;
+  }
+  journal_->write("undelivered", newest, absl::StrFormat("node %d is not connected", node),
+                  {{"effect", std::string(what)}});
+}
+
+void Coordinator::Impl::send_to_all(const brain::Effect& effect, brain::Identity newest) {
+  std::vector<StreamPtr> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [node, stream] : nodes_) {
+      streams.push_back(stream);
+    }
+  }
+  for (const StreamPtr& stream : streams) {
+    stream->send(proto::to_wire(effect, stream->node(), newest));
+  }
+}
+
+void Coordinator::Impl::expire_handshakes() {
+  for (const StreamPtr& stream : all_streams()) {
+    stream->expire(AgentStream::Clock::now());
+  }
+}
+
+std::vector<Coordinator::Impl::StreamPtr> Coordinator::Impl::all_streams() {
+  std::vector<StreamPtr> streams;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, stream] : streams_) {
+    streams.push_back(stream);
+  }
+  return streams;
+}
+
+StatusOr<std::unique_ptr<Coordinator>> Coordinator::start(CoordinatorConfig config, observe::Journal* journal) {
+  auto impl = std::make_unique<Impl>(std::move(config), journal);
+  KEEPSTEP_RETURN_IF_ERROR(impl->listen());
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(impl)));
+}
+
+Coordinator::Coordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Coordinator::~Coordinator() = default;
+std::string Coordinator::address() const { return impl_->address(); }
+void Coordinator::stop() { impl_->stop(); }
+uint64_t Coordinator::refused() const { return impl_->refused_count(); }
+uint64_t Coordinator::stale() const { return impl_->stale_count(); }
+
+}  // namespace keepstep::coordinator

@@ -1,0 +1,52 @@
+// The shell around brain::Membership: agents attend over gRPC, one thread runs the brain, effects go back.
+//
+// Everything an agent says is an event for the brain; everything the brain answers is sent to the agents it concerns
+// (Spawn and Kill to one node, the rest to all that are connected, in the brain's order) or written into the journal.
+// Peers that cannot prove the job token, and messages that make no sense, are refused, counted and journalled as
+// "refused"; events of another term are dropped and counted as "stale"; the job goes on.
+// Wire format and every refusal: docs/design/wire_control.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/token.h"
+#include "brain/membership.h"
+#include "observe/journal.h"
+
+namespace keepstep::coordinator {
+
+struct CoordinatorConfig {
+  brain::MembershipConfig membership;
+  std::string listen = "127.0.0.1:0";  // host:port (0: a free one), unix:PATH, or unix-abstract:NAME
+  JobToken token;
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
+};
+
+class Coordinator {
+ public:
+  // Listens and starts the brain's thread. `journal` must outlive the coordinator. UNAVAILABLE with the reason when
+  // it cannot listen ("... 127.0.0.1:4711: Address already in use").
+  static StatusOr<std::unique_ptr<Coordinator>> start(CoordinatorConfig config, observe::Journal* journal);
+  ~Coordinator();
+
+  // What an agent connects to: host:port as really bound, or `listen` itself for Unix sockets.
+  std::string address() const;
+
+  // Sends what is queued, closes all streams and joins the brain's thread. Idempotent.
+  void stop();
+
+  // Peers and messages refused, and events dropped for their term, so far.
+  uint64_t refused() const;
+  uint64_t stale() const;
+
+ private:
+  class Impl;
+  explicit Coordinator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace keepstep::coordinator

@@ -1,0 +1,374 @@
+// The coordinator over real gRPC on the loopback, met by agents, strangers and liars that speak the raw protocol.
+#include "coordinator/coordinator.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/convert.h"
+#include "proto/grpc_setup.h"
+#include "proto/handshake.h"
+
+namespace keepstep::coordinator {
+namespace {
+
+using grpc::StatusCode;
+
+const JobToken kToken = *JobToken::parse("the token of this job, in a test");
+const JobToken kOtherToken = *JobToken::parse("the token of another job altogether");
+
+// A peer without manners: says exactly what a test tells it to.
+class Peer {
+ public:
+  explicit Peer(const std::string& address)
+      : channel_(grpc::CreateCustomChannel(proto::target(address), grpc::InsecureChannelCredentials(),
+                                           proto::channel_arguments())),
+        stub_(control::Control::NewStub(channel_)) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    stream_ = stub_->Attend(&context_);
+  }
+
+  bool say(const control::FromAgent& message) { return stream_->Write(message); }
+  bool hear(control::FromCoordinator* message) { return stream_->Read(message); }
+
+  bool say(const brain::Event& event, brain::NodeId node, uint32_t term) {
+    return say(proto::to_wire(event, node, {term, 0}));
+  }
+
+  bool hello(brain::NodeId node) {
+    handshake_.node = node;
+    handshake_.node_name = "node-" + std::to_string(node);
+    handshake_.agent_nonce = random_nonce();
+    control::FromAgent message;
+    message.set_node(node);
+    message.mutable_hello()->set_node_name(handshake_.node_name);
+    message.mutable_hello()->set_agent_nonce(handshake_.agent_nonce);
+    return say(message);
+  }
+
+  // Hears the challenge; true if it proves `token`.
+  bool challenge(const JobToken& token) {
+    control::FromCoordinator message;
+    if (!hear(&message) || !message.has_challenge()) {
+      return false;
+    }
+    handshake_.term = message.term();
+    handshake_.coordinator_nonce = message.challenge().coordinator_nonce();
+    return handshake_.is_coordinator(token, message.challenge().proof());
+  }
+
+  bool prove(const JobToken& token) { return prove(token, handshake_.node); }
+  bool prove(const JobToken& token, brain::NodeId as_node) {
+    control::FromAgent message;
+    message.set_node(as_node);
+    message.set_term(handshake_.term);
+    message.mutable_proof()->set_proof(handshake_.agent_proof(token));
+    return say(message);
+  }
+
+  bool attend(brain::NodeId node) {
+    control::FromCoordinator welcome;
+    return hello(node) && challenge(kToken) && prove(kToken) && hear(&welcome) && welcome.has_welcome();
+  }
+
+  // What the coordinator says until it ends the stream, and how it ends it.
+  grpc::Status end() {
+    control::FromCoordinator rest;
+    while (hear(&rest)) {
+    }
+    return stream_->Finish();
+  }
+
+  grpc::Status leave() {
+    stream_->WritesDone();
+    return end();
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<control::Control::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<control::FromAgent, control::FromCoordinator>> stream_;
+  proto::Handshake handshake_;
+};
+
+class CoordinatorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "coordinator-" + to_hex(random_nonce());
+    journal_ = *observe::Journal::open(directory_, 0);
+    start(config());
+  }
+  void TearDown() override {
+    coordinator_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void start(CoordinatorConfig config) {
+    coordinator_.reset();
+    StatusOr<std::unique_ptr<Coordinator>> started = Coordinator::start(std::move(config), journal_.get());
+    ASSERT_TRUE(started.ok()) << started.status();
+    coordinator_ = *std::move(started);
+  }
+  static CoordinatorConfig config() {
+    CoordinatorConfig config{.token = kToken};
+    config.membership.term = kTerm;
+    return config;
+  }
+
+  std::vector<nlohmann::json> journal_lines(const std::string& event) const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(directory_ + "/journal.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      if (auto json = nlohmann::json::parse(line); json["event"] == event) {
+        lines.push_back(std::move(json));
+      }
+    }
+    return lines;
+  }
+
+  // A new agent attends and gets its first order.
+  void expect_the_job_goes_on(brain::NodeId node = 1) {
+    Peer agent(coordinator_->address());
+    ASSERT_TRUE(agent.attend(node));
+    ASSERT_TRUE(agent.say(brain::NodeJoined{node}, node, kTerm));
+    control::FromCoordinator order;
+    ASSERT_TRUE(agent.hear(&order));
+    EXPECT_TRUE(order.effect().has_spawn()) << order.ShortDebugString();
+    EXPECT_EQ(order.node(), node);
+    EXPECT_EQ(order.term(), kTerm);
+    EXPECT_TRUE(agent.leave().ok());
+  }
+
+  // Exactly one refusal, counted, with a journal line that contains `why` and the peer's address.
+  void expect_one_refusal(const std::string& why) {
+    EXPECT_EQ(coordinator_->refused(), 1u);
+    const auto lines = journal_lines("refused");
+    ASSERT_EQ(lines.size(), 1u);
+    const std::string because = lines[0]["because"];
+    EXPECT_NE(because.find(why), std::string::npos) << because;
+    EXPECT_NE(because.find("an agent from ipv4:127.0.0.1:"), std::string::npos) << because;
+    EXPECT_EQ(lines[0]["count"], 1);
+    EXPECT_EQ(lines[0]["term"], kTerm);
+  }
+
+  static constexpr uint32_t kTerm = 5;
+  std::string directory_;
+  std::unique_ptr<observe::Journal> journal_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(CoordinatorTest, an_agent_that_proves_the_token_is_welcomed_and_gets_orders) { expect_the_job_goes_on(); }
+
+TEST_F(CoordinatorTest, a_wrong_token_is_refused_and_the_job_goes_on) {
+  Peer liar(coordinator_->address());
+  ASSERT_TRUE(liar.hello(1));
+  EXPECT_FALSE(liar.challenge(kOtherToken)) << "the coordinator proved a token that it does not have";
+  liar.prove(kOtherToken);
+  const grpc::Status status = liar.end();
+  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(status.error_message(), "wrong token");
+  expect_one_refusal("wrong token");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_proof_for_another_node_is_worth_nothing) {
+  Peer liar(coordinator_->address());
+  ASSERT_TRUE(liar.hello(1));
+  ASSERT_TRUE(liar.challenge(kToken));
+  liar.prove(kToken, 2);
+  EXPECT_EQ(liar.end().error_code(), StatusCode::UNAUTHENTICATED);
+  expect_one_refusal("wrong token");
+}
+
+TEST_F(CoordinatorTest, the_coordinators_own_proof_sent_back_is_refused) {
+  Peer mirror(coordinator_->address());
+  ASSERT_TRUE(mirror.hello(1));
+  control::FromCoordinator challenge;
+  ASSERT_TRUE(mirror.hear(&challenge));
+  control::FromAgent reflected;
+  reflected.set_node(1);
+  reflected.mutable_proof()->set_proof(challenge.challenge().proof());
+  mirror.say(reflected);
+  EXPECT_EQ(mirror.end().error_code(), StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(CoordinatorTest, an_event_before_the_hello_is_refused) {
+  Peer stranger(coordinator_->address());
+  stranger.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
+  EXPECT_EQ(stranger.end().error_code(), StatusCode::UNAUTHENTICATED);
+  expect_one_refusal("it began with an event instead of a hello");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, an_event_before_the_proof_is_refused) {
+  Peer stranger(coordinator_->address());
+  ASSERT_TRUE(stranger.hello(1));
+  ASSERT_TRUE(stranger.challenge(kToken));
+  stranger.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
+  EXPECT_EQ(stranger.end().error_code(), StatusCode::UNAUTHENTICATED);
+  expect_one_refusal("it sent an event before it proved the job token");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_hello_with_a_short_nonce_is_refused) {
+  Peer stranger(coordinator_->address());
+  control::FromAgent hello;
+  hello.mutable_hello()->set_agent_nonce("short");
+  stranger.say(hello);
+  EXPECT_EQ(stranger.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  expect_one_refusal("a nonce of 5 bytes");
+}
+
+TEST_F(CoordinatorTest, a_malformed_message_is_refused) {
+  const auto channel = grpc::CreateCustomChannel(proto::target(coordinator_->address()),
+                                                 grpc::InsecureChannelCredentials(), proto::channel_arguments());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    return ok;
+  };
+  auto stream = stub.PrepareCall(&context, "/keepstep.control.Control/Attend", &queue);
+  stream->StartCall(nullptr);
+  next();
+  const grpc::Slice garbage("\xff\xff\xff no protobuf at all");
+  stream->Write(grpc::ByteBuffer(&garbage, 1), nullptr);
+  next();
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  next();
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "a malformed message of 22 bytes");
+  expect_one_refusal("a malformed message of 22 bytes");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, an_oversized_hello_is_refused) {
+  Peer stranger(coordinator_->address());
+  control::FromAgent hello;
+  hello.mutable_hello()->set_agent_nonce(std::string(5 << 20, 'x'));
+  stranger.say(hello);
+  EXPECT_FALSE(stranger.end().ok());
+  coordinator_->stop();  // returns when gRPC is through with the stream
+  expect_one_refusal("more than 4 MiB");
+}
+
+TEST_F(CoordinatorTest, an_oversized_event_ends_its_stream_and_the_job_goes_on) {
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.attend(1));
+  control::FromAgent event;
+  event.set_node(1);
+  event.set_term(kTerm);
+  event.mutable_event()->mutable_stop_requested()->set_because(std::string(5 << 20, 'x'));
+  agent.say(event);
+  EXPECT_FALSE(agent.end().ok());
+  expect_the_job_goes_on(2);
+  coordinator_->stop();
+  ASSERT_EQ(journal_lines("node_lost").size(), 2u);
+  EXPECT_NE(std::string(journal_lines("node_lost")[0]["because"]).find("more than 4 MiB"), std::string::npos);
+}
+
+TEST_F(CoordinatorTest, an_event_of_another_term_is_dropped_and_counted) {
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.attend(1));
+  ASSERT_TRUE(agent.say(brain::StopRequested{1, "old"}, 1, kTerm - 1));
+  ASSERT_TRUE(agent.say(brain::StopRequested{2, "new"}, 1, kTerm));
+  control::FromCoordinator order;
+  ASSERT_TRUE(agent.hear(&order));
+  EXPECT_EQ(order.effect().end_job().exit_code(), 2);
+  EXPECT_EQ(coordinator_->stale(), 1u);
+  EXPECT_EQ(coordinator_->refused(), 0u);
+}
+
+TEST_F(CoordinatorTest, an_agent_that_speaks_for_another_node_is_refused) {
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.attend(1));
+  agent.say(brain::NodeJoined{2}, 2, kTerm);
+  EXPECT_EQ(agent.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  expect_one_refusal("node 1 speaks for node 2");
+  expect_the_job_goes_on(1);
+}
+
+TEST_F(CoordinatorTest, a_second_agent_of_a_node_is_refused_until_the_first_has_left) {
+  Peer first(coordinator_->address());
+  ASSERT_TRUE(first.attend(1));
+  Peer second(coordinator_->address());
+  EXPECT_FALSE(second.attend(1));
+  EXPECT_EQ(second.end().error_code(), StatusCode::ALREADY_EXISTS);
+  expect_one_refusal("node 1 is connected already");
+  EXPECT_TRUE(first.leave().ok());
+  expect_the_job_goes_on(1);
+}
+
+TEST_F(CoordinatorTest, a_handshake_that_stalls_is_cancelled) {
+  CoordinatorConfig hasty = config();
+  hasty.handshake_timeout = std::chrono::milliseconds(50);
+  start(std::move(hasty));
+  Peer silent(coordinator_->address());
+  EXPECT_EQ(silent.end().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  expect_one_refusal("it did not say hello in time");
+  Peer slow(coordinator_->address());
+  ASSERT_TRUE(slow.hello(1));
+  EXPECT_EQ(slow.end().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(coordinator_->refused(), 2u);
+}
+
+TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_and_the_job_goes_on) {
+  const std::string address = coordinator_->address();
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const Fd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  const std::string garbage = "GET /orders HTTP/1.0\r\n\r\n" + std::string(4096, '\xee');
+  ASSERT_EQ(send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(garbage.size()));
+  char answer[512];
+  while (recv(stranger.get(), answer, sizeof(answer), 0) > 0) {
+  }
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_port_in_use_is_an_error_that_says_so) {
+  CoordinatorConfig second = config();
+  second.listen = coordinator_->address();
+  const auto started = Coordinator::start(std::move(second), journal_.get());
+  ASSERT_EQ(started.status().code(), absl::StatusCode::kUnavailable);
+  const std::string message(started.status().message());
+  EXPECT_NE(message.find(coordinator_->address() + ": Address already in use"), std::string::npos) << message;
+}
+
+TEST_F(CoordinatorTest, a_unix_socket_without_a_name_in_the_file_system_serves_as_well) {
+  CoordinatorConfig local = config();
+  local.listen = "unix-abstract:keepstep-test-" + to_hex(random_nonce());
+  start(std::move(local));
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, agents_are_told_when_the_coordinator_stops) {
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.attend(1));
+  coordinator_->stop();
+  const grpc::Status status = agent.end();
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "the coordinator stops");
+}
+
+}  // namespace
+}  // namespace keepstep::coordinator

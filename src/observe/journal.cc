@@ -1,0 +1,147 @@
+#include "observe/journal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace keepstep::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double seconds(int64_t ns) { return static_cast<double>(ns / 1000) * 1e-6; }
+
+// To the microsecond, so that lines stay short: a double prints as its shortest exact decimal.
+double to_microseconds(double value) { return std::round(value * 1e6) / 1e6; }
+
+// JSON knows no NaN and no infinity: they are the strings "nan", "inf" and "-inf".
+Json number(double value) {
+  if (std::isfinite(value)) {
+    return value;
+  }
+  return std::isnan(value) ? "nan" : (value > 0 ? "inf" : "-inf");
+}
+
+Json to_json(const brain::Field::second_type& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, double>) {
+          return number(v);
+        } else {
+          return v;
+        }
+      },
+      value);
+}
+
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// One write(2) for the whole line. A disk that is full takes a part or nothing: said once, training goes on.
+void append(int fd, std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = ::write(fd, line.data(), line.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      static std::once_flag said;
+      std::call_once(said, [error = errno] {
+        spdlog::error("a journal line could not be written ({}); lines are missing from here on", strerror(error));
+      });
+      return;
+    }
+    line.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+StatusOr<Fd> create_new(const std::filesystem::path& path) {
+  Fd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (fd.valid()) {
+    return fd;
+  }
+  if (errno == EEXIST) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "'%s' is the journal of an earlier run and is never overwritten. Give --journal a new directory, or remove it.",
+        path.string()));
+  }
+  return errno_status(absl::StrFormat("create the journal '%s'", path.string()));
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Journal>> Journal::open(const std::string& dir, uint32_t node) {
+  std::unique_ptr<Journal> journal(new Journal());
+  journal->node_ = node;
+  journal->started_ns_ = monotonic_ns();
+  if (dir.empty()) {
+    return journal;
+  }
+  const std::filesystem::path path(dir);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    return errno_status(absl::StrFormat("create the journal's directory '%s'", dir), error.value());
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(journal->journal_, create_new(path / "journal.jsonl"));
+  KEEPSTEP_ASSIGN_OR_RETURN(journal->metrics_, create_new(path / "metrics.jsonl"));
+  return journal;
+}
+
+double Journal::now_s() const { return seconds(monotonic_ns() - started_ns_); }
+
+void Journal::write(const std::string& event, brain::Identity identity, const std::string& because,
+                    const std::vector<brain::Field>& fields) {
+  if (!journal_.valid()) {
+    return;
+  }
+  const int64_t now = monotonic_ns();
+  Json line;
+  line["t"] = seconds(now - started_ns_);
+  line["mono"] = seconds(now);
+  line["wall"] = to_microseconds(wall_seconds());
+  line["event"] = event;
+  line["term"] = identity.term;
+  line["generation"] = identity.generation;
+  line["node"] = node_;
+  for (const auto& [name, value] : fields) {
+    line[name] = to_json(value);
+  }
+  if (!because.empty()) {
+    line["because"] = because;
+  }
+  append(journal_.get(), line_of(line));
+}
+
+void Journal::metrics(brain::Step step, const std::string& json_members) {
+  if (!metrics_.valid()) {
+    return;
+  }
+  const int64_t now = monotonic_ns();
+  Json line;
+  line["step"] = step;
+  line["t"] = seconds(now - started_ns_);
+  line["mono"] = seconds(now);
+  const Json members = Json::parse("{" + json_members + "}", nullptr, /*allow_exceptions=*/false);
+  if (members.is_discarded()) {
+    line["invalid"] = json_members;  // the line stays JSON, and what came is not lost
+  } else {
+    line.insert(members.begin(), members.end());  // keeps what is there: no member replaces "step"
+  }
+  append(metrics_.get(), line_of(line));
+}
+
+}  // namespace keepstep::observe

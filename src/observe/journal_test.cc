@@ -1,0 +1,148 @@
+#include "observe/journal.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace keepstep::observe {
+namespace {
+
+using nlohmann::json;
+
+class JournalTest : public ::testing::Test {
+ protected:
+  JournalTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "keepstep-journal-XXXXXX").string();
+    root_ = mkdtemp(name.data());
+    dir_ = root_ / "a" / "b";
+  }
+  ~JournalTest() override { std::filesystem::remove_all(root_); }
+
+  std::unique_ptr<Journal> open() {
+    auto journal = Journal::open(dir_.string(), 7);
+    EXPECT_TRUE(journal.ok()) << journal.status();
+    return std::move(journal).value();
+  }
+  std::vector<json> lines(const char* file) {
+    std::vector<json> result;
+    std::ifstream in(dir_ / file);
+    for (std::string line; std::getline(in, line);) {
+      result.push_back(json::parse(line));
+    }
+    return result;
+  }
+
+  std::filesystem::path root_;
+  std::filesystem::path dir_;
+};
+
+TEST_F(JournalTest, a_line_carries_the_decision_its_reason_its_identity_and_three_times) {
+  auto journal = open();
+  journal->write("verdict", {.term = 1, .generation = 4}, "rank 3 had not voted",
+                 {{"step", int64_t{118}}, {"verdict", std::string("redo")}, {"ranks", std::vector<int64_t>{0, 2}},
+                  {"fatal", false}, {"seconds", 0.25}});
+  const auto all = lines("journal.jsonl");
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0]["event"], "verdict");
+  EXPECT_EQ(all[0]["because"], "rank 3 had not voted");
+  EXPECT_EQ(all[0]["term"], 1);
+  EXPECT_EQ(all[0]["generation"], 4);
+  EXPECT_EQ(all[0]["node"], 7);
+  EXPECT_EQ(all[0]["step"], 118);
+  EXPECT_EQ(all[0]["ranks"], json({0, 2}));
+  EXPECT_EQ(all[0]["fatal"], false);
+  EXPECT_EQ(all[0]["seconds"], 0.25);
+  EXPECT_GE(all[0]["t"], 0.0);
+  EXPECT_GE(all[0]["mono"], all[0]["t"]);
+  EXPECT_GT(all[0]["wall"], 1.6e9);
+}
+
+TEST_F(JournalTest, no_reason_means_no_because) {
+  open()->write("finished", {1, 1}, "");
+  EXPECT_FALSE(lines("journal.jsonl").at(0).contains("because"));
+}
+
+TEST_F(JournalTest, quotes_newlines_and_bytes_that_are_no_utf8_stay_one_line_of_json) {
+  open()->write("fault_noticed", {1, 1}, "a \"quote\"\nand a line\xff end", {{"what", std::string("\x01\\")}});
+  const auto all = lines("journal.jsonl");
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0]["because"], "a \"quote\"\nand a line\xEF\xBF\xBD end");
+  EXPECT_EQ(all[0]["what"], "\x01\\");
+}
+
+TEST_F(JournalTest, numbers_that_json_does_not_know_are_strings) {
+  open()->write("x", {1, 1}, "", {{"a", std::nan("")}, {"b", std::numeric_limits<double>::infinity()},
+                                  {"c", -std::numeric_limits<double>::infinity()}});
+  const auto line = lines("journal.jsonl").at(0);
+  EXPECT_EQ(line["a"], "nan");
+  EXPECT_EQ(line["b"], "inf");
+  EXPECT_EQ(line["c"], "-inf");
+}
+
+TEST_F(JournalTest, lines_of_many_threads_are_never_mixed) {
+  auto journal = open();
+  const std::string filler(3000, 'x');
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int64_t k = 0; k < 250; ++k) {
+        journal->write("tick", {1, 1}, filler, {{"thread", i}, {"k", k}});
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(lines("journal.jsonl").size(), 1000u);  // each of them parsed
+}
+
+TEST_F(JournalTest, a_journal_of_an_earlier_run_is_an_error_that_names_it_and_keeps_it) {
+  open()->write("x", {1, 1}, "");
+  const auto second = Journal::open(dir_.string(), 0);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find((dir_ / "journal.jsonl").string()), std::string::npos);
+  EXPECT_NE(second.status().message().find("--journal"), std::string::npos);
+  EXPECT_EQ(lines("journal.jsonl").size(), 1u);
+}
+
+TEST_F(JournalTest, a_directory_that_cannot_be_made_is_an_error_with_its_name) {
+  std::ofstream(root_ / "a") << "a file";
+  const auto journal = Journal::open(dir_.string(), 0);
+  ASSERT_FALSE(journal.ok());
+  EXPECT_NE(journal.status().message().find(dir_.string()), std::string::npos);
+}
+
+TEST_F(JournalTest, without_a_directory_lines_are_dropped) {
+  auto journal = Journal::open("", 0);
+  ASSERT_TRUE(journal.ok());
+  (*journal)->write("x", {1, 1}, "nobody reads this");
+  (*journal)->metrics(1, "\"loss\": 1.5");
+  EXPECT_GE((*journal)->now_s(), 0.0);
+}
+
+TEST_F(JournalTest, metrics_keep_every_digit_of_a_loss_and_cannot_replace_the_step) {
+  open()->metrics(118, "\"loss\": 2.3140001296997070, \"step\": 5, \"why\":\n\"x\"");
+  const auto line = lines("metrics.jsonl").at(0);
+  EXPECT_EQ(line["step"], 118);
+  EXPECT_EQ(line["loss"].get<double>(), 2.3140001296997070);
+  EXPECT_EQ(line["why"], "x");
+  EXPECT_TRUE(line.contains("mono"));
+}
+
+TEST_F(JournalTest, metrics_that_are_no_json_are_kept_as_text) {
+  auto journal = open();
+  journal->metrics(1, "\"loss\": NaN");
+  journal->metrics(2, "");
+  const auto all = lines("metrics.jsonl");
+  EXPECT_EQ(all.at(0)["invalid"], "\"loss\": NaN");
+  EXPECT_EQ(all.at(1)["step"], 2);
+}
+
+}  // namespace
+}  // namespace keepstep::observe

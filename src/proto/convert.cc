@@ -1,0 +1,296 @@
+#include "proto/convert.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace keepstep::proto {
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+// At most kMaxTextBytes: the start, which says what, and the end, where a Python traceback names the exception.
+std::string text(const std::string& whole) {
+  if (whole.size() <= kMaxTextBytes) {
+    return whole;
+  }
+  constexpr char kCut[] = "\n[... cut ...]\n";
+  constexpr size_t kHalf = (kMaxTextBytes - sizeof(kCut)) / 2;
+  return whole.substr(0, kHalf) + kCut + whole.substr(whole.size() - kHalf);
+}
+
+template <class Message>
+void set_identity(brain::Identity identity, Message& message) {
+  message.set_term(identity.term);
+  message.set_generation(identity.generation);
+}
+
+template <class Message>
+brain::Identity identity_of(const Message& message) {
+  return {message.term(), message.generation()};
+}
+
+void set_word(const brain::SealedWord& from, control::Sealed::Word* to) {
+  to->set_rank(from.rank);
+  to->set_worker(from.worker);
+  set_identity(from.word.identity, *to->mutable_word());
+  to->mutable_word()->set_step(from.word.step);
+  to->mutable_word()->set_vote(static_cast<control::Vote>(from.word.vote));
+  to->mutable_word()->set_sealed(from.word.sealed);
+  to->mutable_state()->set_kind(static_cast<control::StateKind>(from.state.kind));
+  to->mutable_state()->set_version(from.state.version);
+}
+
+StatusOr<brain::StateWord> state_from(const control::StateWord& from) {
+  if (!control::StateKind_IsValid(from.kind())) {
+    return absl::InvalidArgumentError(absl::StrFormat("state kind %d does not exist", from.kind()));
+  }
+  return brain::StateWord{static_cast<brain::StateKind>(from.kind()), from.version()};
+}
+
+StatusOr<brain::SealedWord> word_from(const control::Sealed::Word& from) {
+  if (!control::Vote_IsValid(from.word().vote())) {
+    return absl::InvalidArgumentError(absl::StrFormat("vote %d does not exist", from.word().vote()));
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(from.state()));
+  const brain::StepWord word{identity_of(from.word()), from.word().step(),
+                             static_cast<brain::Vote>(from.word().vote()), from.word().sealed()};
+  return brain::SealedWord{from.rank(), from.worker(), word, state};
+}
+
+StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId node, brain::Identity identity) {
+  brain::Sealed sealed{node, identity, {}};
+  sealed.words.reserve(from.words_size());
+  for (const control::Sealed::Word& word : from.words()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(sealed.words.emplace_back(), word_from(word));
+  }
+  return sealed;
+}
+
+brain::Prepare prepare_from(const control::Prepare& from, brain::Identity identity) {
+  brain::Prepare prepare{identity, from.version(), {}, from.because()};
+  prepare.table.reserve(from.table_size());
+  for (const control::Prepare::Member& member : from.table()) {
+    prepare.table.push_back({member.rank(), member.worker(), member.node(), member.newcomer(), member.previous()});
+  }
+  return prepare;
+}
+
+void set_prepare(const brain::Prepare& from, control::Prepare* to) {
+  to->set_version(from.version);
+  to->set_because(text(from.because));
+  for (const brain::Member& member : from.table) {
+    control::Prepare::Member* entry = to->add_table();
+    entry->set_rank(member.rank);
+    entry->set_worker(member.worker);
+    entry->set_node(member.node);
+    entry->set_newcomer(member.newcomer);
+    entry->set_previous(member.previous);
+  }
+}
+
+}  // namespace
+
+control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest) {
+  control::FromAgent message;
+  message.set_node(node);
+  set_identity(newest, message);
+  control::AgentEvent& out = *message.mutable_event();
+  std::visit(Overloaded{
+                 [&](const brain::NodeJoined& e) {
+                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+                   out.mutable_node_joined();
+                 },
+                 [&](const brain::WorkerParked& e) {
+                   out.mutable_worker_parked()->set_worker(e.worker);
+                   out.mutable_worker_parked()->set_pid(e.pid);
+                 },
+                 [&](const brain::WorkerRecoverable& e) { out.mutable_worker_recoverable()->set_worker(e.worker); },
+                 [&](const brain::WorkerDied& e) {
+                   control::WorkerDied* died = out.mutable_worker_died();
+                   died->set_worker(e.worker);
+                   died->set_pid(e.pid);
+                   died->set_signal(e.signal);
+                   died->set_exit_code(e.exit_code);
+                   died->set_noticed_by(text(e.noticed_by));
+                   died->set_traceback(text(e.traceback));
+                 },
+                 [&](const brain::WorkerExited& e) { out.mutable_worker_exited()->set_worker(e.worker); },
+                 [&](const brain::WorkerFaulted& e) {
+                   set_identity(e.identity, message);
+                   control::WorkerFaulted* faulted = out.mutable_worker_faulted();
+                   faulted->set_worker(e.worker);
+                   faulted->set_step(e.step);
+                   faulted->set_what(text(e.what));
+                   faulted->set_traceback(text(e.traceback));
+                   faulted->set_fatal(e.fatal);
+                 },
+                 [&](const brain::Sealed& e) {
+                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+                   set_identity(e.identity, message);
+                   control::Sealed* sealed = out.mutable_sealed();
+                   for (const brain::SealedWord& word : e.words) {
+                     set_word(word, sealed->add_words());
+                   }
+                 },
+                 [&](const brain::Ready& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_ready()->set_worker(e.worker);
+                   control::StateWord* state = out.mutable_ready()->mutable_state();
+                   state->set_kind(static_cast<control::StateKind>(e.state.kind));
+                   state->set_version(e.state.version);
+                 },
+                 [&](const brain::Formed& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_formed();
+                 },
+                 [&](const brain::Progress& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_progress()->set_version(e.version);
+                 },
+                 [&](const brain::WorkerFinished& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_worker_finished()->set_worker(e.worker);
+                 },
+                 [&](const brain::StopRequested& e) {
+                   out.mutable_stop_requested()->set_exit_code(e.exit_code);
+                   out.mutable_stop_requested()->set_because(text(e.because));
+                 },
+                 [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
+             },
+             event);
+  return message;
+}
+
+StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
+  const brain::Identity identity = identity_of(message);
+  const control::AgentEvent& in = message.event();
+  switch (in.kind_case()) {
+    case control::AgentEvent::kNodeJoined:
+      return brain::NodeJoined{message.node()};
+    case control::AgentEvent::kWorkerParked:
+      return brain::WorkerParked{in.worker_parked().worker(), in.worker_parked().pid()};
+    case control::AgentEvent::kWorkerRecoverable:
+      return brain::WorkerRecoverable{in.worker_recoverable().worker()};
+    case control::AgentEvent::kWorkerDied: {
+      const control::WorkerDied& died = in.worker_died();
+      return brain::WorkerDied{died.worker(),    died.pid(),        died.signal(),
+                               died.exit_code(), died.noticed_by(), died.traceback()};
+    }
+    case control::AgentEvent::kWorkerExited:
+      return brain::WorkerExited{in.worker_exited().worker()};
+    case control::AgentEvent::kWorkerFaulted: {
+      const control::WorkerFaulted& faulted = in.worker_faulted();
+      return brain::WorkerFaulted{faulted.worker(), identity,            faulted.step(),
+                                  faulted.what(),   faulted.traceback(), faulted.fatal()};
+    }
+    case control::AgentEvent::kSealed:
+      return sealed_from(in.sealed(), message.node(), identity);
+    case control::AgentEvent::kReady: {
+      KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(in.ready().state()));
+      return brain::Ready{in.ready().worker(), identity, state};
+    }
+    case control::AgentEvent::kFormed:
+      return brain::Formed{identity};
+    case control::AgentEvent::kProgress:
+      return brain::Progress{identity, in.progress().version()};
+    case control::AgentEvent::kWorkerFinished:
+      return brain::WorkerFinished{in.worker_finished().worker(), identity};
+    case control::AgentEvent::kStopRequested:
+      return brain::StopRequested{in.stop_requested().exit_code(), in.stop_requested().because()};
+    case control::AgentEvent::KIND_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message without an event that this version knows");
+}
+
+control::FromCoordinator to_wire(const brain::Effect& effect, brain::NodeId node, brain::Identity newest) {
+  control::FromCoordinator message;
+  message.set_node(node);
+  set_identity(newest, message);
+  control::CoordinatorEffect& out = *message.mutable_effect();
+  std::visit(Overloaded{
+                 [&](const brain::Spawn& e) {
+                   KEEPSTEP_CHECK(e.node == node, "Spawn goes to the node it names");
+                   out.mutable_spawn()->set_worker(e.worker);
+                   out.mutable_spawn()->set_spare(e.spare);
+                   out.mutable_spawn()->set_because(text(e.because));
+                 },
+                 [&](const brain::Seal& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_seal()->set_because(text(e.because));
+                 },
+                 [&](const brain::Decide& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_decide()->set_version(e.verdict.version);
+                   out.mutable_decide()->set_forward(e.verdict.forward);
+                   out.mutable_decide()->set_because(text(e.verdict.because));
+                 },
+                 [&](const brain::Prepare& e) {
+                   set_identity(e.identity, message);
+                   set_prepare(e, out.mutable_prepare());
+                 },
+                 [&](const brain::Activate& e) {
+                   set_identity(e.identity, message);
+                   control::Activate* activate = out.mutable_activate();
+                   activate->set_version(e.version);
+                   activate->mutable_sources()->Add(e.sources.begin(), e.sources.end());
+                   activate->mutable_targets()->Add(e.targets.begin(), e.targets.end());
+                   activate->set_compare(e.compare);
+                 },
+                 [&](const brain::Kill& e) {
+                   out.mutable_kill()->set_worker(e.worker);
+                   out.mutable_kill()->set_because(text(e.because));
+                 },
+                 [&](const brain::Release& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_release();
+                 },
+                 [&](const brain::EndJob& e) {
+                   out.mutable_end_job()->set_exit_code(e.exit_code);
+                   out.mutable_end_job()->set_message(text(e.message));
+                   out.mutable_end_job()->set_traceback(text(e.traceback));
+                 },
+                 [&](const brain::Journal&) { KEEPSTEP_CHECK(false, "Journal never travels"); },
+             },
+             effect);
+  return message;
+}
+
+StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message) {
+  const brain::Identity identity = identity_of(message);
+  const control::CoordinatorEffect& in = message.effect();
+  switch (in.kind_case()) {
+    case control::CoordinatorEffect::kSpawn:
+      return brain::Spawn{message.node(), in.spawn().worker(), in.spawn().spare(), in.spawn().because()};
+    case control::CoordinatorEffect::kSeal:
+      return brain::Seal{identity, in.seal().because()};
+    case control::CoordinatorEffect::kDecide:
+      return brain::Decide{identity, {in.decide().version(), in.decide().forward(), in.decide().because()}};
+    case control::CoordinatorEffect::kPrepare:
+      return prepare_from(in.prepare(), identity);
+    case control::CoordinatorEffect::kActivate: {
+      const control::Activate& activate = in.activate();
+      return brain::Activate{identity, activate.version(),
+                             {activate.sources().begin(), activate.sources().end()},
+                             {activate.targets().begin(), activate.targets().end()},
+                             activate.compare()};
+    }
+    case control::CoordinatorEffect::kKill:
+      return brain::Kill{in.kill().worker(), in.kill().because()};
+    case control::CoordinatorEffect::kRelease:
+      return brain::Release{identity};
+    case control::CoordinatorEffect::kEndJob:
+      return brain::EndJob{in.end_job().exit_code(), in.end_job().message(), in.end_job().traceback()};
+    case control::CoordinatorEffect::KIND_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message without an effect that this version knows");
+}
+
+}  // namespace keepstep::proto

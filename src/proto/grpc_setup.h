@@ -1,0 +1,26 @@
+// What gRPC endpoints of keepstep share: where its log goes, and settings that are safe and quick.
+#pragma once
+
+#include <grpcpp/support/channel_arguments.h>
+
+#include <string>
+
+namespace keepstep::proto {
+
+// Once per process suffices, more does no harm: gRPC's log lines go to the one logger, at most as "info" (what matters
+// to a user comes back as a Status too).
+void route_grpc_log();
+
+// The newest error that gRPC logged on this thread since the last call, or empty. The only way to learn why a server
+// cannot listen.
+std::string take_grpc_error();
+
+// Settings of the agent's channel: no proxy from the environment, no service config by DNS, a connection of its own,
+// messages of at most kMaxMessageBytes.
+grpc::ChannelArguments channel_arguments();
+
+// The gRPC target for `address`: numeric ones get a scheme that asks no name service; unix:, unix-abstract: and other
+// schemes stay; what is left is a host name for DNS.
+std::string target(const std::string& address);
+
+}  // namespace keepstep::proto

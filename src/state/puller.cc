@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "brain/hydration_plan.h"
+#include "state/channel.h"
+#include "state/hydration.h"
+#include "state/link.h"
+#include "state/tensor_space.h"
+#include "state/transfer.h"
+
+namespace keepstep::state {
+namespace {
+
+constexpr uint64_t kDigestGroupBytes = uint64_t{4} << 20;  // entries digested for one request, about
+constexpr uint64_t kSizesAtOnce = kSlotBytes / sizeof(uint64_t);
+
+// A run of entries next to each other: [first, first + count).
+struct Run {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  uint64_t bytes = 0;
+};
+
+// Copied out of the slot first, so that what is checked is what is used.
+bool copy_checked(const Reply& reply, void* out, size_t bytes) {
+  std::memcpy(out, reply.bytes, bytes);
+  return checksum(out, bytes) == reply.checksum;
+}
+
+// One request and its reply, again after a bad one. Needs a channel.
+Status ask_for(Link& link, const Request& request, void* out, size_t bytes) {
+  for (int tries = 0; tries < kMaxTries; ++tries) {
+    link.ask(request, link.published().version);
+    StatusOr<Reply> reply = link.reply();
+    if (!reply.ok() && !absl::IsDataLoss(reply.status())) {
+      return reply.status();
+    }
+    const bool good = reply.ok() && copy_checked(*reply, out, bytes);
+    link.done();
+    if (good) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::UnavailableError(absl::StrFormat("gave a wrong checksum %d times", kMaxTries));
+}
+
+// Finds the first entry whose size differs, and says so.
+Status explain_other_sizes(Link& link, const TensorSpace& space) {
+  KEEPSTEP_RETURN_IF_ERROR(link.take_channel());
+  const uint64_t theirs = link.published().entries;
+  const uint64_t both = std::min<uint64_t>(theirs, space.entries());
+  std::vector<uint64_t> sizes(std::min(both, kSizesAtOnce));
+  Status status;
+  for (uint64_t first = 0; first < both && status.ok(); first += kSizesAtOnce) {
+    const uint64_t count = std::min(both - first, kSizesAtOnce);
+    status = ask_for(link, {Kind::kSizes, first, count}, sizes.data(), count * sizeof(uint64_t));
+    for (uint64_t i = 0; i < count && status.ok(); ++i) {
+      if (sizes[i] != space.bytes(first + i)) {
+        status = absl::InvalidArgumentError(
+            absl::StrFormat("entry %d has %d bytes here and %d bytes at the source; all ranks must protect the same "
+                            "tensors in the same order",
+                            first + i, space.bytes(first + i), sizes[i]));
+      }
+    }
+  }
+  link.give_back();
+  KEEPSTEP_RETURN_IF_ERROR(status);
+  return absl::InvalidArgumentError(
+      absl::StrFormat("entry %d exists on one side only: %d entries here and %d at the source; all ranks must protect "
+                      "the same tensors in the same order",
+                      both, space.entries(), theirs));
+}
+
+// Runs of entries for which `wanted` holds, each cut once it reaches `enough` bytes or fills a request for digests.
+template <typename Wanted>
+std::vector<Run> runs_of(const TensorSpace& space, uint64_t enough, Wanted wanted) {
+  std::vector<Run> runs;
+  bool open = false;
+  for (uint64_t entry = 0; entry < space.entries(); ++entry) {
+    if (!wanted(entry)) {
+      open = false;
+      continue;
+    }
+    if (!open) {
+      runs.push_back({entry, 0, 0});
+    }
+    ++runs.back().count;
+    runs.back().bytes += space.bytes(entry);
+    open = runs.back().bytes < enough && runs.back().count < kSizesAtOnce;
+  }
+  return runs;
+}
+
+std::vector<brain::PlanEntry> plan_entries(const std::vector<Run>& runs) {
+  std::vector<brain::PlanEntry> entries;
+  for (const Run& run : runs) {
+    entries.push_back({run.bytes, true});
+  }
+  return entries;
+}
+
+}  // namespace
+
+struct Puller::Impl {
+  Status check_sizes(Link& link, const TensorSpace& space) const;
+  Status find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs);
+  Status pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted);
+  StatusOr<std::string> read_manifest(Link& link);
+
+  uint32_t self = 0;
+  DeviceCopy* copy = nullptr;
+  std::vector<std::unique_ptr<Link>> links;
+};
+
+Puller::Puller(std::vector<std::byte*> sources, uint32_t self, DeviceCopy& copy,
+               const std::atomic<uint32_t>* interrupted)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->self = self;
+  impl_->copy = &copy;
+  for (std::byte* region : sources) {
+    impl_->links.push_back(std::make_unique<Link>(region, self, interrupted));
+  }
+}
+
+Puller::~Puller() = default;
+
+StatusOr<std::string> Puller::Impl::read_manifest(Link& link) {
+  const uint64_t total = link.published().manifest_bytes;
+  if (total > kMaxManifestBytes) {
+    return absl::UnavailableError(absl::StrFormat("has a manifest of %d bytes", total));
+  }
+  KEEPSTEP_RETURN_IF_ERROR(link.take_channel());
+  std::string manifest(total, '\0');
+  Status status;
+  for (uint64_t at = 0; at < total && status.ok(); at += kSlotBytes) {
+    const uint64_t bytes = std::min<uint64_t>(total - at, kSlotBytes);
+    status = ask_for(link, {Kind::kManifest, at, bytes}, manifest.data() + at, bytes);
+  }
+  link.give_back();
+  KEEPSTEP_RETURN_IF_ERROR(status);
+  return manifest;
+}
+
+StatusOr<std::string> Puller::manifest(brain::Identity identity) {
+  auto& links = impl_->links;
+  std::vector<std::string> lost(links.size());
+  for (size_t turn = impl_->self;; ++turn) {
+    if (std::all_of(lost.begin(), lost.end(), [](const std::string& why) { return !why.empty(); })) {
+      std::string reasons;
+      for (size_t i = 0; i < lost.size(); ++i) {
+        reasons += absl::StrFormat("%s source %d %s", i == 0 ? "" : ";", i, lost[i]);
+      }
+      return absl::DataLossError("no source is left to read the manifest from:" + reasons);
+    }
+    const size_t index = turn % links.size();
+    Link& link = *links[index];
+    if (!lost[index].empty()) {
+      continue;
+    }
+    if (link.is_interrupted()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    const StatusOr<bool> published = link.look(identity);
+    if (published.ok() && !*published) {
+      link.nap_until_published();
+      continue;
+    }
+    StatusOr<std::string> manifest = published.ok() ? impl_->read_manifest(link) : published.status();
+    if (!absl::IsUnavailable(manifest.status())) {
+      return manifest;
+    }
+    lost[index] = std::string(manifest.status().message());
+  }
+}
+
+Status Puller::Impl::check_sizes(Link& link, const TensorSpace& space) const {
+  const Published& source = link.published();
+  if (source.entries == space.entries() && source.total_bytes == space.total_bytes() &&
+      source.sizes_checksum == space.sizes_checksum()) {
+    return absl::OkStatus();
+  }
+  return explain_other_sizes(link, space);
+}
+
+// Asks for the sources' digests, groups of entries from each, and takes our own while they take theirs.
+Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs) {
+  const std::vector<Run> groups =
+      runs_of(space, kDigestGroupBytes, [&](uint64_t entry) { return space.bytes(entry) > 0; });
+  const Transfer::Work work{
+      .check_source = [&](Link& link) { return check_sizes(link, space); },
+      .request = [&](const brain::PlanRange& range) {
+        return Request{Kind::kDigests, groups[range.entry].first, groups[range.entry].count};
+      },
+      .consume =
+          [&](const brain::PlanRange& range, const Reply& reply) {
+            const Run& group = groups[range.entry];
+            std::vector<uint64_t> theirs(group.count);
+            if (!copy_checked(reply, theirs.data(), group.count * sizeof(uint64_t))) {
+              return false;
+            }
+            for (uint64_t i = 0; i < group.count; ++i) {
+              const uint64_t ours =
+                  space.digest(*copy, group.first + i, [&] { return links.front()->is_interrupted(); });
+              differs[group.first + i] = ours != theirs[i] ? 1 : 0;
+            }
+            return true;
+          },
+      .describe =
+          [&](const brain::PlanRange& range) {
+            const Run& group = groups[range.entry];
+            return absl::StrFormat("the digests of entries %d to %d", group.first, group.first + group.count - 1);
+          },
+  };
+  // A group is never cut: its range is the group.
+  const auto sources = static_cast<uint32_t>(links.size());
+  return transfer.run(brain::plan_hydration(plan_entries(groups), sources, space.total_bytes(), self % sources), work);
+}
+
+Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted) {
+  std::vector<Run> runs =
+      runs_of(space, std::numeric_limits<uint64_t>::max(), [&](uint64_t entry) { return wanted[entry] != 0; });
+  const auto sources = static_cast<uint32_t>(links.size());
+  std::vector<brain::PlanRange> plan =
+      brain::plan_hydration(plan_entries(runs), sources, kSlotBytes, self % sources);
+  if (space.total_bytes() == 0) {
+    // One empty request: identity, version and sizes are checked all the same.
+    runs = {Run{}};
+    plan = {{0, 0, 0, self % sources}};
+  }
+  const auto offset_of = [&](const brain::PlanRange& range) {
+    return space.start(runs[range.entry].first) + range.offset;
+  };
+  const Transfer::Work work{
+      .check_source = [&](Link& link) { return check_sizes(link, space); },
+      .request = [&](const brain::PlanRange& range) { return Request{Kind::kData, offset_of(range), range.bytes}; },
+      .consume =
+          [&](const brain::PlanRange& range, const Reply& reply) {
+            return space.write(*copy, offset_of(range), range.bytes, reply.bytes) == reply.checksum;
+          },
+      .describe = [&](const brain::PlanRange& range) { return space.describe(offset_of(range), range.bytes); },
+  };
+  return transfer.run(plan, work);
+}
+
+StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
+                              bool compare) {
+  const int64_t start_ns = monotonic_ns();
+  KEEPSTEP_ASSIGN_OR_RETURN(const TensorSpace space, TensorSpace::create(regions));
+  if (impl_->links.empty()) {
+    return absl::DataLossError("there is no source to pull from");
+  }
+  Transfer transfer(impl_->links, identity, version);
+  std::vector<uint8_t> wanted(space.entries());
+  for (size_t entry = 0; entry < space.entries(); ++entry) {
+    wanted[entry] = space.bytes(entry) > 0 ? 1 : 0;
+  }
+  Pulled pulled;
+  if (compare) {
+    KEEPSTEP_RETURN_IF_ERROR(impl_->find_differing(transfer, space, wanted));
+  }
+  const std::vector<uint64_t> digested = transfer.bytes_by_source();
+  KEEPSTEP_RETURN_IF_ERROR(impl_->pull_wanted(transfer, space, wanted));
+  for (size_t source = 0; source < impl_->links.size(); ++source) {
+    pulled.bytes_by_source.push_back(transfer.bytes_by_source()[source] - digested[source]);
+    pulled.bytes += pulled.bytes_by_source.back();
+  }
+  pulled.bytes_skipped = space.total_bytes() - pulled.bytes;
+  pulled.chunks_repeated = transfer.repeated();
+  pulled.duration_ns = monotonic_ns() - start_ns;
+  return pulled;
+}
+
+}  // namespace keepstep::state

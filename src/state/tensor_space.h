@@ -1,0 +1,54 @@
+// All protected tensors one after another, without gaps: one space of offsets, so that a chunk of 256 KiB carries one
+// piece of a large tensor or hundreds of small ones at the same price. Internal to src/state.
+//
+// Copies in and out give the XXH3 checksum of the tensors' bytes, taken from the tensors' own memory and never from the
+// buffer the copy went through. Safe from several threads at once as long as they write to different offsets.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "state/device_copy.h"
+#include "state/hydration.h"
+
+namespace keepstep::state {
+
+class TensorSpace {
+ public:
+  TensorSpace() = default;
+
+  // INVALID_ARGUMENT for an entry with bytes but no memory, or when the sum does not fit 64 bits.
+  static StatusOr<TensorSpace> create(std::vector<Region> regions);
+
+  size_t entries() const { return regions_.size(); }
+  uint64_t total_bytes() const { return starts_.back(); }
+  uint64_t start(size_t entry) const { return starts_[entry]; }
+  uint64_t bytes(size_t entry) const { return regions_[entry].bytes; }
+  // XXH3 over the sizes, 8 bytes each: equal for two workers that protect the same shapes.
+  uint64_t sizes_checksum() const;
+
+  // Tensors to `host`, and back; [offset, offset + bytes) must lie in the space. Gives the checksum of these bytes as
+  // they are in the tensors, for write() after it.
+  uint64_t read(DeviceCopy& copy, uint64_t offset, uint64_t bytes, std::byte* host) const;
+  uint64_t write(DeviceCopy& copy, uint64_t offset, uint64_t bytes, const std::byte* host) const;
+
+  // XXH3 of one entry. Asks `give_up` every few hundred microseconds; the value means nothing once that said yes.
+  uint64_t digest(DeviceCopy& copy, size_t entry, const std::function<bool()>& give_up) const;
+
+  // "bytes 0 to 4095 of entry 3", or "entries 3 to 17" where the span touches several. For errors.
+  std::string describe(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  size_t entry_at(uint64_t offset) const;
+  // Calls visit(memory, bytes, offset from `offset`) for each piece of one tensor, at most kBlockBytes long.
+  template <typename Visit>
+  void each_block(uint64_t offset, uint64_t bytes, Visit visit) const;
+
+  std::vector<Region> regions_;
+  std::vector<uint64_t> starts_{0};  // entries() + 1 of them
+};
+
+}  // namespace keepstep::state

@@ -1,0 +1,456 @@
+#include "worker/engine.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace keepstep::worker {
+
+using brain::Identity;
+using brain::StateKind;
+using brain::StateWord;
+using brain::Step;
+using brain::Version;
+
+namespace {
+
+constexpr int kExitAgentLost = 75;
+
+uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
+Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
+
+comm::CommConfig comm_config_of(const nlohmann::json& json) {
+  comm::CommConfig config;
+  config.max_world = json.at("max_world");
+  config.groups = json.at("groups");
+  config.slot_bytes = json.at("slot_bytes");
+  config.group_slot_bytes = json.at("group_slot_bytes");
+  config.ring_bytes = json.at("ring_bytes");
+  return config;
+}
+
+}  // namespace
+
+Engine::Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
+    : socket_(std::move(socket)), memory_(std::move(memory)), fingerprint_(std::move(fingerprint)) {}
+
+StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlohmann::json& fingerprint) {
+  KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(memory), kHeaderBytes));
+  std::unique_ptr<Engine> engine(new Engine(PacketSocket(std::move(socket)), std::move(mapped), fingerprint));
+  if (engine->page().magic != kWorkerMagic) {
+    return absl::InvalidArgumentError("the memory handed to this worker is no worker page of this version of keepstep");
+  }
+  engine->worker_ = engine->page().worker;
+  engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
+  std::unique_lock lock(engine->mutex_);
+  engine->changed_.wait(lock, [&] { return engine->welcomed_ || engine->ended_.has_value(); });
+  if (!engine->welcomed_) {
+    return absl::CancelledError(*engine->ended_);
+  }
+  engine->layout_ = std::make_unique<WorkerLayout>(engine->comm_config_);
+  if (engine->memory_.size() < engine->layout_->bytes) {
+    return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
+  }
+  return engine;
+}
+
+Engine::~Engine() { close(); }
+
+void Engine::close() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  communicator_.reset();
+  source_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  shutdown(socket_.fd(), SHUT_RDWR);
+  thread_.join();
+}
+
+void Engine::run() {
+  // This thread's life is the worker's: the kernel hands the mutex to the agent the moment it dies.
+  KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::Outcome::kFailed, "cannot lock the worker's own life mutex");
+  send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
+  while (true) {
+    StatusOr<Packet> packet = socket_.receive();
+    if (!packet.ok()) {
+      break;
+    }
+    StatusOr<Message> message = decode(packet->bytes);
+    if (!message.ok()) {
+      std::fprintf(stderr, "keepstep: worker %u dropped a message from its agent: %s\n", worker_,
+                   std::string(message.status().message()).c_str());
+      continue;
+    }
+    handle(*std::move(message), std::move(packet->fds));
+  }
+  std::lock_guard lock(mutex_);
+  if (!ended_.has_value() && !released_ && !leaving_) {
+    std::fprintf(stderr, "keepstep: worker %u (pid %d) ends: its agent is gone, and with it the job on this node\n",
+                 worker_, getpid());
+    std::fflush(stderr);
+    _exit(kExitAgentLost);
+  }
+  page().alive.unlock();
+}
+
+void Engine::send(MessageType type, nlohmann::json body) {
+  Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
+  (void)socket_.send(encode(message));
+}
+
+void Engine::handle(Message message, std::vector<Fd> fds) {
+  std::lock_guard lock(mutex_);
+  switch (message.type) {
+    case MessageType::kWelcome:
+      node_ = message.node;
+      welcome_ = std::move(message.body);
+      comm_config_ = comm_config_of(welcome_.at("comm"));
+      welcomed_ = true;
+      break;
+    case MessageType::kPrepare:
+      if (Status status = prepare(message, std::move(fds)); !status.ok()) {
+        std::fprintf(stderr, "keepstep: worker %u cannot enter generation %u: %s\n", worker_,
+                     message.identity.generation, std::string(status.message()).c_str());
+      }
+      break;
+    case MessageType::kActivate:
+      activation_ = Activation{message.body.at("version"), message.body.at("sources"), message.body.at("targets"),
+                               message.body.at("compare")};
+      activation_of_ = message.identity;
+      break;
+    case MessageType::kInterrupt:
+      interrupted_identity_ = std::max(interrupted_identity_, message.identity);
+      for (auto& [id, reply] : replies_) {
+        reply.interrupted = true;
+      }
+      break;
+    case MessageType::kRelease:
+      released_ = true;
+      break;
+    case MessageType::kEnd:
+      ended_ = message.body.value("message", "the job ended");
+      break;
+    case MessageType::kStoreReply:
+      if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
+        std::string value;
+        const std::string hex = message.body.value("value", "");
+        for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+          value.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+        }
+        it->second = StoreReply{true, false, message.body.value("ok", false), std::move(value)};
+      }
+      break;
+    default:
+      break;
+  }
+  changed_.notify_all();
+}
+
+Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
+  if (message.identity <= from_bits(identity_.load()) ||
+      (prepared_.has_value() && message.identity <= prepared_->assignment.identity)) {
+    return absl::OkStatus();  // a repetition, or older than what we are in
+  }
+  Prepared prepared;
+  prepared.workers = message.body.at("workers").get<std::vector<uint32_t>>();
+  if (fds.size() != prepared.workers.size() + 1) {
+    return absl::InvalidArgumentError("a rank table whose descriptors do not match its ranks");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(prepared.generation,
+                            SharedMemory::attach(std::move(fds[0]), generation_page_bytes(comm_config_)));
+  for (size_t rank = 0; rank < prepared.workers.size(); ++rank) {
+    const uint32_t peer = prepared.workers[rank];
+    if (peer != worker_ && !peers_.contains(peer)) {
+      KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(fds[rank + 1]), layout_->bytes));
+      peers_.emplace(peer, std::move(mapped));
+    }
+  }
+  prepared.assignment.identity = message.identity;
+  prepared.assignment.rank = message.body.at("rank");
+  prepared.assignment.world = static_cast<uint32_t>(prepared.workers.size());
+  prepared.assignment.version = message.body.at("version");
+  prepared.assignment.newcomer = message.body.at("newcomer");
+  prepared.assignment.entry = message.body.at("entry");
+  prepared.assignment.because = message.body.at("because");
+  prepared.assignment.environment = message.body.at("environment");
+  prepared_ = std::move(prepared);
+  return absl::OkStatus();
+}
+
+void Engine::enter(Prepared prepared) {
+  KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
+  communicator_.reset();
+  source_.reset();
+  assignment_ = prepared.assignment;
+  identity_ = as_bits(assignment_.identity);
+  members_.clear();
+  for (uint32_t peer : prepared.workers) {
+    members_.push_back(peer == worker_ ? memory_.data() : peers_.at(peer).data());
+  }
+  // Memory of workers that are gone is given back.
+  std::erase_if(peers_, [&](const auto& entry) {
+    return std::find(prepared.workers.begin(), prepared.workers.end(), entry.first) == prepared.workers.end();
+  });
+  generations_.push_back(std::move(prepared.generation));
+  auto* page_of_generation = reinterpret_cast<GenerationPage*>(generations_.back().data());
+  generation_ = page_of_generation;
+  comm::Endpoint endpoint;
+  endpoint.self = assignment_.rank;
+  for (std::byte* member : members_) {
+    endpoint.arenas.push_back(member + layout_->arena);
+  }
+  endpoint.generation = generations_.back().data() + kHeaderBytes;
+  endpoint.interrupted = &page_of_generation->interrupted;
+  communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
+  vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity);
+  updating_ = false;
+}
+
+bool Engine::superseded() const {
+  return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || interrupted();
+}
+
+template <typename Done>
+Status Engine::wait_in_generation(std::unique_lock<std::mutex>& lock, Done done) {
+  while (!done()) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (superseded()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<Assignment> Engine::wait_assignment() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return prepared_.has_value() || ended_.has_value(); });
+  if (ended_.has_value()) {
+    return absl::CancelledError(*ended_);
+  }
+  Prepared prepared = std::move(*prepared_);
+  prepared_.reset();
+  enter(std::move(prepared));
+  return assignment_;
+}
+
+StatusOr<Activation> Engine::ready() {
+  const StateWord word = state();
+  send(MessageType::kReady,
+       {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
+  std::unique_lock lock(mutex_);
+  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(
+      lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));
+  return *activation_;
+}
+
+Status Engine::form() {
+  GenerationPage& gen = *generation();
+  vote_->open(assignment_.version);
+  if (gen.interrupted.load() != 0) {
+    // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
+    page().word.fetch_or(brain::kSealedBit);
+    return absl::AbortedError("the generation was interrupted while it formed");
+  }
+  const uint32_t number = gen.formed.fetch_add(1) + 1;
+  ring(gen);
+  if (number == gen.world) {
+    send(MessageType::kFormed, {{"ns", monotonic_ns()}});
+  }
+  while (true) {
+    const uint32_t seen = gen.bell.load();
+    if (gen.formed.load() == gen.world) {
+      return absl::OkStatus();
+    }
+    if (gen.interrupted.load() != 0) {
+      return absl::AbortedError("the generation was interrupted while it formed");
+    }
+    wait_bell(gen, seen);
+  }
+}
+
+Status Engine::wait_interruption() {
+  std::unique_lock lock(mutex_);
+  const Status status = wait_in_generation(lock, [] { return false; });
+  return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
+bool Engine::interrupted() const {
+  const GenerationPage* gen = generation();
+  return gen != nullptr && gen->interrupted.load(std::memory_order_relaxed) != 0;
+}
+
+void Engine::set_state(StateKind kind, Version version) {
+  page().state.store(brain::pack(StateWord{kind, version}), std::memory_order_seq_cst);
+}
+
+StateWord Engine::state() const { return brain::unpack_state_word(page().state.load()); }
+
+std::byte* Engine::region_of(uint32_t rank) const { return members_.at(rank) + layout_->hydration; }
+
+Status Engine::publish(std::string manifest, std::vector<state::Region> regions) {
+  source_ = std::make_unique<state::Source>(memory_.data() + layout_->hydration, copy_, &generation()->interrupted);
+  return source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions));
+}
+
+void Engine::stop_publishing() { source_.reset(); }
+
+namespace {
+
+std::vector<std::byte*> regions_of(const std::vector<uint32_t>& ranks, auto region_of) {
+  std::vector<std::byte*> regions;
+  for (uint32_t rank : ranks) {
+    regions.push_back(region_of(rank));
+  }
+  return regions;
+}
+
+}  // namespace
+
+StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
+  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }),
+                       assignment_.rank, copy_, &generation()->interrupted);
+  return puller.manifest(assignment_.identity);
+}
+
+StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::vector<state::Region>& regions) {
+  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }),
+                       assignment_.rank, copy_, &generation()->interrupted);
+  KEEPSTEP_ASSIGN_OR_RETURN(state::Pulled pulled,
+                            puller.pull(assignment_.identity, activation.version, regions, activation.compare));
+  send(MessageType::kHydrated, {{"bytes", pulled.bytes},
+                                {"skipped", pulled.bytes_skipped},
+                                {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
+                                {"repeated", pulled.chunks_repeated},
+                                {"sources", activation.sources},
+                                {"bytes_from", pulled.bytes_by_source}});
+  return pulled;
+}
+
+StatusOr<Version> Engine::wait_verdict() {
+  GenerationPage& gen = *generation();
+  while (true) {
+    const uint32_t seen = gen.bell.load();
+    switch (gen.verdict_ready.load()) {
+      case 1:
+        return gen.verdict_version.load();
+      case 2:
+        return absl::CancelledError("the job ended");
+      default:
+        wait_bell(gen, seen);
+    }
+  }
+}
+
+void Engine::begin_update(Step step) {
+  set_state(StateKind::kUpdating, step - 1);
+  updating_ = true;
+}
+
+bool Engine::end_update(Step step) {
+  updating_ = false;
+  set_state(StateKind::kClean, step);
+  const bool open = vote_->close(step);
+  const LossSlot& slot = page().loss[step % 2];
+  nlohmann::json body{{"step", step}, {"ns", monotonic_ns()}};
+  if (slot.step.load() == step) {
+    body["loss_sum"] = slot.sum.load();
+    body["micro_batches"] = slot.micro_batches.load();
+  }
+  send(MessageType::kProgress, std::move(body));
+  return open;
+}
+
+void Engine::record_loss(Step step, double sum, uint64_t micro_batches) {
+  LossSlot& slot = page().loss[step % 2];
+  slot.sum = sum;
+  slot.micro_batches = micro_batches;
+  slot.step = step;
+}
+
+double Engine::mean_loss(Step step) const {
+  double sum = 0;
+  uint64_t count = 0;
+  for (const std::byte* member : members_) {
+    const LossSlot& slot = reinterpret_cast<const WorkerPage*>(member)->loss[step % 2];
+    if (slot.step.load() == step) {
+      sum += slot.sum.load();
+      count += slot.micro_batches.load();
+    }
+  }
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(count);
+}
+
+Status Engine::save_capsule(Version version, std::string_view bytes) {
+  if (bytes.size() > kCapsuleBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the per-rank values that forward changes take %d bytes, %d is the most; protect large buffers "
+                        "that forward does not change as state",
+                        bytes.size(), kCapsuleBytes));
+  }
+  CapsuleSlot& slot = page().capsule[version % 2];
+  slot.version_plus_1 = 0;
+  std::memcpy(memory_.data() + WorkerLayout::capsule(version % 2), bytes.data(), bytes.size());
+  slot.bytes = bytes.size();
+  slot.version_plus_1 = version + 1;
+  return absl::OkStatus();
+}
+
+std::optional<std::string> Engine::load_capsule(Version version) const {
+  const CapsuleSlot& slot = page().capsule[version % 2];
+  const uint64_t bytes = slot.bytes.load();
+  if (slot.version_plus_1.load() != version + 1 || bytes > kCapsuleBytes) {
+    return std::nullopt;
+  }
+  return std::string(reinterpret_cast<const char*>(memory_.data() + WorkerLayout::capsule(version % 2)), bytes);
+}
+
+Status Engine::finish() {
+  send(MessageType::kFinished);
+  std::unique_lock lock(mutex_);
+  return wait_in_generation(lock, [&] { return released_; });
+}
+
+StoreReply Engine::store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms,
+                         bool ends_with_generation) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (unsigned char byte : value) {
+    hex += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  std::unique_lock lock(mutex_);
+  const uint64_t id = next_request_++;
+  replies_[id] = StoreReply{};
+  lock.unlock();
+  send(MessageType::kStore, {{"id", id}, {"op", op}, {"key", key}, {"value", hex}});
+  lock.lock();
+  const auto done = [&] {
+    const StoreReply& reply = replies_[id];
+    return reply.answered || (reply.interrupted && ends_with_generation) || ended_.has_value();
+  };
+  if (timeout_ms < 0) {
+    changed_.wait(lock, done);
+  } else {
+    changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), done);
+  }
+  StoreReply reply = std::move(replies_[id]);
+  replies_.erase(id);
+  reply.interrupted = reply.interrupted || ended_.has_value();
+  return reply;
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,178 @@
+// The engine inside a rank: its link to the agent, its place in the current generation, the vote, the state word.
+//
+// Owns one thread (it holds the robust mutex that tells others we live, and reads the agent's messages). Everything
+// else is called by the worker's main thread unless a method says otherwise. Free of Python, torch, gRPC and protobuf.
+// When the agent is gone the engine says so and ends the process: a worker without its agent protects nothing.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/packet_socket.h"
+#include "base/shared_memory.h"
+#include "comm/communicator.h"
+#include "state/hydration.h"
+#include "worker/messages.h"
+#include "worker/page.h"
+#include "worker/step_vote.h"
+
+namespace keepstep::worker {
+
+// A rank in a generation, as Prepare gave it.
+struct Assignment {
+  brain::Identity identity;
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  brain::Version version = 0;
+  bool newcomer = false;
+  std::string entry;           // "start", "redo", "replacement", ...: why this entry of the loop happens
+  std::string because;
+  nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
+};
+
+struct Activation {
+  brain::Version version = 0;
+  std::vector<uint32_t> sources;  // ranks
+  std::vector<uint32_t> targets;
+  bool compare = false;
+};
+
+struct StoreReply {
+  bool answered = false;     // false: timed out, or interrupted
+  bool interrupted = false;  // the generation was sealed, or the job ended
+  bool ok = false;           // the agent's answer: the key was there, the condition held
+  std::string value;
+};
+
+class Engine {
+ public:
+  // Takes the socket to the agent and this worker's memory, starts the thread, and waits for the agent's welcome.
+  static StatusOr<std::unique_ptr<Engine>> attach(Fd socket, Fd memory, const nlohmann::json& fingerprint);
+  // A clean end: the life mutex is unlocked, so nobody takes it for a death.
+  ~Engine();
+  void close();  // the same, for owners that cannot wait for the destructor; idempotent
+
+  // ---- life ----
+  uint32_t worker() const { return worker_; }
+  const nlohmann::json& welcome() const { return welcome_; }
+  // Any thread: sends one message of this worker's current identity. Errors are ignored: without an agent we end.
+  void send(MessageType type, nlohmann::json body = nlohmann::json::object());
+
+  // ---- membership ----
+  // Waits until this worker has a rank in a generation newer than the one it is in. CANCELLED: the job ends.
+  StatusOr<Assignment> wait_assignment();
+  // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
+  // with wait_assignment.
+  StatusOr<Activation> ready();
+  // Waits until all members are clean at the generation's version. ABORTED as above.
+  Status form();
+  // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
+  Status wait_interruption();
+  // The generation's collectives; null before the first assignment. Whoever keeps it must let go before the next
+  // wait_assignment: its arena then belongs to the new generation.
+  std::shared_ptr<comm::Communicator> communicator() { return communicator_; }
+  bool interrupted() const;  // any thread
+  const Assignment& assignment() const { return assignment_; }
+
+  // ---- protected state ----
+  void set_state(brain::StateKind kind, brain::Version version);
+  brain::StateWord state() const;
+  Status publish(std::string manifest, std::vector<state::Region> regions);
+  void stop_publishing();
+  StatusOr<std::string> pull_manifest(const Activation& activation);
+  StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
+
+  // ---- the step ----
+  void announce(brain::Step step) { vote_->announce(step); }
+  VoteResult vote(brain::Step step, uint32_t flags) { return vote_->vote(step, flags); }
+  // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
+  StatusOr<brain::Version> wait_verdict();
+  void begin_update(brain::Step step);
+  // The state is clean at `step`; tells the agent. False if the word was sealed meanwhile.
+  bool end_update(brain::Step step);
+  bool updating() const { return updating_.load(); }
+
+  void record_loss(brain::Step step, double sum, uint64_t micro_batches);
+  // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
+  // on step + 1. NaN if no rank recorded one.
+  double mean_loss(brain::Step step) const;
+
+  // Per-rank values of forward as of `version`; at most kCapsuleBytes.
+  Status save_capsule(brain::Version version, std::string_view bytes);
+  std::optional<std::string> load_capsule(brain::Version version) const;
+
+  // ---- end ----
+  // The training function returned: waits until all ranks' did. ABORTED: interrupted.
+  Status finish();
+
+  // ---- the Store (c10d): any thread ----
+  StoreReply store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms,
+                   bool ends_with_generation = true);
+
+ private:
+  struct Prepared {
+    Assignment assignment;
+    std::vector<uint32_t> workers;  // by rank
+    SharedMemory generation;
+  };
+
+  Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
+  WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
+  GenerationPage* generation() const { return generation_.load(); }
+  std::byte* region_of(uint32_t rank) const;
+  void run();
+  void handle(Message message, std::vector<Fd> fds);
+  Status prepare(const Message& message, std::vector<Fd> fds);
+  void enter(Prepared prepared);
+  // Under `mutex_`: waits until `done` says so; ABORTED when the current generation is interrupted or superseded,
+  // CANCELLED when the job ended.
+  template <typename Done>
+  Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
+  bool superseded() const;  // under `mutex_`
+
+  PacketSocket socket_;
+  SharedMemory memory_;
+  uint32_t worker_ = 0;
+  comm::CommConfig comm_config_;
+  std::unique_ptr<WorkerLayout> layout_;
+  nlohmann::json fingerprint_;
+  nlohmann::json welcome_;
+  std::atomic<uint32_t> node_{0};
+  std::atomic<uint64_t> identity_{0};  // term << 32 | generation, for send()
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool welcomed_ = false;
+  bool released_ = false;
+  bool leaving_ = false;
+  std::optional<Prepared> prepared_;       // the newest one not entered yet
+  std::optional<Activation> activation_;   // of `activation_of_`
+  brain::Identity activation_of_;
+  brain::Identity interrupted_identity_;   // the newest identity we were told is sealed
+  std::optional<std::string> ended_;
+  std::map<uint32_t, SharedMemory> peers_;  // by worker
+  std::map<uint64_t, StoreReply> replies_;
+  uint64_t next_request_ = 1;
+
+  // The current generation; changed by the main thread only. Pages of earlier ones stay mapped: other threads may
+  // still look at them, and there are few.
+  Assignment assignment_;
+  std::vector<std::byte*> members_;  // memory by rank
+  std::vector<SharedMemory> generations_;
+  std::atomic<GenerationPage*> generation_{nullptr};
+  std::shared_ptr<comm::Communicator> communicator_;
+  std::unique_ptr<StepVote> vote_;
+  std::atomic<bool> updating_{false};
+  state::HostCopy copy_;
+  std::unique_ptr<state::Source> source_;
+  std::thread thread_;
+};
+
+}  // namespace keepstep::worker

@@ -1,0 +1,56 @@
+// Messages between a worker and its agent: a fixed header and a JSON body in one packet (base/packet_socket.h).
+//
+// Every message carries node, term and generation from the first version on. The socket is one half of a pair that the
+// agent made, so there is nobody to authenticate; sizes and types are checked all the same.
+// The byte layout is written down in docs/design/wire_worker.md.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "brain/types.h"
+
+namespace keepstep::worker {
+
+enum class MessageType : uint16_t {
+  // worker to agent
+  kAttach = 1,       // {pid, fingerprint}
+  kParked = 2,       // {}: waits for a rank
+  kRecoverable = 3,  // {}: entered a recoverable function
+  kPreload = 4,      // {modules: [name]}: what the script imported beyond the zygote
+  kReady = 5,        // {state, version, ns}: left the old generation
+  kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
+  kFormed = 7,       // {ns}: all members are clean; sent by the last
+  kProgress = 8,     // {step, ns}: this rank committed the step
+  kLog = 9,          // {step, values: {..}}
+  kFault = 10,       // {step, what, traceback, fatal}: user code raised, the process lives
+  kFinished = 11,    // {}: the training function returned
+  kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
+  kInjected = 13,    // {index}: this injected fault is being carried out now
+  kStore = 14,       // {id, op, key, value, ...}
+  kSourcing = 15,    // {version}: publishes its state to newcomers
+  kCheck = 16,       // {message}: a finding of the checking mode, for the journal
+  // agent to worker
+  kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
+  kPrepare = 33,     // {rank, version, table, env, because, entry}, fds: generation page, then each member's memory
+  kActivate = 34,    // {version, sources, targets, compare}
+  kRelease = 35,     // {}
+  kEnd = 36,         // {message}: the job is over
+  kStoreReply = 37,  // {id, ok, value}
+  kInterrupt = 38,   // {}: the words of the message's identity are sealed
+};
+
+struct Message {
+  MessageType type = MessageType::kAttach;
+  uint32_t node = 0;
+  brain::Identity identity;
+  nlohmann::json body = nlohmann::json::object();
+};
+
+std::string encode(const Message& message);
+// INVALID_ARGUMENT for a wrong magic or version, a length that does not match, or a body that is not a JSON object.
+StatusOr<Message> decode(std::string_view packet);
+
+}  // namespace keepstep::worker

@@ -1,0 +1,102 @@
+// The shared pages of a node: one per worker incarnation, one per generation. Allocated by the agent, passed by fd.
+//
+// Who writes what:
+//   WorkerPage.word       the worker by compare-and-swap; the agent sets the sealed bit (fetch_or), nothing else
+//   WorkerPage.state      the worker
+//   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
+//   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
+//   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent
+// A page belongs to one incarnation or one generation and is never reused, so a late write of a worker that was
+// declared dead lands where nobody reads any more.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/robust_mutex.h"
+#include "brain/types.h"
+#include "comm/communicator.h"
+#include "state/hydration.h"
+
+namespace keepstep::worker {
+
+inline constexpr uint64_t kWorkerMagic = 0x3150'524b'5054'534b;      // "KSTPKRP1"
+inline constexpr uint64_t kGenerationMagic = 0x3150'4e47'5054'534b;  // "KSTPGNP1"
+inline constexpr size_t kCapsuleBytes = 1 << 20;
+inline constexpr size_t kHeaderBytes = 4096;
+
+// What a rank measured in one step: the sum of its micro-batches' losses and how many there were. Written before the
+// vote on `step`, two steps kept, so that the loss of a committed step is known even if its rank died right after.
+struct LossSlot {
+  std::atomic<uint64_t> step;
+  std::atomic<double> sum;
+  std::atomic<uint64_t> micro_batches;
+};
+
+// The per-rank values that forward changes (design section 6.8) as of version `version_plus_1 - 1`; 0: none yet.
+struct CapsuleSlot {
+  std::atomic<uint64_t> version_plus_1;
+  std::atomic<uint64_t> bytes;
+};
+
+struct WorkerPage {
+  uint64_t magic;
+  uint32_t worker;
+  uint32_t reserved;
+  RobustMutex alive;
+  alignas(64) std::atomic<uint64_t> word;
+  std::atomic<uint64_t> state;
+  alignas(64) LossSlot loss[2];
+  CapsuleSlot capsule[2];
+};
+static_assert(sizeof(WorkerPage) <= kHeaderBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// The layout of a worker's memory: header, two capsules, hydration channels, communicator arena.
+struct WorkerLayout {
+  explicit WorkerLayout(const comm::CommConfig& config)
+      : hydration(kHeaderBytes + 2 * kCapsuleBytes),
+        arena((hydration + state::region_bytes() + 4095) / 4096 * 4096),
+        bytes((arena + comm::arena_bytes(config) + 4095) / 4096 * 4096) {}
+  static size_t capsule(size_t slot) { return kHeaderBytes + slot * kCapsuleBytes; }
+  size_t hydration;
+  size_t arena;
+  size_t bytes;
+};
+
+// One of two vote cells; step s uses cell s % 2, and the last voter on s+1 clears it for s+2.
+struct VoteCell {
+  std::atomic<uint32_t> announced;
+  std::atomic<uint32_t> voted;
+  std::atomic<uint32_t> flags;
+};
+
+struct GenerationPage {
+  uint64_t magic;
+  uint32_t term;
+  uint32_t generation;
+  uint32_t world;
+  uint32_t reserved;
+  alignas(64) std::atomic<uint32_t> interrupted;  // by the agent, after it sealed its members' words
+  std::atomic<uint32_t> verdict_ready;            // 1: verdict_version counts; 2: the job ends instead
+  std::atomic<uint64_t> verdict_version;
+  alignas(64) VoteCell cells[2];
+  alignas(64) std::atomic<uint32_t> decided;  // the low 32 bits of the newest decided step
+  std::atomic<uint32_t> formed;               // how many members are clean at the generation's version
+  alignas(64) std::atomic<uint32_t> bell;     // futex: rung after any of the above changed in a way one may wait for
+  std::atomic<uint32_t> sleepers;             // on `bell`
+};
+static_assert(sizeof(GenerationPage) <= kHeaderBytes);
+
+// Change a word, then ring: whoever waits sees either the change or the new bell, never neither.
+void ring(GenerationPage& page);
+
+// Sleeps until the bell differs from `seen` (read before the condition was checked), or 100 ms.
+void wait_bell(GenerationPage& page, uint32_t seen);
+
+inline size_t generation_page_bytes(const comm::CommConfig& config) {
+  return kHeaderBytes + comm::generation_bytes(config);
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,26 @@
+// Shared by the binding files: statuses become Python exceptions here and nowhere else.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "base/status.h"
+
+namespace keepstep::worker {
+
+// OK: nothing. ABORTED: keepstep._engine.Interrupted. CANCELLED: keepstep._engine.JobEnded. Others: RuntimeError.
+// The GIL must be held.
+void throw_if_error(const Status& status);
+
+template <typename T>
+T value_or_throw(StatusOr<T> result) {
+  throw_if_error(result.status());
+  return *std::move(result);
+}
+
+void bind_engine(nanobind::module_& module);
+void bind_communicator(nanobind::module_& module);
+
+}  // namespace keepstep::worker

@@ -1,0 +1,188 @@
+// Binds worker/engine.h. Every call that may wait gives up the GIL.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "base/checksum.h"
+#include "data/sample_order.h"
+#include "worker/engine.h"
+#include "worker/python_convert.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace keepstep::worker {
+namespace {
+
+template <typename Function>
+auto without_gil(Function function) {
+  nb::gil_scoped_release release;
+  return function();
+}
+
+std::string assignment_json(const Assignment& assignment) {
+  return nlohmann::json{{"term", assignment.identity.term},
+                        {"generation", assignment.identity.generation},
+                        {"rank", assignment.rank},
+                        {"world", assignment.world},
+                        {"version", assignment.version},
+                        {"newcomer", assignment.newcomer},
+                        {"entry", assignment.entry},
+                        {"because", assignment.because},
+                        {"environment", assignment.environment}}
+      .dump();
+}
+
+std::vector<state::Region> regions_of(const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+  std::vector<state::Region> regions;
+  regions.reserve(pieces.size());
+  for (const auto& [address, bytes] : pieces) {
+    regions.push_back({reinterpret_cast<void*>(address), bytes});
+  }
+  return regions;
+}
+
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  nb::class_<Activation>(module, "Activation", "Who is clean at `version` (sources) and who pulls from them (targets).")
+      .def_ro("version", &Activation::version)
+      .def_ro("sources", &Activation::sources)
+      .def_ro("targets", &Activation::targets)
+      .def_ro("compare", &Activation::compare);
+
+  nb::class_<Engine>(module, "Engine", "The engine inside a rank (src/worker/engine.h).")
+      .def_static(
+          "attach",
+          [](int socket, int memory, const std::string& fingerprint) {
+            const auto json = nlohmann::json::parse(fingerprint);
+            return value_or_throw(
+                without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
+          },
+          "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
+      .def_prop_ro("worker", &Engine::worker)
+      .def_prop_ro("welcome", [](const Engine& engine) { return engine.welcome().dump(); })
+      .def(
+          "send",
+          [](Engine& engine, int type, const std::string& body) {
+            auto json = nlohmann::json::parse(body);
+            without_gil([&] { engine.send(static_cast<MessageType>(type), std::move(json)); });
+          },
+          "type"_a, "body"_a)
+      .def("wait_assignment",
+           [](Engine& engine) {
+             return assignment_json(value_or_throw(without_gil([&] { return engine.wait_assignment(); })));
+           })
+      .def("ready", [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.ready(); })); })
+      .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
+      .def("wait_interruption",
+           [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
+      .def("finish", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.finish(); })); })
+      .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
+      .def("communicator", &Engine::communicator)
+      .def("interrupted", &Engine::interrupted)
+      .def("updating", &Engine::updating)
+      .def(
+          "set_state",
+          [](Engine& engine, const std::string& kind, uint64_t version) {
+            const auto known = {brain::StateKind::kEmpty, brain::StateKind::kHydrating, brain::StateKind::kClean,
+                                brain::StateKind::kUpdating};
+            for (brain::StateKind each : known) {
+              if (kind == brain::name(each)) {
+                engine.set_state(each, version);
+                return;
+              }
+            }
+            throw nb::value_error(("no such state: " + kind).c_str());
+          },
+          "kind"_a, "version"_a)
+      .def("state",
+           [](const Engine& engine) {
+             const brain::StateWord word = engine.state();
+             return std::pair<std::string, uint64_t>(brain::name(word.kind), word.version);
+           })
+      .def(
+          "publish",
+          [](Engine& engine, std::string manifest, const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+            auto regions = regions_of(pieces);
+            throw_if_error(without_gil([&] { return engine.publish(std::move(manifest), std::move(regions)); }));
+          },
+          "manifest"_a, "pieces"_a, "pieces: (address, bytes) of each tensor, in the manifest's order.")
+      .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.stop_publishing(); }); })
+      .def(
+          "pull_manifest",
+          [](Engine& engine, const Activation& activation) {
+            return value_or_throw(without_gil([&] { return engine.pull_manifest(activation); }));
+          },
+          "activation"_a)
+      .def(
+          "pull",
+          [](Engine& engine, const Activation& activation, const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+            const auto regions = regions_of(pieces);
+            const state::Pulled pulled = value_or_throw(without_gil([&] { return engine.pull(activation, regions); }));
+            return std::pair(pulled.bytes, pulled.bytes_skipped);
+          },
+          "activation"_a, "pieces"_a)
+      .def("announce", &Engine::announce, "step"_a)
+      .def(
+          "vote",
+          [](Engine& engine, uint64_t step, uint32_t flags) {
+            const VoteResult result = without_gil([&] { return engine.vote(step, flags); });
+            return std::tuple(result.decided, result.flags, result.voted_ns, result.decided_ns);
+          },
+          "step"_a, "flags"_a = 0, "(decided, flags of all ranks, voted_ns, decided_ns)")
+      .def("wait_verdict",
+           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_verdict(); })); })
+      .def("begin_update", &Engine::begin_update, "step"_a)
+      .def("end_update", &Engine::end_update, "step"_a)
+      .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
+      .def("mean_loss", &Engine::mean_loss, "step"_a)
+      .def(
+          "save_capsule",
+          [](Engine& engine, uint64_t version, nb::bytes bytes) {
+            throw_if_error(engine.save_capsule(version, {bytes.c_str(), bytes.size()}));
+          },
+          "version"_a, "bytes"_a)
+      .def(
+          "load_capsule",
+          [](const Engine& engine, uint64_t version) -> std::optional<nb::bytes> {
+            const auto bytes = engine.load_capsule(version);
+            return bytes.has_value() ? std::optional(to_bytes(*bytes)) : std::nullopt;
+          },
+          "version"_a)
+      .def(
+          "store",
+          [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms) {
+            const std::string text(value.c_str(), value.size());
+            const StoreReply reply = without_gil([&] { return engine.store(op, key, text, timeout_ms); });
+            return std::tuple(reply.answered, reply.interrupted, reply.ok, to_bytes(reply.value));
+          },
+          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "(answered, interrupted, ok, value)");
+
+  module.def(
+      "digest", [](uintptr_t address, uint64_t bytes) {
+        return without_gil([&] { return checksum(reinterpret_cast<const void*>(address), bytes); });
+      },
+      "address"_a, "bytes"_a, "XXH3 of a piece of memory.");
+  module.def(
+      "samples_at",
+      [](uint64_t seed, uint64_t position, uint64_t count, uint64_t dataset_size) {
+        std::vector<uint64_t> out(count);
+        samples_at(seed, position, count, dataset_size, out.data());
+        return out;
+      },
+      "seed"_a, "position"_a, "count"_a, "dataset_size"_a,
+      "The samples at positions position..position+count-1 of the job's order (src/data/sample_order.h).");
+}
+
+}  // namespace keepstep::worker

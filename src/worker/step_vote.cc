@@ -1,0 +1,91 @@
+#include "worker/step_vote.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/futex.h"
+
+namespace keepstep::worker {
+
+using brain::Step;
+using brain::StepWord;
+using brain::Vote;
+
+void StepVote::open(brain::Version version) {
+  self_.word.store(brain::pack(StepWord{identity_, version + 1, Vote::kOpen, false}), std::memory_order_seq_cst);
+}
+
+bool StepVote::swap(Step step, Vote from, Step next_step, Vote to) {
+  uint64_t expected = brain::pack(StepWord{identity_, step, from, false});
+  const uint64_t wanted = brain::pack(StepWord{identity_, next_step, to, false});
+  if (self_.word.compare_exchange_strong(expected, wanted, std::memory_order_seq_cst)) {
+    return true;
+  }
+  KEEPSTEP_CHECK((expected & brain::kSealedBit) != 0, "a step word changed by somebody who did not seal it");
+  return false;
+}
+
+void StepVote::announce(Step step) {
+  VoteCell& cell = generation_.cells[step % 2];
+  announced_ = true;
+  if (cell.announced.fetch_add(1) + 1 == generation_.world) {
+    ring(generation_);
+  }
+}
+
+VoteResult StepVote::vote(Step step, uint32_t flags) {
+  if (!announced_) {
+    announce(step);
+  }
+  announced_ = false;
+  VoteResult result;
+  result.voted_ns = monotonic_ns();
+  if (!swap(step, Vote::kOpen, step, Vote::kYes)) {
+    return result;
+  }
+  VoteCell& cell = generation_.cells[step % 2];
+  if (flags != 0) {
+    cell.flags.fetch_or(flags);
+  }
+  if (cell.voted.fetch_add(1) + 1 == generation_.world) {
+    // All have voted on this step, so all are past reading the other cell: it is ours to clear for the next step.
+    VoteCell& next = generation_.cells[(step + 1) % 2];
+    next.announced.store(0, std::memory_order_relaxed);
+    next.voted.store(0, std::memory_order_relaxed);
+    next.flags.store(0, std::memory_order_relaxed);
+    generation_.decided.store(static_cast<uint32_t>(step));
+    ring(generation_);
+  } else if (!wait_decided(step)) {
+    return result;
+  }
+  result.flags = cell.flags.load();
+  result.decided = swap(step, Vote::kYes, step, Vote::kDecided);
+  result.decided_ns = monotonic_ns();
+  return result;
+}
+
+bool StepVote::wait_decided(Step step) {
+  const auto wanted = static_cast<uint32_t>(step);
+  const VoteCell& cell = generation_.cells[step % 2];
+  int64_t spin_until = 0;
+  while (true) {
+    const uint32_t seen = generation_.bell.load();
+    if (generation_.decided.load() == wanted) {
+      return true;
+    }
+    if (generation_.interrupted.load() != 0) {
+      return false;
+    }
+    if (spin_until == 0 && cell.announced.load() == generation_.world) {
+      spin_until = monotonic_ns() + kSpinNs;
+    }
+    if (spin_until != 0 && monotonic_ns() < spin_until) {
+      cpu_relax();
+    } else {
+      wait_bell(generation_, seen);
+    }
+  }
+}
+
+bool StepVote::close(Step step) { return swap(step, Vote::kDecided, step + 1, Vote::kOpen); }
+
+}  // namespace keepstep::worker

@@ -1,0 +1,52 @@
+// The vote on a step inside one node: a tiny all-reduce of compare-and-swaps and one futex (design section 6.1-6.3).
+//
+// A waiter sleeps; it does not spin through the others' compute. To hide the time a sleeper takes to wake, a rank
+// announces its vote when it enters commit: the last announcement wakes all sleepers, which then spin for the few
+// microseconds until the votes are in. A wait so costs one wake-up and at most kSpinNs of spinning.
+//
+// Called by the worker's main thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/page.h"
+
+namespace keepstep::worker {
+
+// Flags a rank may raise with its vote; all ranks see their union after the same step.
+enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagCheckpoint = 4, kFlagStop = 8 };
+
+struct VoteResult {
+  bool decided = false;  // false: sealed first; the verdict will tell
+  uint32_t flags = 0;
+  int64_t voted_ns = 0;    // CLOCK_MONOTONIC at the vote
+  int64_t decided_ns = 0;  // and when this rank knew
+};
+
+class StepVote {
+ public:
+  static constexpr int64_t kSpinNs = 60'000;
+
+  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity)
+      : self_(self), generation_(generation), identity_(identity) {}
+
+  // The word of a rank that enters the generation clean at `version`: open for version + 1.
+  void open(brain::Version version);
+  // Early word that this rank will vote on `step` within microseconds.
+  void announce(brain::Step step);
+  // open -> yes, waits for all, yes -> decided. Returns decided == false once sealed.
+  VoteResult vote(brain::Step step, uint32_t flags);
+  // decided -> open for the next step. False: sealed in between (the step counts all the same).
+  bool close(brain::Step step);
+
+ private:
+  bool swap(brain::Step step, brain::Vote from, brain::Step next_step, brain::Vote to);
+  bool wait_decided(brain::Step step);
+
+  WorkerPage& self_;
+  GenerationPage& generation_;
+  brain::Identity identity_;
+  bool announced_ = false;
+};
+
+}  // namespace keepstep::worker

@@ -1,0 +1,137 @@
+"""A small training job for tests: deterministic, and it writes down what it did.
+
+Each process appends JSON lines to OUT/PID.jsonl: entries, committed steps with their loss as exact bits, and the digest
+of the final protected state.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import struct
+
+import torch
+
+import keepstep
+
+
+class Noise(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
+
+
+class Plain(torch.nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(
+            [torch.nn.Linear(16, width), torch.nn.Linear(width, width), torch.nn.Linear(width, width)]
+        )
+        self.head = torch.nn.Linear(width, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return self.head(x)
+
+
+class Rich(torch.nn.Module):
+    """BatchNorm and dropout: state that forward changes, and random numbers in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(16, 48),
+            torch.nn.BatchNorm1d(48),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(48, 48),
+            torch.nn.BatchNorm1d(48),
+            torch.nn.ReLU(),
+        )
+        self.head = torch.nn.Linear(48, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
+    return total.hexdigest()
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("--until", type=int, default=12)
+parser.add_argument("--model", choices=["plain", "rich"], default="plain")
+parser.add_argument("--global-batch", type=int, default=16)
+parser.add_argument("--micro-batch", type=int, default=2)
+parser.add_argument("--width", type=int, default=64)
+parser.add_argument("--raise-at", type=int, default=0, help="raise at this step every time")
+parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--break-update", action="store_true", help="the update raises on every rank")
+args = parser.parse_args()
+
+log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
+
+
+def note(**values):
+    log.write(json.dumps(values) + "\n")
+
+
+def build():
+    model = Rich() if args.model == "rich" else Plain(args.width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
+    # A scale this high overflows at first: the first updates are skipped, and the scale falls.
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**130 if args.model == "rich" else 1.0, growth_interval=4)
+    return model, optimizer, schedule, scaler
+
+
+@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason))
+def train(run):
+    model, optimizer, schedule, scaler = run.keep(build)
+    run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
+    replica = run.replicate(model)
+    note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
+    loss_function = torch.nn.MSELoss()
+    for step in run.steps(
+        Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until
+    ):
+        for x, y in step:
+            step.backward(loss_function(replica(x), y), scaler=scaler)
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        run.log(**{f"ids_{run.rank}": step.sample_ids})
+        if args.raise_at == step.number and run.rank == 0:
+            raise ValueError("a bug in the user's code")
+        if args.break_update:
+
+            def broken():
+                raise OSError("no memory for the update")
+
+            run.commit(lambda: scaler.step(optimizer), broken)
+        run.commit(lambda: scaler.step(optimizer), scaler.update, schedule.step)
+        bits = struct.pack("<d", step.loss).hex()
+        run.log(bits=bits, scale=scaler.get_scale())
+        note(step=step.number, rank=run.rank, generation=run.generation, bits=bits)
+        if args.sleep:
+            import time
+
+            time.sleep(args.sleep)
+    tensors = [*model.parameters()]
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]
+        tensors += [state[key] for key in sorted(state)]
+    note(
+        final=digest(tensors), buffers=digest(model.buffers()), rank=run.rank, lr=schedule.get_last_lr(),
+        scale=scaler.get_scale(),
+    )
+
+
+train()

@@ -1,0 +1,115 @@
+"""What the report says about recoveries, on journals whose numbers were made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from journals import RunWriter, finish, run_with_one_kill
+
+from keepstep.report.analysis import analyse
+from keepstep.report.recovery import PHASES
+
+
+def test_the_phases_of_a_replaced_rank_add_up_to_its_recovery(tmp_path: Path) -> None:
+    finish(run_with_one_kill(tmp_path), 5.5)
+    (recovery,) = analyse(tmp_path).recoveries
+    expected_ms = [1, 3, 16, 10, 20, 300]
+    phases = recovery.phases_s()
+    assert [phases[phase] for phase in PHASES] == pytest.approx([ms / 1000 for ms in expected_ms])
+    assert recovery.total_s == pytest.approx(0.350)
+    assert recovery.downtime_s == pytest.approx(0.150)  # less one step of 200 ms
+    assert recovery.complete
+    assert recovery.lost_steps == 0
+
+
+def test_the_report_says_who_died_how_and_who_took_over(tmp_path: Path) -> None:
+    run_with_one_kill(tmp_path)
+    (recovery,) = analyse(tmp_path).recoveries
+    (fault,) = recovery.faults
+    assert (fault.rank, fault.pid, fault.step, fault.noticed_by) == (2, 72, 11, "robust mutex")
+    assert fault.how() == "SIGKILL"  # the mutex did not know, the confirmed exit did
+    assert recovery.replaced_by == ["spare"]
+    assert recovery.newcomers == [2]
+    assert (recovery.from_generation, recovery.to_generation) == (1, 2)
+    (hydration,) = recovery.hydrations
+    assert hydration.bytes == 3000
+    assert dict(zip(hydration.sources, hydration.bytes_from, strict=True)) == {0: 1000, 1: 1000, 3: 1000}
+
+
+def test_a_kill_from_outside_counts_from_the_time_its_author_wrote_down(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    (tmp_path / "faults.jsonl").write_text('{"mono": 1001.998, "pid": 71}\n{"mono": 1001.0, "pid": 99}\n')
+    (recovery,) = analyse(tmp_path).recoveries
+    assert recovery.phases_s()["notice"] == pytest.approx(0.002)
+    assert not recovery.complete
+    assert recovery.downtime_s is None
+
+
+def test_a_second_fault_during_a_recovery_belongs_to_the_same_recovery(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+
+    def fault(t: float, rank: int) -> None:
+        run.write(
+            t, "fault_noticed", worker=rank, rank=rank, pid=rank, noticed_by="robust mutex", signal=9, kind="death"
+        )
+
+    fault(2.0, 1)
+    run.write(2.01, "verdict", step=6, version=5, verdict="redo")
+    run.prepare(2.02, 5, [1], "spare")
+    fault(2.03, 3)
+    run.write(2.05, "verdict", step=6, version=5, verdict="redo")
+    run.prepare(2.06, 5, [1, 3], "zygote")
+    run.write(2.07, "rank_ready", rank=0, worker=0, state="clean", version=5)
+    run.write(2.08, "activated", version=5, sources=[0, 2], targets=[1, 3])
+    run.write(2.10, "formed", version=5)
+    run.write(2.40, "first_commit", step=6)
+    (recovery,) = analyse(tmp_path).recoveries
+    assert [fault.rank for fault in recovery.faults] == [1, 3]
+    assert recovery.replaced_by == ["spare", "zygote"]
+    assert recovery.phases_s()["decide"] == pytest.approx(0.05)
+    assert recovery.total_s == pytest.approx(0.40)
+
+
+def test_a_spare_that_dies_is_no_recovery(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.write(2.0, "fault_noticed", worker=4, pid=74, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    analysis = analyse(tmp_path)
+    assert analysis.recoveries == []
+    assert [fault.pid for fault in analysis.spares_lost] == [74]
+
+
+def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.01, "rung", rung="restart")
+    run.write(2.02, "restart", "no clean copy is left", lost_steps=5)
+    run.prepare(2.5, 0, [0, 1, 2, 3], "restart")
+    run.write(2.6, "activated", version=0, sources=[], targets=[])
+    run.write(2.6, "formed", version=0)
+    run.write(3.0, "first_commit", step=1)
+    run.commits(1, 5, 3.0)
+    analysis = analyse(tmp_path)
+    assert analysis.totals.lost_steps == 5
+    assert analysis.recoveries[0].rungs == ["restart"]
+    assert [commit.step for commit in analysis.commits] == [1, 2, 3, 4, 5]
+
+
+def test_goodput_and_money_are_what_one_gets_by_hand(tmp_path: Path) -> None:
+    finish(run_with_one_kill(tmp_path), 5.5)
+    totals = analyse(tmp_path, price_per_hour=3600.0).totals
+    assert totals.wall_s == pytest.approx(5.5)
+    assert totals.useful_s == pytest.approx(20 * 0.2)
+    assert totals.goodput == pytest.approx(4.0 / 5.5)
+    assert totals.starting_s == pytest.approx(1.0)
+    assert totals.recovering_s == pytest.approx(0.150)
+    assert totals.lost_rank_seconds == pytest.approx(0.6)
+    assert totals.lost_money == pytest.approx(0.6)
+    assert totals.bytes_moved == 3000
