@@ -25,17 +25,18 @@ CHECKPOINT_EVERY_STEPS = 10
 
 def save(path: Path, step: int, trained: options.Trained) -> None:
     """Whole or not at all: a rank may die while it writes."""
-    state = {"step": step, "parts": [part.state_dict() for part in trained]}
+    state = {name: part.state_dict() for name, part in trained._asdict().items()}
     unfinished = path.with_suffix(".unfinished")
-    torch.save(state, unfinished)
+    torch.save(state | {"step": step}, unfinished)
     unfinished.replace(path)
 
 
 def load(path: Path, trained: options.Trained) -> int:
     """Returns the step that the checkpoint was made after."""
     state: dict[str, Any] = torch.load(path, weights_only=True)
-    for part, values in zip(trained, state["parts"], strict=True):
-        part.load_state_dict(values)
+    trained.model.load_state_dict(state["model"])
+    trained.optimizer.load_state_dict(state["optimizer"])
+    trained.schedule.load_state_dict(state["schedule"])
     return int(state["step"])
 
 

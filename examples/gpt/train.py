@@ -49,9 +49,9 @@ class SampleLog:
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
     model, optimizer, schedule = run.keep(lambda: options.build(chosen))
+    text = run.keep(lambda: Text(chosen.context, chosen.text_mib << 20))
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
     replica = run.replicate(model)
-    text = Text(chosen.context, chosen.text_mib << 20)
     samples = SampleLog(chosen.ids)
     try:
         for step in run.steps(

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "agent/ports.h"
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -127,9 +128,7 @@ void Agent::carry_out(const brain::Effect& effect) {
         } else if constexpr (std::is_same_v<T, brain::Activate>) {
           activate(each);
         } else if constexpr (std::is_same_v<T, brain::Kill>) {
-          if (const auto it = workers_.find(each.worker); it != workers_.end()) {
-            kill_process(*it->second);
-          }
+          kill_worker(each);
         } else if constexpr (std::is_same_v<T, brain::Release>) {
           release(each);
         } else if constexpr (std::is_same_v<T, brain::EndJob>) {
@@ -163,29 +162,47 @@ void Agent::spawn(const brain::Spawn& effect) {
   (*process)->child_stdout = std::move(pipes->first);
   (*process)->child_stderr = std::move(pipes->second);
   workers_[effect.worker] = *process;
-  nlohmann::json environment = json_of(job_environment(config_.spec, std::getenv("OMP_NUM_THREADS") != nullptr));
-  starter_->spawn(*process, environment);
+  if (config_.spec.no_python) {
+    link_->send(brain::WorkerParked{effect.worker, 0});  // there is nothing to start before it has a rank
+  } else {
+    starter_->spawn(*process, job_variables());
+  }
+}
+
+nlohmann::json Agent::job_variables() const {
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  nlohmann::json variables = json_of(job_environment(config_.spec, threads != nullptr));
+  if (threads != nullptr) {
+    variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children need not
+  }
+  return variables;
 }
 
 void Agent::seal(const brain::Seal& effect) {
-  Generation* generation = generation_ != nullptr && generation_->identity() == effect.identity ? generation_.get()
-                           : previous_ != nullptr && previous_->identity() == effect.identity   ? previous_.get()
-                                                                                                : nullptr;
-  if (generation == nullptr) {
+  if (generation_ == nullptr || generation_->identity() != effect.identity) {
     return;
   }
-  std::vector<Generation::Living> living;
-  for (const Member& member : generation->prepare().table) {
-    const auto it = workers_.find(member.worker);
-    if (it != workers_.end() && !it->second->dead) {
-      living.push_back({member.rank, member.worker, &it->second->page()});
+  sealed_ = effect.identity;
+  std::vector<Generation::Holder> holders;
+  for (const Member& member : generation_->prepare().table) {
+    if (const auto it = workers_.find(member.worker); it != workers_.end()) {
+      holders.push_back({member.rank, member.worker, &it->second->page()});
     }
   }
-  link_->send(brain::Sealed{config_.node, effect.identity, generation->seal(living)});
-  for (const Generation::Living& member : living) {
-    tell(*workers_.at(member.worker), MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
+  link_->send(brain::Sealed{config_.node, effect.identity, generation_->seal(holders)});
+  for (const auto& process : living_members()) {
+    tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
   }
   note_ = "recovering: " + effect.because;
+}
+
+void Agent::kill_worker(const brain::Kill& effect) {
+  const auto it = workers_.find(effect.worker);
+  if (it != workers_.end() && !it->second->gone) {
+    kill_process(*it->second);
+  } else {
+    link_->send(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});  // it is gone already: say so again
+  }
 }
 
 void Agent::decide(const brain::Decide& effect) {
@@ -197,7 +214,7 @@ void Agent::decide(const brain::Decide& effect) {
 }
 
 void Agent::prepare(const brain::Prepare& effect) {
-  if (generation_ != nullptr && effect.identity < generation_->identity()) {
+  if (effect.identity <= sealed_ || (generation_ != nullptr && effect.identity < generation_->identity())) {
     return;
   }
   if (generation_ == nullptr || generation_->identity() != effect.identity) {
@@ -213,6 +230,8 @@ void Agent::prepare(const brain::Prepare& effect) {
     generation_ = *std::move(created);
     active_ = false;
     first_commit_told_ = false;
+    // A store that a script opens itself at MASTER_PORT must not meet the sockets of the generation before.
+    master_port_ = config_.spec.master_port != 0 ? config_.spec.master_port : free_port();
     for (auto& [id, process] : workers_) {
       process->rank.reset();
     }
@@ -262,7 +281,16 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
   assignment.rank = member.rank;
   assignment.generation = effect.identity.generation;
   assignment.master_addr = config_.spec.master_addr;
-  assignment.master_port = config_.spec.master_port;
+  assignment.master_port = master_port_;
+  const nlohmann::json rank_variables = json_of(rank_environment(config_.spec, assignment));
+  if (config_.spec.no_python) {
+    if (it->second->pid == 0) {
+      nlohmann::json variables = job_variables();
+      variables.update(rank_variables);
+      starter_->start_program(it->second, variables);
+    }
+    return;
+  }
   const char* entry = effect.identity.generation == 1 ? "start" : member.newcomer ? "replacement" : "recovery";
   tell(*it->second, MessageType::kPrepare, effect.identity,
        {{"rank", member.rank},
@@ -271,12 +299,12 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
         {"newcomer", member.newcomer},
         {"entry", entry},
         {"because", effect.because},
-        {"environment", json_of(rank_environment(config_.spec, assignment))}},
+        {"environment", rank_variables}},
        fds);
 }
 
 void Agent::activate(const brain::Activate& effect) {
-  if (generation_ == nullptr || generation_->identity() != effect.identity) {
+  if (generation_ == nullptr || generation_->identity() != effect.identity || effect.identity <= sealed_) {
     return;
   }
   if (!active_) {
@@ -284,8 +312,6 @@ void Agent::activate(const brain::Activate& effect) {
     store_.drop_prefix(absl::StrFormat("%d/", effect.identity.generation - 1));
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
-    // Only dead workers' memory that no later recovery can need is given back.
-    std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
   }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,

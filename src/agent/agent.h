@@ -65,7 +65,9 @@ class Agent {
   void on_signal();
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
+  nlohmann::json job_variables() const;
   void seal(const brain::Seal& effect);
+  void kill_worker(const brain::Kill& effect);
   void decide(const brain::Decide& effect);
   void prepare(const brain::Prepare& effect);
   void send_prepare(const brain::Prepare& effect, const brain::Member& member);
@@ -106,6 +108,8 @@ class Agent {
   Workers workers_;
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
+  brain::Identity sealed_;  // the newest one
+  uint16_t master_port_ = 0;
   bool active_ = false;                   // the current generation was activated
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;

@@ -115,6 +115,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
         ++recoveries_;
       }
       link_->send(brain::Formed{message.identity});
+      // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
+      std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
       break;
     case MessageType::kProgress:
       on_progress(process, message);
@@ -275,14 +277,12 @@ void Agent::on_exit(const std::shared_ptr<WorkerProcess>& process) {
                   {"pid", int64_t{process->pid}},
                   {"signal", int64_t{status->signal}},
                   {"exit_code", int64_t{status->exit_code}}});
-  const bool was_dead = std::exchange(process->dead, true);
-  if (!was_dead) {
-    if (status->signal == 0 && status->exit_code == 0) {
-      link_->send(brain::WorkerExited{process->id});
-    } else {
-      link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
-                                    process->traceback});
-    }
+  process->dead = true;
+  if (status->signal == 0 && status->exit_code == 0) {
+    link_->send(brain::WorkerExited{process->id});
+  } else {
+    link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
+                                  process->traceback});
   }
   finish_if_empty();
 }

@@ -4,7 +4,7 @@
 #include <grpcpp/security/credentials.h>
 #include <pthread.h>
 
-#include <atomic>
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -130,7 +130,8 @@ Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono
   const std::string message = status_.error_message();
   if (status_.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     return absl::UnauthenticatedError(absl::StrFormat(
-        "the coordinator at %s refused the job token of node %d (%s): %s; give all parts of a job the same --token-file",
+        "the coordinator at %s refused the job token of node %d (%s): %s; "
+        "give all parts of a job the same --token-file",
         address_, handshake_.node, handshake_.node_name, message));
   }
   return Status(static_cast<absl::StatusCode>(status_.error_code()),

@@ -18,8 +18,8 @@ namespace keepstep::agent {
 
 class CoordinatorLink {
  public:
-  // Both are called on the link's own thread, in order; they may come before connect() has returned its success, and not
-  // after close() returned. They may call send(), not close().
+  // Both are called on the link's own thread, in order; from about when connect() returns (perhaps a little
+  // before) until close() returns. They may call send(), not close().
   using OnEffect = std::function<void(brain::Effect)>;
   using OnLost = std::function<void(std::string why)>;  // at most once, after the last effect; not because of close()
 

@@ -23,12 +23,12 @@ void Generation::interrupt() {
   comm::wake_all(config_, memory_.data() + worker::kHeaderBytes);
 }
 
-std::vector<brain::SealedWord> Generation::seal(const std::vector<Living>& living) {
+std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holders) {
   // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
-  // so it finds either our seal or the mark (worker::Engine::form).
+  // so it finds either our seal or the mark (worker::Engine::ready).
   page().interrupted.store(1);
   std::vector<brain::SealedWord> words;
-  for (const Living& member : living) {
+  for (const Holder& member : holders) {
     const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
     words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load())});
   }

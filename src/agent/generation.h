@@ -23,14 +23,15 @@ class Generation {
   const brain::Prepare& prepare() const { return prepare_; }
   int fd() const { return memory_.fd(); }
 
-  // Marks the generation interrupted, seals the word of each page in `living` and reads what it was; then wakes
-  // whoever waits in a vote or a collective. Repeating it changes nothing.
-  struct Living {
+  // Marks the generation interrupted, seals the word of each page in `holders` and reads what it was; then wakes
+  // whoever waits in a vote or a collective. Repeating it changes nothing. The dead are sealed with the living: what
+  // their words prove stays true (one that had not voted forces a redo, and its capsule of that step is not needed).
+  struct Holder {
     brain::Rank rank;
     brain::WorkerId worker;
     worker::WorkerPage* page;
   };
-  std::vector<brain::SealedWord> seal(const std::vector<Living>& living);
+  std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
   // Tells those that wait for the verdict. `ended`: there is none, the job is over.
   void announce(brain::Version version);

@@ -13,9 +13,9 @@ namespace keepstep::agent {
 namespace {
 
 constexpr std::array kKinds = {InjectKind::kKill, InjectKind::kSegv, InjectKind::kException, InjectKind::kExit};
-constexpr std::array kPhases = {InjectPhase::kForward,   InjectPhase::kBackward, InjectPhase::kAllreduce,
+constexpr std::array kPhases = {InjectPhase::kForward,    InjectPhase::kBackward,  InjectPhase::kAllreduce,
                                 InjectPhase::kBeforeVote, InjectPhase::kAfterVote, InjectPhase::kUpdate,
-                                InjectPhase::kBetween,   InjectPhase::kHydrate,  InjectPhase::kRecovery,
+                                InjectPhase::kBetween,    InjectPhase::kHydrate,   InjectPhase::kRecovery,
                                 InjectPhase::kBuild};
 
 template <typename Values>
@@ -147,8 +147,8 @@ StatusOr<InjectSpec> parse_inject(std::string_view text) {
   if (mistakes.empty()) {
     return spec;
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s (the form is KIND:rank=R|any,step=K,phase=P[,on=spare])", absl::StrJoin(mistakes, "; ")));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s (the form is KIND:rank=R|any,step=K,phase=P[,on=spare])", absl::StrJoin(mistakes, "; ")));
 }
 
 }  // namespace keepstep::agent

@@ -47,9 +47,9 @@ TEST(InjectSpec, every_kind_and_phase_that_is_offered_is_understood) {
 
 TEST(InjectSpec, all_mistakes_are_named_at_once) {
   const std::string error = error_of("murder:rank=-1,step=0,phase=lunch,on=node,color=red,x");
-  for (const char* part : {"'murder' is no kind", "kill, segv, exception, exit", "rank is '-1'", "numbered from 1",
-                           "phase is 'lunch'", "before_vote", "on is 'node'", "'color' is no key",
-                           "'x' is not KEY=VALUE"}) {
+  for (const char* part :
+       {"'murder' is no kind", "kill, segv, exception, exit", "rank is '-1'", "numbered from 1", "phase is 'lunch'",
+        "before_vote", "on is 'node'", "'color' is no key", "'x' is not KEY=VALUE"}) {
     EXPECT_THAT(error, HasSubstr(part));
   }
 }

@@ -123,8 +123,8 @@ void OutputSink::to_console(size_t which, std::string_view text) {
     console_->write(which, text);
     return;
   }
-  const std::string prefix = rank_ ? absl::StrFormat("[%s%d]:", spec_->role, *rank_)
-                                   : absl::StrFormat("[%s:%s]:", spec_->role, name_);
+  const std::string prefix =
+      rank_ ? absl::StrFormat("[%s%d]:", spec_->role, *rank_) : absl::StrFormat("[%s:%s]:", spec_->role, name_);
   std::string lines;
   while (!text.empty()) {
     const size_t newline = text.find('\n');

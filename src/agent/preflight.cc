@@ -24,8 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = 1024 * 1024;
-constexpr uint64_t kFilesOfTheAgent = 128;     // gRPC, logs, journal, the zygote
-constexpr uint64_t kFilesPerWorker = 16;       // pipes, socket, pidfd, pages, a listener; twice while it is replaced
+constexpr uint64_t kFilesOfTheAgent = 128;  // gRPC, logs, journal, the zygote
+constexpr uint64_t kFilesPerWorker = 16;    // pipes, socket, pidfd, pages, a listener; twice while it is replaced
 constexpr uint64_t kShmErrorBytes = kMiB;
 constexpr uint64_t kShmWarningBytes = 64 * kMiB;
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
@@ -73,9 +73,9 @@ uint64_t cgroups_leave() {
     }
     const fs::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
     for (fs::path path = root / fs::path(line.substr(colon + 1)).relative_path();; path = path.parent_path()) {
-      least = std::min(least, v2 ? cgroup_leaves(path, "memory.max", "memory.current", "inactive_file")
-                                 : cgroup_leaves(path, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                                 "total_inactive_file"));
+      least = std::min(
+          least, v2 ? cgroup_leaves(path, "memory.max", "memory.current", "inactive_file")
+                    : cgroup_leaves(path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
       if (path == root || !path.has_relative_path()) {
         break;
       }
@@ -107,9 +107,10 @@ void check_journal(const std::string& dir, std::vector<std::string>& errors) {
   std::error_code ignored;
   for (const char* name : {"journal.jsonl", "metrics.jsonl"}) {
     if (const fs::path file = fs::path(dir) / name; fs::exists(file, ignored)) {
-      errors.push_back(absl::StrFormat("--journal '%s' holds the %s of an earlier run, which is never overwritten; give "
-                                       "another directory or remove the file",
-                                       fs::absolute(dir).string(), name));
+      errors.push_back(
+          absl::StrFormat("--journal '%s' holds the %s of an earlier run, which is never overwritten; give "
+                          "another directory or remove the file",
+                          fs::absolute(dir).string(), name));
       return;
     }
   }
@@ -133,14 +134,16 @@ void check_master_port(const JobSpec& spec, std::vector<std::string>& errors) {
   }
   switch (errno) {
     case EADDRINUSE:
-      errors.push_back(absl::StrFormat("--master-port %d is in use on %s; stop what listens there (ss -ltnp), give "
-                                       "another port, or leave the option out to get a free one",
-                                       spec.master_port, spec.master_addr));
+      errors.push_back(
+          absl::StrFormat("--master-port %d is in use on %s; stop what listens there (ss -ltnp), give "
+                          "another port, or leave the option out to get a free one",
+                          spec.master_port, spec.master_addr));
       return;
     case EADDRNOTAVAIL:
-      errors.push_back(absl::StrFormat("--master-addr '%s' is no address of this machine; on one machine 127.0.0.1 is "
-                                       "right",
-                                       spec.master_addr));
+      errors.push_back(
+          absl::StrFormat("--master-addr '%s' is no address of this machine; on one machine 127.0.0.1 is "
+                          "right",
+                          spec.master_addr));
       return;
     default:
       errors.push_back(absl::StrFormat("--master-port %d on %s cannot be listened on: %s", spec.master_port,
@@ -154,8 +157,8 @@ void check_program(const JobSpec& spec, std::vector<std::string>& errors) {
                                      spec.python, strerror(errno)));
   }
   if (!spec.no_python && !spec.module && access(spec.script.c_str(), R_OK) != 0) {
-    errors.push_back(absl::StrFormat("the script '%s' cannot be read: %s", fs::absolute(spec.script).string(),
-                                     strerror(errno)));
+    errors.push_back(
+        absl::StrFormat("the script '%s' cannot be read: %s", fs::absolute(spec.script).string(), strerror(errno)));
   }
 }
 
@@ -183,7 +186,7 @@ Machine read_machine(uint64_t needed) {
   }
   const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:", kNoLimit / 1024);
   machine.memory_available_bytes = std::min(kib * 1024, cgroups_leave());
-  struct statvfs shm {};
+  struct statvfs shm{};
   machine.has_dev_shm = statvfs("/dev/shm", &shm) == 0;
   machine.dev_shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
   return machine;
@@ -193,23 +196,26 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
   PreflightReport report;
   const uint64_t files = machine.open_files_used + open_files_needed(spec);
   if (files > machine.open_files_soft) {
-    report.errors.push_back(absl::StrFormat(
-        "%d ranks and %d spares need %d open files and the limit is %d; raise it with `ulimit -n %d` (%s), or use fewer "
-        "ranks and spares",
-        spec.nproc_per_node, spec.spares, files, machine.open_files_soft, files,
-        machine.open_files_hard < files ? absl::StrFormat("the hard limit, %d, is root's to raise",
-                                                          machine.open_files_hard)
-                                        : "the hard limit allows it"));
+    report.errors.push_back(
+        absl::StrFormat("%d ranks and %d spares need %d open files and the limit is %d; raise it with `ulimit -n %d` "
+                        "(%s), or use fewer "
+                        "ranks and spares",
+                        spec.nproc_per_node, spec.spares, files, machine.open_files_soft, files,
+                        machine.open_files_hard < files
+                            ? absl::StrFormat("the hard limit, %d, is root's to raise", machine.open_files_hard)
+                            : "the hard limit allows it"));
   }
   if (shared_bytes > machine.memory_available_bytes) {
     report.errors.push_back(absl::StrFormat(
-        "the shared memory of %d ranks and %d spares takes %s and %s are free (for this process and its memory cgroup); "
+        "the shared memory of %d ranks and %d spares takes %s and %s are free (for this process and its memory "
+        "cgroup); "
         "free memory, or use fewer ranks and spares",
         spec.nproc_per_node, spec.spares, mebibytes(shared_bytes), mebibytes(machine.memory_available_bytes)));
   } else if (shared_bytes > machine.memory_available_bytes / 2) {
-    report.warnings.push_back(absl::StrFormat("shared memory takes %s of the %s that are free; the ranks' own memory "
-                                              "comes on top",
-                                              mebibytes(shared_bytes), mebibytes(machine.memory_available_bytes)));
+    report.warnings.push_back(
+        absl::StrFormat("shared memory takes %s of the %s that are free; the ranks' own memory "
+                        "comes on top",
+                        mebibytes(shared_bytes), mebibytes(machine.memory_available_bytes)));
   }
   constexpr const char* kShmHelp =
       "DataLoader workers of torch pass their batches through it (keepstep itself does not use it); remove old files "

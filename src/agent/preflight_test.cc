@@ -51,9 +51,9 @@ TEST(Preflight, too_few_descriptors_are_said_with_the_number_that_is_needed) {
   machine.open_files_soft = machine.open_files_hard = 64;
   const auto report = check_machine(four_and_a_spare(), machine, 0);
   const uint64_t needed = open_files_needed(four_and_a_spare()) + 20;
-  EXPECT_THAT(report.errors, ElementsAre(AllOf(HasSubstr("4 ranks and 1 spares"), HasSubstr("the limit is 64"),
-                                               HasSubstr("ulimit -n " + std::to_string(needed)),
-                                               HasSubstr("root's to raise"))));
+  EXPECT_THAT(report.errors,
+              ElementsAre(AllOf(HasSubstr("4 ranks and 1 spares"), HasSubstr("the limit is 64"),
+                                HasSubstr("ulimit -n " + std::to_string(needed)), HasSubstr("root's to raise"))));
 }
 
 TEST(Preflight, more_ranks_need_more_descriptors) {

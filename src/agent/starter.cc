@@ -151,26 +151,42 @@ void Starter::zygote_lost() {
   }
 }
 
-void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
-  const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.worker", "3", "4"};
-  std::vector<std::string> variables = {"KEEPSTEP_WORKER_SPEC=" + worker_spec(process->id, environment).dump()};
+namespace {
+
+std::vector<std::string> variables_of(const nlohmann::json& environment) {
+  std::vector<std::string> variables;
   for (const auto& [name, value] : environment.items()) {
     variables.push_back(name + "=" + value.get<std::string>());
   }
-  Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 100));
-  Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 100));
-  StatusOr<pid_t> pid = spawn_program(argv,
-                                      {{process->child_stdout.get(), 1},
-                                       {process->child_stderr.get(), 2},
-                                       {socket.get(), 3},
-                                       {memory.get(), 4}},
-                                      variables);
+  return variables;
+}
+
+}  // namespace
+
+void Starter::exec(const WorkerProcess& process, const std::vector<std::string>& argv,
+                   const std::vector<std::pair<int, int>>& inherit, const std::vector<std::string>& variables) {
+  std::vector<std::pair<int, int>> descriptors = {{process.child_stdout.get(), 1}, {process.child_stderr.get(), 2}};
+  descriptors.insert(descriptors.end(), inherit.begin(), inherit.end());
+  StatusOr<pid_t> pid = spawn_program(argv, descriptors, variables);
   if (!pid.ok()) {
-    callbacks_.on_failed(process->id, std::string(pid.status().message()));
+    callbacks_.on_failed(process.id, std::string(pid.status().message()));
     return;
   }
-  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
-  callbacks_.on_started(process->id, *pid, std::move(pidfd), "exec");
+  callbacks_.on_started(process.id, *pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0))), "exec");
+}
+
+void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  std::vector<std::string> variables = variables_of(environment);
+  variables.push_back("KEEPSTEP_WORKER_SPEC=" + worker_spec(process->id, environment).dump());
+  const Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 100));
+  const Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 100));
+  exec(*process, {spec_.python, "-m", "keepstep.worker", "3", "4"}, {{socket.get(), 3}, {memory.get(), 4}}, variables);
+}
+
+void Starter::start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  std::vector<std::string> argv = {spec_.script};
+  argv.insert(argv.end(), spec_.script_args.begin(), spec_.script_args.end());
+  exec(*process, argv, {}, variables_of(environment));
 }
 
 void Starter::preload(const nlohmann::json& modules) {

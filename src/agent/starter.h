@@ -9,6 +9,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/event_loop.h"
 #include "agent/job_spec.h"
@@ -35,6 +37,8 @@ class Starter {
   Status start();
   // Asks for one worker; its socket, memory and pipes are handed over. `environment` is set in the new process.
   void spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
+  // Runs the job's program (`--no-python`) as this worker: it has no engine, so it starts once it has a rank.
+  void start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   // What the first worker had imported: forks of the zygote should find it there.
   void preload(const nlohmann::json& modules);
   void stop();
@@ -44,6 +48,8 @@ class Starter {
   void on_zygote_message();
   void zygote_lost();
   void spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
+  void exec(const WorkerProcess& process, const std::vector<std::string>& argv,
+            const std::vector<std::pair<int, int>>& inherit, const std::vector<std::string>& variables);
 
   EventLoop& loop_;
   const JobSpec& spec_;

@@ -52,6 +52,7 @@ void Membership::on(const WorkerParked& event) {
 void Membership::on(const WorkerRecoverable& event) {
   if (Worker* worker = find(event.worker)) {
     worker->recoverable = true;
+    worker->recoverable_since = now_;
   }
 }
 
@@ -126,6 +127,7 @@ void Membership::prepare() {
   ready_.clear();
   activated_.reset();
   formed_ = false;
+  stepped_ = false;
   finished_.clear();
   exited_.clear();
   phase_ = Phase::kForming;
@@ -178,6 +180,21 @@ void Membership::on(const Ready& event) {
            {"version", static_cast<int64_t>(event.state.version)}});
   if (ready_.size() == table_.size()) {
     activate();
+  } else {
+    check_left_behind();
+  }
+}
+
+// A plain rank ended while others already wait for it to form a process group with them: nothing will ever come.
+void Membership::check_left_behind() {
+  const bool all_wait = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
+    return exited_.contains(member.rank) || ready_.contains(member.rank);
+  });
+  if (phase_ == Phase::kForming && all_wait && !exited_.empty() && !ready_.empty()) {
+    end(1,
+        rank_text(*exited_.begin()) + " exited with code 0, but " + rank_text(ready_.begin()->first) +
+            " waits for all ranks in a process group; do all take the same path?",
+        "");
   }
 }
 
@@ -232,6 +249,8 @@ void Membership::on(const Progress& event) {
   spares_given_up_ = false;
   ladder_.on_progress(event.version);
   formed();
+  stepped_ = true;
+  keep_spares();
 }
 
 void Membership::formed() {
@@ -243,7 +262,6 @@ void Membership::formed() {
     journal("formed", "all members are clean at the generation's version",
             {{"version", static_cast<int64_t>(version_)}});
   }
-  keep_spares();
 }
 
 void Membership::remember_formed() {
@@ -253,9 +271,9 @@ void Membership::remember_formed() {
   }
 }
 
-// Only while training goes on: a recovery must not share the CPU with spares that start.
+// Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
 void Membership::keep_spares() {
-  if (phase_ != Phase::kRunning || !formed_ || released_ || !finished_.empty() || !exited_.empty()) {
+  if (phase_ != Phase::kRunning || !stepped_ || released_ || !finished_.empty() || !exited_.empty()) {
     return;
   }
   if (lost_in_a_row_ > config_.start_failures) {
@@ -330,7 +348,6 @@ void Membership::repeat_unanswered() {
 }
 
 void Membership::kill_the_late() {
-  const bool members_are_late = phase_ == Phase::kForming && now_ - prepared_at_ >= config_.interrupt_timeout;
   for (const auto& [id, worker] : workers_) {
     if (worker.killed_at && now_ - *worker.killed_at < config_.repeat_after) {
       continue;
@@ -339,8 +356,15 @@ void Membership::kill_the_late() {
       kill(id, because_);
     } else if (worker.status == Status::kStarting && now_ - worker.spawned_at >= config_.start_timeout) {
       kill(id, "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start");
-    } else if (members_are_late && worker.status == Status::kMember && !ready_.contains(worker.rank)) {
-      kill(id, rank_text(worker.rank) + " did not leave its step within " + seconds_text(config_.interrupt_timeout));
+    } else if (phase_ == Phase::kForming && worker.status == Status::kMember && worker.recoverable &&
+               !ready_.contains(worker.rank)) {
+      // A plain script need not answer at all, and a newcomer may still load what it trains on.
+      const bool newcomer = slots_[worker.rank].formed_holder != id;
+      const Time limit = newcomer ? config_.start_timeout : config_.interrupt_timeout;
+      if (now_ - std::max(prepared_at_, worker.recoverable_since) >= limit) {
+        kill(id, rank_text(worker.rank) + (newcomer ? " did not get ready within " : " did not leave its step within ") +
+                     seconds_text(limit));
+      }
     }
   }
 }

@@ -10,11 +10,12 @@
 //
 // A generation's life:
 //   gathering  every rank needs a worker that is parked (a spare, or one just spawned) or a survivor
-//   forming    Prepare is out; each member unwinds, maps its peers, and answers Ready with the state it holds
+//   forming    Prepare is out; each member unwinds, maps its peers, and answers Ready with the state it holds. A plain
+//              script (no recoverable function) need not answer: it may do all its work here, until it exits with 0
 //   running    Activate is out: those that are empty hydrate from those that are clean, then train
 //   sealing    a member died or raised: words are sealed, the verdict follows from them (step_commit.h), then
 //              gathering again
-// The job ends when all members finished, when the ladder gives up, or when somebody asks.
+// The job ends when all members finished or exited with 0, when the ladder gives up, or when somebody asks.
 #pragma once
 
 #include <map>
@@ -54,7 +55,8 @@ struct WorkerDied {
   std::string noticed_by;  // "robust mutex", "pidfd", "socket"
   std::string traceback;   // of an uncaught exception, if it said so before
 };
-// The worker ended by itself with exit code 0.
+// The worker ended by itself with exit code 0. For a member this counts as finished, unless it is recoverable and its
+// generation had not started.
 struct WorkerExited {
   WorkerId worker = kNoWorker;
 };
@@ -72,7 +74,8 @@ struct Sealed {
   NodeId node = 0;
   Identity identity;
   // Of that node's members; of the dead too, sealed all the same, while their pages are at hand. A dead rank that had
-  // not voted may not have saved its capsule of the step: its word makes the verdict a redo.
+  // not voted may not have saved its capsule of the step: its word makes the verdict a redo. For a member without a
+  // word WorkerDied is awaited.
   std::vector<SealedWord> words;
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
@@ -85,7 +88,8 @@ struct Ready {
 struct Formed {
   Identity identity;
 };
-// A step was committed (sent now and then; for budgets and status only).
+// All members committed a step (sent for the first one of a generation, then now and then). It renews budgets and lets
+// spares be spawned; no verdict follows from it.
 struct Progress {
   Identity identity;
   Version version = 0;
@@ -175,8 +179,8 @@ struct MembershipConfig {
   uint32_t spares = 0;
   LadderConfig ladder;
   Time repeat_after = std::chrono::milliseconds(500);  // unanswered Seal, Prepare
-  Time interrupt_timeout = std::chrono::seconds(60);   // a member that does not leave the old step is killed
-  Time start_timeout = std::chrono::seconds(600);      // a spawned worker that does not park is killed
+  Time interrupt_timeout = std::chrono::seconds(60);   // a survivor that does not leave its step is killed
+  Time start_timeout = std::chrono::seconds(600);      // a worker that does not park, a newcomer that is not Ready, too
   int start_failures = 3;  // workers without a rank that may be lost in a row, with no progress in between
 };
 
@@ -201,6 +205,7 @@ class Membership {
     int64_t pid = 0;
     Status status = Status::kStarting;
     bool recoverable = false;
+    Time recoverable_since{};
     bool taken = false;  // a rank counts on it, or it is (was) a member
     Rank rank = 0;       // if taken
     Time spawned_at{};
@@ -243,17 +248,19 @@ class Membership {
   void remember_formed();
   void keep_spares();
   void check_finished();
+  void check_left_behind();
   void end(int exit_code, const std::string& message, const std::string& traceback);
   void repeat_unanswered();
   void kill_the_late();
 
   // membership_recovery.cc: from a fault to gathering
   void member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what);
-  void member_left(Rank rank, const std::string& what);
+  void member_left(Rank rank, bool recoverable, const std::string& what);
   void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
   void take_rung(const Fault& fault);
   void seal(const std::string& because);
   void conclude_if_sealed();
+  bool has_word(WorkerId worker) const;
   void conclude();
   void restart(const std::string& because);
   void confirm_exit(WorkerId worker);
@@ -298,6 +305,7 @@ class Membership {
   std::map<Rank, StateWord> ready_;
   std::optional<Activate> activated_;
   bool formed_ = false;
+  bool stepped_ = false;  // all members committed a step of this generation
   bool released_ = false;
   std::set<Rank> finished_;
   std::set<Rank> exited_;

@@ -44,6 +44,7 @@ class Schedule {
     chances_.drop = pick({0.0, 0.05, 0.2});
     chances_.repeat = pick({0.0, 0.1});
     chances_.reorder = loop_.below(2) == 0;
+    chances_.dead_pages = loop_.below(2) == 0;
     target_ = 1 + loop_.below(5);
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
@@ -54,7 +55,8 @@ class Schedule {
   void run() {
     tell_brain(NodeJoined{0});
     loop_.after(5 * kMs, [this] { tick(); });
-    loop_.after(quiet_from_, [this] { chances_ = Chances{.reorder = chances_.reorder}; });
+    loop_.after(quiet_from_,
+                [this] { chances_ = Chances{.reorder = chances_.reorder, .dead_pages = chances_.dead_pages}; });
     while (!ended_) {
       must(loop_.now() < kDeadline, "training did not reach its target although deaths had stopped");
       must(loop_.run_one(), "nothing happens any more");

@@ -115,7 +115,7 @@ void Membership::on(const WorkerExited& event) {
   const std::string what = who_text(worker->taken, worker->rank, event.worker, worker->pid) + " exited with code 0";
   retire(event.worker);
   if (before == Status::kMember) {
-    member_left(worker->rank, what);
+    member_left(worker->rank, worker->recoverable, what);
   } else if (before == Status::kStarting && worker->taken && cause_ != Cause::kReplace) {
     slots_[worker->rank].left = true;
     gather();
@@ -124,13 +124,18 @@ void Membership::on(const WorkerExited& event) {
   }
 }
 
-void Membership::member_left(Rank rank, const std::string& what) {
+void Membership::member_left(Rank rank, bool recoverable, const std::string& what) {
   exited_.insert(rank);
   switch (phase_) {
     case Phase::kRunning:
       check_finished();
       break;
     case Phase::kForming: {
+      if (!recoverable) {
+        check_finished();  // a plain script answers no Prepare: its end is all it says
+        check_left_behind();
+        break;
+      }
       const FaultKind kind = survivors_recoverable(false) ? FaultKind::kDeath : FaultKind::kPlainDeath;
       take_rung(Fault{kind, rank, current_step(), 1, what + " before its generation had started", ""});
       break;
@@ -225,23 +230,31 @@ void Membership::seal(const std::string& because) {
 }
 
 void Membership::on(const Sealed& event) {
-  if (phase_ != Phase::kSealing || event.identity != identity_ || !sealed_nodes_.insert(event.node).second) {
+  if (phase_ != Phase::kSealing || event.identity != identity_) {
     return;
   }
+  sealed_nodes_.insert(event.node);
   for (const SealedWord& word : event.words) {
     const bool member = std::any_of(table_.begin(), table_.end(), [&](const Member& candidate) {
       return candidate.worker == word.worker && candidate.rank == word.rank && candidate.node == event.node;
     });
-    if (member) {
+    if (member && !has_word(word.worker)) {
       words_.push_back(word);
     }
   }
   conclude_if_sealed();
 }
 
+bool Membership::has_word(WorkerId worker) const {
+  return std::any_of(words_.begin(), words_.end(), [&](const SealedWord& word) { return word.worker == worker; });
+}
+
+// A member whose node sent no word of it is dead there, and the notice is on its way: without waiting for it, the last
+// survivor's death could pass for a verdict at the floor. Before Activate nobody can have voted, and a node that missed
+// Prepare knows nothing of its newcomers.
 void Membership::conclude_if_sealed() {
   const bool sealed = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
-    return !alive(member) || sealed_nodes_.contains(member.node);
+    return !alive(member) || (sealed_nodes_.contains(member.node) && (!activated_ || has_word(member.worker)));
   });
   if (sealed) {
     conclude();

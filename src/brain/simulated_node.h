@@ -41,6 +41,7 @@ enum class At {
 struct Worker {
   WorkerId id = kNoWorker;
   bool alive = true;
+  bool noticed_dead = false;
   bool exited = false;
   bool scheduled = false;
   At at = At::kStarting;
@@ -102,7 +103,7 @@ class Node {
     }
     Sealed answer{0, effect.identity, {}};
     for (auto& [id, worker] : workers_) {
-      if (worker.assigned) {  // the dead, too: their pages are at hand
+      if (worker.assigned && (chances_.dead_pages || !worker.noticed_dead)) {
         worker.word |= kSealedBit;
         answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
       }
@@ -424,6 +425,9 @@ class Node {
       raise(worker);
       return;
     }
+    if (!chances_.dead_pages) {
+      save_capsule(worker);
+    }
     generation_of(worker).reduced[worker.step].insert(worker.rank);
     worker.at = At::kReducing;
     wake_all();
@@ -433,10 +437,16 @@ class Node {
     if (interrupted(worker)) {
       worker.at = At::kWaiting;
     } else if (all(generation_of(worker).reduced[worker.step], worker)) {
-      // What forward changed in this rank, kept before it votes.
-      worker.capsules[worker.step % 2] = {worker.step, mix(worker.rank, next_content(worker))};
+      if (chances_.dead_pages) {
+        save_capsule(worker);
+      }
       worker.at = At::kVoting;
     }
+  }
+
+  // What forward changed in this rank.
+  static void save_capsule(Worker& worker) {
+    worker.capsules[worker.step % 2] = {worker.step, mix(worker.rank, next_content(worker))};
   }
 
   static Content next_content(const Worker& worker) {
@@ -552,6 +562,7 @@ class Node {
     loop_.after(400 + static_cast<int64_t>(loop_.below(20000)), [this, &worker] { notice(worker, 9); });
   }
   void notice(Worker& worker, int signal) {
+    worker.noticed_dead = true;
     tell_(WorkerDied{worker.id, pid(worker), signal, 0, signal == -1 ? "robust mutex" : "pidfd"});
   }
 

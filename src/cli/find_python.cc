@@ -58,8 +58,8 @@ std::string find_program(const std::string& program, const std::string& path) {
 }
 
 StatusOr<std::string> find_python(const Place& place) {
-  for (const auto& [name, value] : {std::pair{"KEEPSTEP_PYTHON", place.keepstep_python},
-                                    std::pair{"PYTHON_EXEC", place.python_exec}}) {
+  for (const auto& [name, value] :
+       {std::pair{"KEEPSTEP_PYTHON", place.keepstep_python}, std::pair{"PYTHON_EXEC", place.python_exec}}) {
     if (value.empty()) {
       continue;
     }

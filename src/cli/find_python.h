@@ -12,8 +12,9 @@ struct Place {
   std::string keepstep_python;  // $KEEPSTEP_PYTHON; a path or a name in PATH
   std::string python_exec;      // $PYTHON_EXEC, which torchrun honours
   std::string path;             // $PATH
-  std::string called_as;        // the first word of the command line: its folder may be that of a symlink in a virtual environment
-  std::string executable;       // /proc/self/exe
+  std::string
+      called_as;  // the first word of the command line: its folder may be that of a symlink in a virtual environment
+  std::string executable;  // /proc/self/exe
 };
 Place current_place();
 

@@ -64,8 +64,9 @@ TEST_F(FindPython, a_virtual_environments_python_stays_a_symlink) {
 
 TEST_F(FindPython, otherwise_python3_in_path_and_else_an_error_that_says_where_it_looked) {
   const std::string python3 = program("bin/python3");
-  EXPECT_EQ(*find_python({.path = (dir_ / "no").string() + ":" + (dir_ / "bin").string(), .executable = dir_ / "keepstep"}),
-            python3);
+  EXPECT_EQ(
+      *find_python({.path = (dir_ / "no").string() + ":" + (dir_ / "bin").string(), .executable = dir_ / "keepstep"}),
+      python3);
   const auto found = find_python({.path = dir_ / "no", .executable = dir_ / "keepstep"});
   ASSERT_FALSE(found.ok());
   EXPECT_THAT(std::string(found.status().message()), HasSubstr((dir_ / "python").string()));

@@ -16,7 +16,8 @@
 namespace keepstep::cli {
 namespace {
 
-constexpr const char* kOverview = R"(keepstep: training that keeps step. Any rank of a PyTorch job may die; the job goes on, and no step is lost.
+constexpr const char* kOverview =
+    R"(keepstep: training that keeps step. Any rank of a PyTorch job may die; the job goes on, and no step is lost.
 
 usage: keepstep COMMAND ...
 

@@ -1,36 +1,20 @@
 #include "cli/run_command.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <csignal>
 #include <cstdio>
 
 #include "agent/agent.h"
 #include "agent/preflight.h"
 #include "base/log.h"
+#include "cli/run_option_table.h"
 #include "cli/run_options.h"
+#include "cli/version.h"
 #include "coordinator/coordinator.h"
 
 namespace keepstep::cli {
 namespace {
 
 constexpr uint32_t kTerm = 1;  // one embedded coordinator for the job's whole life
-
-// A port nobody listens on right now, for scripts that open a TCPStore of their own at MASTER_PORT.
-uint16_t free_port() {
-  Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (bind(probe.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return 29500;
-  }
-  return ntohs(address.sin_port);
-}
 
 void print_lines(const char* kind, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
@@ -56,20 +40,24 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
 }  // namespace
 
 int run_main(const std::vector<std::string>& args) {
-  RunOptionsResult parsed = parse_run_options(args);
-  if (parsed.exit_code.has_value()) {
-    return *parsed.exit_code;
+  StatusOr<RunRequest> request = parse_run_options(args, current_surroundings());
+  if (!request.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(request.status().message()).c_str());
+    return 2;
   }
-  agent::JobSpec spec = std::move(parsed.spec);
+  if (request->action != RunRequest::Action::kRun) {
+    const bool markdown = request->action == RunRequest::Action::kHelpMarkdown;
+    std::fputs((markdown ? run_help_markdown() : run_help()).c_str(), stdout);
+    return 0;
+  }
+  print_lines("warning", request->warnings);
+  agent::JobSpec spec = std::move(request->spec);
   init_log("agent");
   const agent::PreflightReport report = agent::preflight(spec, agent::shared_memory_bytes(spec));
   print_lines("warning", report.warnings);
   if (!report.ok()) {
     print_lines("error", report.errors);
     return 1;
-  }
-  if (spec.master_port == 0) {
-    spec.master_port = free_port();
   }
   StatusOr<JobToken> token = spec.token.empty() ? StatusOr<JobToken>(JobToken::random()) : JobToken::parse(spec.token);
   if (!token.ok()) {
@@ -92,7 +80,7 @@ int run_main(const std::vector<std::string>& args) {
                     {{"world_size", int64_t{spec.nproc_per_node}},
                      {"spares", int64_t{spec.spares}},
                      {"script", spec.script},
-                     {"version", std::string(KEEPSTEP_VERSION)}});
+                     {"version", std::string(kVersion)}});
   auto coordinator = coordinator::Coordinator::start(
       {membership_config(spec), spec.master_addr == "127.0.0.1" ? "127.0.0.1:0" : spec.master_addr + ":0", *token},
       journal->get());

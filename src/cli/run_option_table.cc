@@ -43,8 +43,8 @@ std::vector<RunOption> script_options() {
        "How worker processes are made. torchrun's three all mean: forked from a zygote that has torch imported. exec: "
        "each by a new interpreter (slower; needed where imports start threads).",
        "fork", "one of spawn, fork, forkserver, exec", true},
-      {group, "no-preload", 0, "",
-       "The zygote imports torch only, not what the first worker was seen to import.", "", ""},
+      {group, "no-preload", 0, "", "The zygote imports torch only, not what the first worker was seen to import.", "",
+       ""},
       {group, "seed", 0, "N", "Seed of the run's random numbers, the same for every rank.", "0",
        "0 to 18446744073709551615"},
   };
@@ -63,8 +63,9 @@ std::vector<RunOption> output_options() {
       {group, "tee", 't', "STREAMS",
        "Streams that go to files and, with the prefix [ROLERANK]:, to the console. Values as for --redirects.", "0",
        "0 to 3, or RANK:STREAMS,... with ranks below --nproc-per-node", true},
-      {group, "local-ranks-filter", 0, "RANK,...", "Ranks whose output is shown on the console. Files are not filtered.",
-       "all", "ranks below --nproc-per-node", true},
+      {group, "local-ranks-filter", 0, "RANK,...",
+       "Ranks whose output is shown on the console. Files are not filtered.", "all", "ranks below --nproc-per-node",
+       true},
       {group, "journal", 0, "DIR",
        "Where the journal goes: DIR/journal.jsonl (every decision with its reason) and DIR/metrics.jsonl (every "
        "committed step). `keepstep report DIR` reads them.",
@@ -104,11 +105,11 @@ std::vector<RunOption> address_options() {
       {group, "local-addr", 0, "HOST", "Address of this machine; MASTER_ADDR where --master-addr is not given.", "",
        "an address of this machine", true},
       {group, "rdzv-id", 0, "ID", "Name of the run: TORCHELASTIC_RUN_ID and the folder of log files.", "none",
-       "no slash; not . or ..", true},
+       "a name without a slash", true},
       {group, "rdzv-backend", 0, "NAME", "Taken as torchrun's; on one machine all of them mean the same.", "static",
        "static or c10d", true},
-      {group, "rdzv-endpoint", 0, "HOST[:PORT]",
-       "MASTER_ADDR and MASTER_PORT where those options are not given.", "", "a port from 0 to 65535", true},
+      {group, "rdzv-endpoint", 0, "HOST[:PORT]", "MASTER_ADDR and MASTER_PORT where those options are not given.", "",
+       "a port from 0 to 65535", true},
       {group, "token-file", 0, "FILE",
        "File with the job token that guards every connection of the job; KEEPSTEP_TOKEN may hold the token instead.",
        "a random token", "16 to 4096 characters"},
@@ -128,7 +129,7 @@ std::vector<RunOption> torchrun_options() {
       taken("monitor-interval", "SECONDS", "keepstep waits for events and never polls"),
       taken("rdzv-conf", "KEY=VALUE,...", "there is no rendezvous on one machine"),
       taken("event-log-handler", "NAME", "events are in the journal (--journal)"),
-      taken("signals-to-handle", "NAME,...", "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job cleanly"),
+      taken("signals-to-handle", "NAME,...", "SIGINT, SIGTERM and SIGHUP end the job cleanly"),
       taken("shutdown-timeout", "SECONDS", "keepstep ends its workers within its own limit"),
       taken("log-line-prefix-template", "TEXT", "teed lines begin with [ROLERANK]:"),
       taken("numa-binding", "MODE", "bind the job with numactl where that matters"),
@@ -205,8 +206,8 @@ std::string RunOption::environment() const {
 const std::vector<RunOption>& run_options_table() {
   static const std::vector<RunOption> table = [] {
     std::vector<RunOption> all;
-    for (const auto& part : {world_options(), script_options(), output_options(), recovery_options(),
-                             address_options(), torchrun_options()}) {
+    for (const auto& part : {world_options(), script_options(), output_options(), recovery_options(), address_options(),
+                             torchrun_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
@@ -215,7 +216,8 @@ const std::vector<RunOption>& run_options_table() {
 }
 
 std::string run_help() {
-  std::string text = "usage: keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]\n\n" + wrapped(kIntroduction, 0, 100);
+  std::string text =
+      "usage: keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]\n\n" + wrapped(kIntroduction, 0, 100);
   std::string group;
   for (const RunOption& option : run_options_table()) {
     if (option.group != group) {
@@ -224,11 +226,12 @@ std::string run_help() {
     }
     text += "  " + names(option) + "\n" + wrapped(details(option), 8, 100);
   }
-  text += "\nHelp:\n  -h, --help\n        Print this.\n\nexamples:\n"
-          "  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n"
-          "  keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n"
-          "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
-          "kill:rank=2,step=20,phase=backward train.py\n";
+  text +=
+      "\nHelp:\n  -h, --help\n        Print this.\n\nexamples:\n"
+      "  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n"
+      "  keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n"
+      "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
+      "kill:rank=2,step=20,phase=backward train.py\n";
   return text;
 }
 
@@ -241,19 +244,21 @@ std::string run_help_markdown() {
   };
   std::string text = absl::StrFormat(
       "# keepstep run\n\n<!-- Made by `keepstep run --help-markdown`. Do not edit. -->\n\n"
-      "`keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]`\n\n%s\n\nWrong options end the command with exit code 2, "
+      "`keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]`\n\n%s\n\nWrong options end the command with exit code "
+      "2, "
       "after all mistakes were listed.\n",
       kIntroduction);
   std::string group;
   for (const RunOption& option : run_options_table()) {
     if (option.group != group) {
       group = option.group;
-      text += "\n## " + group + "\n\n| option | meaning | default | bounds | environment |\n| --- | --- | --- | --- | --- |\n";
+      text += "\n## " + group +
+              "\n\n| option | meaning | default | bounds | environment |\n| --- | --- | --- | --- | --- |\n";
     }
     const std::string again = option.repeatable ? " May be given several times." : "";
-    text += absl::StrFormat("| `%s` | %s | %s | %s | %s |\n", cell(names(option)), cell(option.meaning + again),
-                            cell(option.standard), cell(option.bounds),
-                            option.pet ? "`" + option.environment() + "`" : "");
+    text +=
+        absl::StrFormat("| `%s` | %s | %s | %s | %s |\n", cell(names(option)), cell(option.meaning + again),
+                        cell(option.standard), cell(option.bounds), option.pet ? "`" + option.environment() + "`" : "");
   }
   return text;
 }

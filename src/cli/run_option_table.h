@@ -7,7 +7,8 @@
 namespace keepstep::cli {
 
 // Bounds that the table's texts and the checks share.
-inline constexpr int kMaxRanksPerNode = 63;  // a packet of fds holds the memory of each member and the generation's page
+inline constexpr int kMaxRanksPerNode =
+    63;  // a packet of fds holds the memory of each member and the generation's page
 inline constexpr int kMaxSpares = 64;
 inline constexpr double kMaxSeconds = 86400;
 inline constexpr const char* kDefaultLogDir = "keepstep-logs";
@@ -19,13 +20,13 @@ struct RunOption {
     kRefused,   // torchrun's; its effect would be missed, so it is an error that says `bounds`
   };
   std::string group;
-  std::string name;        // with hyphens; the spelling with underscores is known too
-  char short_name = 0;     // 0: none
-  std::string value;       // what stands for the value in --help; empty: a flag
-  std::string meaning;     // one or two sentences, with the unit
-  std::string standard;    // the default, as one reads it; empty: none
-  std::string bounds;      // which values are taken; or why the option has no effect, and what to do
-  bool pet = false;        // $PET_NAME is used where the option is not given, as torchrun does
+  std::string name;      // with hyphens; the spelling with underscores is known too
+  char short_name = 0;   // 0: none
+  std::string value;     // what stands for the value in --help; empty: a flag
+  std::string meaning;   // one or two sentences, with the unit
+  std::string standard;  // the default, as one reads it; empty: none
+  std::string bounds;    // which values are taken; or why the option has no effect, and what to do
+  bool pet = false;      // $PET_NAME is used where the option is not given, as torchrun does
   bool repeatable = false;
   Support support = Support::kFull;
 

@@ -115,8 +115,9 @@ void Reader::world() {
     // After a mistake the other options are judged by the largest world: one mistake is listed once.
     spec_.nproc_per_node = ranks_of(*given).value_or(kMaxRanksPerNode);
   }
-  take("spares", spec_.spares, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxSpares); },
-       absl::StrFormat("give a number from 0 to %d", kMaxSpares));
+  take(
+      "spares", spec_.spares, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxSpares); },
+      absl::StrFormat("give a number from 0 to %d", kMaxSpares));
   if (const auto given = tokens_.last("nnodes"); given && given->value != "1" && given->value != "1:1") {
     mistake(*given, "this version runs on one machine (1 or 1:1); several machines come with a later one");
   }
@@ -135,7 +136,8 @@ void Reader::kinds() {
   }
   if (spec_.no_python && spec_.spares > 0) {
     mistakes_.push_back(absl::StrFormat(
-        "--spares is '%d' with --no-python: a spare waits in Python for its rank; leave one of them out", spec_.spares));
+        "--spares is '%d' with --no-python: a spare waits in Python for its rank; leave one of them out",
+        spec_.spares));
   }
   if (const auto given = tokens_.last("start-method")) {
     const std::string& value = given->value;
@@ -145,9 +147,10 @@ void Reader::kinds() {
     }
   }
   spec_.preload = !tokens_.has("no-preload");
-  take("seed", spec_.seed,
-       [](const auto& text) { return integer_in<uint64_t>(text, 0, std::numeric_limits<uint64_t>::max()); },
-       "give a whole number from 0 to 18446744073709551615");
+  take(
+      "seed", spec_.seed,
+      [](const auto& text) { return integer_in<uint64_t>(text, 0, std::numeric_limits<uint64_t>::max()); },
+      "give a whole number from 0 to 18446744073709551615");
   if (!spec_.no_python) {
     if (around_.python.ok()) {
       spec_.python = *around_.python;
@@ -185,8 +188,8 @@ void Reader::script_file() {
   std::error_code error;
   const std::string full = fs::absolute(spec_.script, error).lexically_normal().string();
   if (!fs::exists(spec_.script, error)) {
-    mistakes_.push_back(absl::StrFormat("the script '%s' does not exist; check its path, or give -m if '%s' is a module",
-                                        full, spec_.script));
+    mistakes_.push_back(absl::StrFormat(
+        "the script '%s' does not exist; check its path, or give -m if '%s' is a module", full, spec_.script));
   } else if (fs::is_directory(spec_.script, error) && !fs::exists(fs::path(spec_.script) / "__main__.py", error)) {
     mistakes_.push_back(absl::StrFormat("the script '%s' is a directory without a __main__.py", full));
   } else if (access(spec_.script.c_str(), R_OK) != 0) {
@@ -200,9 +203,9 @@ void Reader::output() {
       "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... with ranks from 0 to %d", ranks - 1);
   take("redirects", spec_.redirects, [&](const auto& text) { return streams(text, ranks); }, help);
   take("tee", spec_.tee, [&](const auto& text) { return streams(text, ranks); }, help);
-  take("local-ranks-filter", spec_.local_ranks_filter,
-       [&](const auto& text) { return rank_list(text, ranks); },
-       absl::StrFormat("give ranks from 0 to %d, separated by commas", ranks - 1));
+  take(
+      "local-ranks-filter", spec_.local_ranks_filter, [&](const auto& text) { return rank_list(text, ranks); },
+      absl::StrFormat("give ranks from 0 to %d, separated by commas", ranks - 1));
   take_text("log-dir", spec_.log_dir);
   take_text("journal", spec_.journal_dir);
   const auto asks = [](const agent::StreamsByRank& streams) {
@@ -223,14 +226,16 @@ void Reader::output() {
 }
 
 void Reader::recovery() {
-  take("max-restarts", spec_.max_restarts,
-       [](const auto& text) { return integer_in<int>(text, 0, std::numeric_limits<int>::max()); },
-       "give a number from 0 up");
-  take("interrupt-timeout", spec_.interrupt_timeout_s,
-       [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
-       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
-  take("monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
-       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  take(
+      "max-restarts", spec_.max_restarts,
+      [](const auto& text) { return integer_in<int>(text, 0, std::numeric_limits<int>::max()); },
+      "give a number from 0 up");
+  take(
+      "interrupt-timeout", spec_.interrupt_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  take(
+      "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");
   const auto given = tokens_.values.find("inject");
   if (given == tokens_.values.end()) {
@@ -268,8 +273,9 @@ void Reader::addresses() {
   std::optional<std::pair<std::string, uint16_t>> endpoint;
   take("rdzv-endpoint", endpoint, host_and_port, "give HOST or HOST:PORT with a port from 0 to 65535");
   std::optional<uint16_t> port;
-  take("master-port", port, [](const auto& text) { return integer_in<uint16_t>(text, 0, 65535); },
-       "give a port from 0 (a free one) to 65535");
+  take(
+      "master-port", port, [](const auto& text) { return integer_in<uint16_t>(text, 0, 65535); },
+      "give a port from 0 (a free one) to 65535");
   if (standalone) {
     return;  // the spec's defaults
   }
@@ -290,7 +296,7 @@ void Reader::token() {
       mistake(*file, "that file cannot be read; give a file with the job token (openssl rand -hex 32 makes one)");
       return;
     }
-    struct stat info {};
+    struct stat info{};
     if (stat(file->value.c_str(), &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0) {
       warnings_.push_back(absl::StrFormat("--token-file '%s' can be read by others; chmod 600 it", file->value));
     }

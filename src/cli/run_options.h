@@ -14,9 +14,9 @@ namespace keepstep::cli {
 // What the options are checked against, apart from files; current_surroundings() looks.
 struct Surroundings {
   Environ environ;
-  uint32_t cpus = 1;  // this process may use
-  uint32_t gpus = 0;  // visible NVIDIA devices
-  std::string path;   // $PATH, for --no-python
+  uint32_t cpus = 1;                                       // this process may use
+  uint32_t gpus = 0;                                       // visible NVIDIA devices
+  std::string path;                                        // $PATH, for --no-python
   StatusOr<std::string> python = absl::NotFoundError("");  // cli/find_python.h
 };
 Surroundings current_surroundings();

@@ -99,8 +99,8 @@ TEST_F(RunOptions, the_last_of_several_values_counts) {
 }
 
 TEST_F(RunOptions, everything_behind_the_script_belongs_to_the_script) {
-  const auto request = parse({"--spares", "1", script_, "--nproc-per-node", "9", "-m", "--unknown", "--", "--log-dir=",
-                              "--help", "x"});
+  const auto request =
+      parse({"--spares", "1", script_, "--nproc-per-node", "9", "-m", "--unknown", "--", "--log-dir=", "--help", "x"});
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->spec.nproc_per_node, 1u);
   EXPECT_THAT(request->spec.script_args,
@@ -144,11 +144,12 @@ TEST_F(RunOptions, all_mistakes_are_listed_at_once_each_with_its_option_and_valu
                                "--inject=kill:rank=0", "--rdzv-id=a/b", "--rdzv-backend=etcd", "--colour", "--tee"},
                               false);
   const std::vector<std::string> expected = {
-      "--nproc-per-node is '0'", "--spares is '-1'",         "--nnodes is '2:4'",       "--node-rank is '1'",
-      "--max-restarts is 'x'",   "--start-method is 'thread'", "--redirects is '7'",    "--tee is '0:1,0:2'",
-      "--local-ranks-filter is 'a'", "--master-port is '70000'", "--rdzv-endpoint is 'h:p'",
-      "--interrupt-timeout is '0'", "--seed is '-1'",        "--inject is 'kill:rank=0'", "--rdzv-id is 'a/b'",
-      "--rdzv-backend is 'etcd'", "--colour: no such option", "--tee needs a value"};
+      "--nproc-per-node is '0'",  "--spares is '-1'",          "--nnodes is '2:4'",
+      "--node-rank is '1'",       "--max-restarts is 'x'",     "--start-method is 'thread'",
+      "--redirects is '7'",       "--tee is '0:1,0:2'",        "--local-ranks-filter is 'a'",
+      "--master-port is '70000'", "--rdzv-endpoint is 'h:p'",  "--interrupt-timeout is '0'",
+      "--seed is '-1'",           "--inject is 'kill:rank=0'", "--rdzv-id is 'a/b'",
+      "--rdzv-backend is 'etcd'", "--colour: no such option",  "--tee needs a value"};
   for (const std::string& part : expected) {
     EXPECT_THAT(lines, ::testing::Contains(HasSubstr(part)));
   }
@@ -160,6 +161,14 @@ TEST_F(RunOptions, an_unknown_option_suggests_the_nearest_one) {
   EXPECT_THAT(mistakes({"--nproc=2"}), ElementsAre(HasSubstr("did you mean --nproc-per-node?")));
   EXPECT_THAT(mistakes({"--spare", "2"}), ElementsAre(HasSubstr("did you mean --spares?")));
   EXPECT_THAT(mistakes({"--zzzzzzzzz"}), ElementsAre(HasSubstr("--help")));
+}
+
+TEST_F(RunOptions, the_value_of_an_unknown_option_is_not_taken_for_the_script) {
+  EXPECT_THAT(mistakes({"--spars", "2", "--nproc-per-node=zero", "--other", "x"}),
+              ElementsAre(HasSubstr("--spars: no such option"), HasSubstr("--other: no such option"),
+                          HasSubstr("--nproc-per-node is 'zero'")));
+  EXPECT_THAT(mistakes({"--unknown-flag", script_, "--nproc-per-node=zero"}, false),
+              ElementsAre(HasSubstr("--unknown-flag: no such option")));
 }
 
 TEST_F(RunOptions, an_option_without_its_value_is_said_and_the_others_still_count) {
@@ -197,8 +206,8 @@ TEST_F(RunOptions, a_program_without_python_is_found_in_path_and_has_no_spares) 
 }
 
 TEST_F(RunOptions, redirects_tee_and_filter_are_read_as_torchrun_does) {
-  const auto spec = this->spec({"--nproc-per-node=4", "-r", "3", "-t", "0:1,3:2", "--local-ranks-filter=3,0,3",
-                                "--log-dir", dir_});
+  const auto spec =
+      this->spec({"--nproc-per-node=4", "-r", "3", "-t", "0:1,3:2", "--local-ranks-filter=3,0,3", "--log-dir", dir_});
   EXPECT_EQ(spec.redirects.of(2), 3);
   EXPECT_EQ(spec.tee.of(0), 1);
   EXPECT_EQ(spec.tee.of(1), 0);
@@ -217,7 +226,8 @@ TEST_F(RunOptions, files_that_are_asked_for_without_a_directory_get_one_and_it_i
 
 TEST_F(RunOptions, faults_are_checked_against_the_world) {
   EXPECT_THAT(spec({"--nproc-per-node=2", "--inject=kill:rank=1,step=3,phase=update",
-                    "--inject=exception:rank=any,step=9,phase=forward"}).inject,
+                    "--inject=exception:rank=any,step=9,phase=forward"})
+                  .inject,
               ElementsAre("kill:rank=1,step=3,phase=update", "exception:rank=any,step=9,phase=forward"));
   EXPECT_THAT(mistakes({"--nproc-per-node=2", "--inject=kill:rank=2,step=3,phase=update",
                         "--inject=kill:rank=0,step=3,phase=build,on=spare", "--inject=boom"}),

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/str_format.h"
@@ -44,6 +45,26 @@ std::string unknown_option(const std::string& word) {
                          meant.empty() ? "; `keepstep run --help` lists them" : "; did you mean " + meant + "?");
 }
 
+// `--unknown 2 --known 3 train.py`: CLI11 takes the word behind an unknown option for the script. If it is no file
+// and more words follow, it is read as the option's value: returns the option, and takes the two out of `args` to be
+// read again, so that the mistakes behind them are listed too.
+std::optional<std::string> take_out_unknown(std::vector<std::string>& args, const std::vector<std::string>& rest) {
+  const auto script = std::find_if(rest.begin(), rest.end(), [](const auto& word) { return !word.starts_with('-'); });
+  if (script == rest.begin() || script == rest.end() || std::next(script) == rest.end()) {
+    return std::nullopt;
+  }
+  const std::string& unknown = *std::prev(script);
+  const std::vector<std::string> pair = {unknown, *script};
+  const auto at = std::search(args.begin(), args.end(), pair.begin(), pair.end());
+  std::error_code error;
+  if (unknown == "--" || unknown.find('=') != std::string::npos || at == args.end() ||
+      std::filesystem::exists(*script, error)) {
+    return std::nullopt;
+  }
+  args.erase(at, at + 2);
+  return unknown;
+}
+
 // Words that CLI11 left: unknown options, then the script and all behind it.
 void take_rest(const std::vector<std::string>& rest, RunTokens& tokens) {
   auto word = rest.begin();
@@ -78,8 +99,8 @@ void take_environment(const RunOption& option, const Environ& environ, RunTokens
   } else if (*value == "1") {
     tokens.values[option.name].push_back({"", name});
   } else if (*value != "0") {
-    tokens.mistakes.push_back(absl::StrFormat("%s is '%s'; 1 turns %s on and 0 leaves it off", name, *value,
-                                              option.spelled()));
+    tokens.mistakes.push_back(
+        absl::StrFormat("%s is '%s'; 1 turns %s on and 0 leaves it off", name, *value, option.spelled()));
   }
 }
 
@@ -89,9 +110,8 @@ void take_given(const RunOption& option, const CLI::Option& given, const std::ve
   for (const std::string& value : given.results()) {
     if (option.is_flag()) {
       if (value != "true") {
-        tokens.mistakes.push_back(
-            absl::StrFormat("%s=%s: %s takes no value; leave it out to turn it off", option.spelled(), value,
-                            option.spelled()));
+        tokens.mistakes.push_back(absl::StrFormat("%s=%s: %s takes no value; leave it out to turn it off",
+                                                  option.spelled(), value, option.spelled()));
       }
       tokens.values[option.name].push_back({"", option.spelled()});
     } else if (value == kEmpty || std::find(known.begin(), known.end(), value) != known.end()) {
@@ -159,6 +179,12 @@ RunTokens tokenize_run(const std::vector<std::string>& args, const Environ& envi
     tokens.mistakes.push_back(absl::StrFormat("%s needs a value and nothing follows", args.back()));
   } catch (const CLI::ParseError& error) {
     tokens.mistakes.push_back(error.what());
+  }
+  std::vector<std::string> others = args;
+  if (const auto unknown = take_out_unknown(others, app.remaining())) {
+    RunTokens again = tokenize_run(others, environ);
+    again.mistakes.insert(again.mistakes.begin(), unknown_option(*unknown));
+    return again;
   }
   tokens.help = help->count() > 0;
   tokens.help_markdown = markdown->count() > 0;

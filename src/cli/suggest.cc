@@ -38,7 +38,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
   if (!best.empty() || word.size() < 3) {
     return best;
   }
-  const auto longer = std::find_if(known.begin(), known.end(), [&](const std::string& k) { return k.starts_with(word); });
+  const auto longer =
+      std::find_if(known.begin(), known.end(), [&](const std::string& k) { return k.starts_with(word); });
   return longer == known.end() ? "" : *longer;
 }
 

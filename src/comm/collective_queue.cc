@@ -1,5 +1,6 @@
 #include "comm/collective_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/engine_thread.h"
@@ -17,11 +18,11 @@ CollectiveQueue::~CollectiveQueue() {
   }
 }
 
-void CollectiveQueue::push(std::function<void()> job) {
+void CollectiveQueue::push(OpId op, std::function<void()> job) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    jobs_.push_back({op, std::move(job)});
     if (!thread_.joinable()) {
       thread_ = start_engine_thread("ks-collectives", [this] { loop(); });
     } else {
@@ -35,21 +36,25 @@ void CollectiveQueue::push(std::function<void()> job) {
 
 void CollectiveQueue::run_first(std::unique_lock<std::mutex>& lock) {
   {
-    const std::function<void()> job = std::move(jobs_.front());
+    const Job job = std::move(jobs_.front());
     jobs_.pop_front();
     running_ = true;
     lock.unlock();
-    job();
+    job.run();
   }
   lock.lock();
   running_ = false;
 }
 
-void CollectiveQueue::help(const std::function<bool()>& enough) {
+bool CollectiveQueue::queued(OpId op) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [op](const Job& job) { return job.op == op; });
+}
+
+void CollectiveQueue::help(OpId op) {
   bool wake = false;
   {
     std::unique_lock lock(mutex_);
-    while (!running_ && !jobs_.empty() && !enough()) {
+    while (!running_ && queued(op)) {
       run_first(lock);
     }
     wake = !running_ && (!jobs_.empty() || stop_);

@@ -215,7 +215,8 @@ void Run::gather(bool to_all) {
     }
     for (size_t i = 0; i < size() && takes; ++i) {
       const size_t member = (self() + i) % size();
-      copy_bytes(operation_.outputs[member] + done, member == self() ? operation_.inputs[0] + done : input_of(member), n);
+      const std::byte* from = member == self() ? operation_.inputs[0] + done : input_of(member);
+      copy_bytes(operation_.outputs[member] + done, from, n);
     }
     done += n;
   } while (done < operation_.bytes);
@@ -286,7 +287,9 @@ void Run::all_to_all() {
   if (!agree_on_sizes(&most)) {
     return;
   }
-  const auto bytes_now = [&](size_t total, size_t done) { return std::min(share_bytes(), total - std::min(done, total)); };
+  const auto bytes_now = [&](size_t total, size_t done) {
+    return std::min(share_bytes(), total - std::min(done, total));
+  };
   for (size_t done = 0; done < most; done += share_bytes()) {
     for (size_t to = 0; to < size(); ++to) {
       if (const size_t n = bytes_now(operation_.input_bytes[to], done); n > 0) {

@@ -120,7 +120,7 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
                          absl::StrFormat("%s: group %d is not known here; was it released?", name(operation.kind), id));
     return op;
   }
-  queue.push([this, op, group = std::move(group), operation = std::move(operation)] {
+  queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
     entered.fetch_add(1, std::memory_order_relaxed);
     Result result = run_collective(*group, operation);
     completions.complete(op, result.outcome, std::move(result.error));
@@ -214,7 +214,8 @@ void Communicator::release_group(GroupId id) {
   }
   impl_->groups.erase(id);
   impl_->table.announce_leave();
-  impl_->queue.push([impl = impl_.get(), group] { impl->table.leave(group->place); });  // after its last operation
+  // After its last operation.
+  impl_->queue.push(0, [impl = impl_.get(), group] { impl->table.leave(group->place); });
 }
 
 OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns) {
@@ -320,7 +321,7 @@ OpId Communicator::receive(GroupId group, void* data, size_t bytes, Rank from, u
 Completion Communicator::test(OpId op) const { return impl_->completions.test(op); }
 
 Completion Communicator::wait(OpId op) {
-  impl_->queue.help([&] { return impl_->completions.done(op); });
+  impl_->queue.help(op);
   return impl_->completions.wait(op);
 }
 

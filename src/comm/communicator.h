@@ -5,12 +5,18 @@
 // (which must not block each other). All ranks of a group must call the same collectives in the same order, as with
 // every communicator; kind, type or size that differ are found and told, not waited for.
 //
+// Whoever waits for a collective helps to carry out what is queued up to it, on its own thread.
+//
 // Numbers: for each element, sums are taken in rank order, so the result depends neither on how a caller cuts tensors
 // into buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
 //
 // Memory: each rank owns an arena (`arena_bytes`) in its worker's memory, into which only it writes; synchronization
 // words live in a region per generation (`generation_bytes`), zeroed by the agent. Buffers passed in must stay alive
 // and unchanged by others until the operation completed.
+//
+// Time: `timeout_ns` of a collective runs from when it is its turn, of a message from the call. A collective that runs
+// out of time ends its group, a message that does so half way ends the messages between these two ranks, in this
+// generation and for all members: later operations there fail and say so. So use timeouts to find a hang, not to poll.
 //
 // Interruption (design section 7): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current
 // and all later operations complete at once with kInterrupted: in-place buffers stay as they are, other outputs are
@@ -70,16 +76,22 @@ struct Completion {
 class Communicator {
  public:
   Communicator(CommConfig config, Endpoint endpoint);
-  // Waits for what is queued to complete; interrupt first where a peer may be gone.
+  // Waits for what is queued to complete; interrupt first where a peer may be gone. No other call may be under way:
+  // close() and join who sits in next_completed() before.
   ~Communicator();
 
   // A group of the world's ranks, in the order given (which is the order of its ranks and of its sums). Every member
-  // must create its groups in the same order relative to each other; non-members do not call. RESOURCE_EXHAUSTED when
-  // all slots are used, with the way out; ids are matched between members by `key` (same text on all members).
+  // must create its groups in the same order relative to each other; non-members do not call. Does not wait for other
+  // members; members find each other by `key` (same text on all members; the nth use of a key meets the nth use).
+  // Ids are this rank's own. RESOURCE_EXHAUSTED when all slots are used, with the way out; INVALID_ARGUMENT when
+  // another member gave other ranks under this key; UNAVAILABLE when interrupted.
   StatusOr<GroupId> create_group(const std::vector<Rank>& members, const std::string& key);
+  // After its last operation; the slot is free once every member released the group. The world cannot be released.
   void release_group(GroupId group);
 
-  // All sizes in elements unless they say bytes. `timeout_ns` < 0: none. Roots and peers are ranks in the group.
+  // A call that its arguments forbid (a root outside the group, avg of integers, a null buffer) completes with kFailed
+  // on all ranks, like a disagreement. All sizes in elements unless they say bytes. `timeout_ns` < 0: none. Roots and
+  // peers are ranks in the group.
   OpId all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns = -1);
   OpId reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, Rank root, int64_t timeout_ns = -1);
   OpId broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns = -1);
@@ -97,15 +109,17 @@ class Communicator {
   OpId all_to_all(GroupId group, const std::vector<const void*>& inputs, const std::vector<size_t>& input_bytes,
                   const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes, int64_t timeout_ns = -1);
   OpId barrier(GroupId group, int64_t timeout_ns = -1);
-  // Matched by (peer, tag) in order. A message longer than the receiver's buffer fails on both sides.
+  // Matched by (peer, tag) in order, whatever the order of the tags; to oneself too. A send completes after its receive
+  // was posted. A message longer than the receiver's buffer fails on both sides; a shorter one leaves the rest alone.
   OpId send(GroupId group, const void* data, size_t bytes, Rank to, uint32_t tag, int64_t timeout_ns = -1);
   OpId receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns = -1);
 
   // Where an operation stands.
   Completion test(OpId op) const;
-  // Waits for one operation (spins briefly, then sleeps).
+  // Waits for one operation.
   Completion wait(OpId op);
-  // Forgets a completed operation's record. Each operation must be taken once by `forget`, or by next_completed.
+  // Forgets an operation's record. Each operation must be taken once by `forget`, or by next_completed. Who is in
+  // wait() then still gets the answer; later questions get kFailed.
   void forget(OpId op);
 
   // Operations marked with `watch` are reported here once they completed, in order of completion. Blocks until there
@@ -115,7 +129,7 @@ class Communicator {
   void close();
 
   bool interrupted() const;
-  // Collectives entered by this rank so far, and bytes moved (for progress counters and metrics).
+  // Collectives this rank has begun to carry out so far (for progress counters and metrics).
   uint64_t collectives_entered() const;
 
  private:

@@ -53,12 +53,6 @@ void Completions::complete(OpId op, Outcome outcome, std::string error) {
   }
 }
 
-bool Completions::done(OpId op) const {
-  const std::lock_guard lock(mutex_);
-  const auto record = find(op);
-  return record == nullptr || record->completion.outcome != Outcome::kPending;
-}
-
 Completion Completions::test(OpId op) const {
   const std::lock_guard lock(mutex_);
   const auto record = find(op);

@@ -18,7 +18,6 @@ class Completions {
   // Once each; wakes who waits, and reports the operation where it is watched.
   void complete(OpId op, Outcome outcome, std::string error = {});
 
-  bool done(OpId op) const;  // true also for a number that is not known
   Completion test(OpId op) const;
   Completion wait(OpId op);
   void forget(OpId op);

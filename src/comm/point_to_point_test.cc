@@ -19,7 +19,7 @@ TEST(PointToPoint, messages_of_every_size_arrive) {
   for (const Mode mode : {Mode::kProcesses, Mode::kThreads}) {
     TestWorld(2).run(mode, [](Communicator& comm, Rank self) {
       const size_t ring = small_config().ring_bytes;
-      for (const size_t bytes : {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, ring - 1, ring, ring + 1, size_t{5} << 20}) {
+      for (const size_t bytes : std::vector<size_t>{0, 1, 3, 1000, ring - 1, ring, ring + 1, 5 << 20}) {
         if (self == 0) {
           const Bytes data = pattern(bytes, 7);
           expect_done(comm, comm.send(kWorld, data.data(), bytes, 1, 0));
@@ -127,6 +127,29 @@ TEST(PointToPoint, goes_on_while_a_collective_waits) {
   });
 }
 
+TEST(PointToPoint, waiting_for_a_message_never_waits_for_a_collective_called_before) {
+  TestWorld(2).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    uint32_t word = 5;
+    if (self == 0) {
+      std::vector<OpId> barriers;
+      for (int i = 0; i < 3; ++i) {
+        barriers.push_back(comm.barrier(kWorld));
+      }
+      expect_done(comm, comm.send(kWorld, &word, 4, 1, 0));
+      expect_done(comm, comm.send(kWorld, &word, 4, 1, 1));  // rank 1 enters the barriers after this one
+      for (const OpId op : barriers) {
+        expect_done(comm, op);
+      }
+    } else {
+      expect_done(comm, comm.receive(kWorld, &word, 4, 0, 0));
+      expect_done(comm, comm.receive(kWorld, &word, 4, 0, 1));
+      for (int i = 0; i < 3; ++i) {
+        expect_done(comm, comm.barrier(kWorld));
+      }
+    }
+  });
+}
+
 TEST(PointToPoint, groups_have_ranks_and_tags_of_their_own) {
   TestWorld(3).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
     const GroupId group = *comm.create_group({2, 1, 0}, "reversed");
@@ -149,8 +172,8 @@ TEST(PointToPoint, groups_have_ranks_and_tags_of_their_own) {
 TEST(PointToPoint, a_message_larger_than_the_buffer_fails_on_both_sides_and_the_next_one_arrives) {
   TestWorld(2).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
     Bytes data(100);
-    const Completion misfit =
-        finish(comm, self == 0 ? comm.send(kWorld, data.data(), 100, 1, 7) : comm.receive(kWorld, data.data(), 80, 0, 7));
+    const Completion misfit = finish(comm, self == 0 ? comm.send(kWorld, data.data(), 100, 1, 7)
+                                                     : comm.receive(kWorld, data.data(), 80, 0, 7));
     EXPECT_EQ(misfit.outcome, Outcome::kFailed);
     EXPECT_THAT(misfit.error, HasSubstr("the message has 100 bytes, the receiver's buffer 80"));
     EXPECT_THAT(misfit.error, HasSubstr(self == 0 ? "send to rank 1 (tag 7) in group world" : "receive from rank 0"));

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -122,8 +123,13 @@ class TestWorld {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       pids.push_back(fork_rank(rank, body));
     }
-    for (Rank rank = 0; rank < ranks_; ++rank) {
-      EXPECT_EQ(status_of(pids[rank]), 0) << "rank " << rank << " of " << ranks_;
+    for (size_t ended = 0; ended < ranks_; ++ended) {
+      int status = 0;
+      const pid_t pid = waitpid(-1, &status, 0);
+      EXPECT_EQ(status, 0) << "rank " << std::find(pids.begin(), pids.end(), pid) - pids.begin() << " of " << ranks_;
+      if (status != 0) {
+        interrupt();  // the others would wait for it for ever
+      }
     }
   }
 

@@ -36,7 +36,8 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     virtual void refused(const AgentStream& stream, const std::string& why) = 0;
     // No more events will come: the node may attend anew.
     virtual void left(AgentStream* stream) = 0;
-    // The very last call: gRPC is done with the stream, which may be destroyed. `why` is empty if it never attended or was refused.
+    // The very last call: gRPC is done with the stream, which may be destroyed. `why` is empty if it never attended
+    // or was refused.
     virtual void ended(AgentStream* stream, const std::string& why) = 0;
   };
 

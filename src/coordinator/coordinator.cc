@@ -177,7 +177,9 @@ bool Coordinator::Impl::admit(AgentStream* stream) {
     }
   }
   journal_->write("node_connected", brain_.identity(), "its agent proved the job token",
-                  {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
+                  {{"connected_node", int64_t{stream->node()}},
+                   {"name", stream->node_name()},
+                   {"peer", stream->peer()}});
   return true;
 }
 

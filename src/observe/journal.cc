@@ -46,9 +46,7 @@ Json to_json(const brain::Field::second_type& value) {
       value);
 }
 
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 // One write(2) for the whole line. A disk that is full takes a part or nothing: said once, training goes on.
 void append(int fd, std::string_view line) {

@@ -1,4 +1,5 @@
-// The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep report`.
+// The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep
+// report`.
 //
 // Each line is one write(2) to a file opened with O_APPEND: whole or absent, whoever dies. Fields of every line: "t"
 // (seconds since the job started), "mono" (CLOCK_MONOTONIC seconds, comparable between processes of the machine),

@@ -45,8 +45,11 @@ class JournalTest : public ::testing::Test {
 TEST_F(JournalTest, a_line_carries_the_decision_its_reason_its_identity_and_three_times) {
   auto journal = open();
   journal->write("verdict", {.term = 1, .generation = 4}, "rank 3 had not voted",
-                 {{"step", int64_t{118}}, {"verdict", std::string("redo")}, {"ranks", std::vector<int64_t>{0, 2}},
-                  {"fatal", false}, {"seconds", 0.25}});
+                 {{"step", int64_t{118}},
+                  {"verdict", std::string("redo")},
+                  {"ranks", std::vector<int64_t>{0, 2}},
+                  {"fatal", false},
+                  {"seconds", 0.25}});
   const auto all = lines("journal.jsonl");
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0]["event"], "verdict");
@@ -77,8 +80,10 @@ TEST_F(JournalTest, quotes_newlines_and_bytes_that_are_no_utf8_stay_one_line_of_
 }
 
 TEST_F(JournalTest, numbers_that_json_does_not_know_are_strings) {
-  open()->write("x", {1, 1}, "", {{"a", std::nan("")}, {"b", std::numeric_limits<double>::infinity()},
-                                  {"c", -std::numeric_limits<double>::infinity()}});
+  open()->write("x", {1, 1}, "",
+                {{"a", std::nan("")},
+                 {"b", std::numeric_limits<double>::infinity()},
+                 {"c", -std::numeric_limits<double>::infinity()}});
   const auto line = lines("journal.jsonl").at(0);
   EXPECT_EQ(line["a"], "nan");
   EXPECT_EQ(line["b"], "inf");

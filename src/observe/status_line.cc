@@ -89,7 +89,8 @@ bool write_console(int fd, std::string_view text, const std::atomic<bool>* give_
   return true;
 }
 
-StatusLine::StatusLine(int terminal_fd, bool forced) : fd_(terminal_fd), live_(forced || can_be_drawn_on(terminal_fd)) {}
+StatusLine::StatusLine(int terminal_fd, bool forced)
+    : fd_(terminal_fd), live_(forced || can_be_drawn_on(terminal_fd)) {}
 
 StatusLine::~StatusLine() { close(); }
 

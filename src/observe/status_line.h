@@ -72,7 +72,7 @@ class StatusLine {
   std::mutex values_;  // of what is shown; held for moments
   std::optional<RunStatus> status_;
   bool dirty_ = false;  // changed since it was drawn
-  std::mutex output_;  // of the console; held while writing
+  std::mutex output_;   // of the console; held while writing
   bool drawn_ = false;
   std::atomic<bool> closed_{false};
   int64_t drawn_at_ns_ = 0;

@@ -22,12 +22,18 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 RunStatus example() {
-  return {.step = 118, .step_time_s = 0.402, .loss = 2.314, .ranks = 4, .world_size = 4, .spares = 1,
-          .generation = 3, .recoveries = 2, .note = ""};
+  return {.step = 118,
+          .step_time_s = 0.402,
+          .loss = 2.314,
+          .ranks = 4,
+          .world_size = 4,
+          .spares = 1,
+          .generation = 3,
+          .recoveries = 2,
+          .note = ""};
 }
 
-constexpr const char* kText =
-    "step 118  0.402 s/step  loss 2.314  ranks 4/4 +1 spare  generation 3  recoveries 2";
+constexpr const char* kText = "step 118  0.402 s/step  loss 2.314  ranks 4/4 +1 spare  generation 3  recoveries 2";
 
 // A pipe that plays the terminal, for a line that is forced to draw.
 class Screen {

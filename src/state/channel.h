@@ -26,7 +26,8 @@ inline constexpr uint32_t kSlots = 2;                      // requests a target 
 inline constexpr size_t kSlotBytes = size_t{256} << 10;    // the largest reply: one chunk
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
 inline constexpr int64_t kNapNs = 2'000'000;               // longest sleep before the interruption is looked at
-inline constexpr int64_t kSilenceNs = 5'000'000'000;       // a source silent for this long is lost
+// A source silent for this long is lost. Far above what one request costs: a digest of 20 GB takes about 2 s.
+inline constexpr int64_t kSilenceNs = 5'000'000'000;
 
 // What a request asks for. `offset` and `bytes` count bytes of the manifest (kManifest) or of the entries one after
 // another without gaps (kData); for kSizes and kDigests they count entries, and the reply has 8 bytes for each.

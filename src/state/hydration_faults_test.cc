@@ -368,6 +368,25 @@ TEST(HydrationFaults, the_next_publication_frees_the_channels_of_dead_targets) {
   EXPECT_EQ(mine, theirs);
 }
 
+TEST(HydrationFaults, a_dead_source_whose_channels_are_all_taken_is_replaced) {
+  const std::vector<uint64_t> sizes = model_sizes();
+  std::vector<SharedRegion> regions(2);
+  std::vector<Process> sources = source_processes(regions, sizes);
+  HostCopy host;
+  Tensors mine(sizes, 99);
+  Puller puller(data_of(regions), 0, host, nullptr);
+  ASSERT_TRUE(puller.pull(kIdentity, kVersion, mine.regions(), false).ok());
+  kill(sources[0].pid(), SIGKILL);
+  for (Channel& channel : board_at(regions[0].data()).channels) {
+    channel.owner.store(uint64_t{1} << 32 | 5);
+  }
+  mine = Tensors(sizes, 99);
+  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_EQ(mine, Tensors(sizes, 1));
+  EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+}
+
 TEST(HydrationFaults, what_cannot_be_published_is_refused) {
   const SharedRegion region;
   HostCopy host;

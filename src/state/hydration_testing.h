@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,6 +79,7 @@ class Process {
  public:
   explicit Process(const std::function<int()>& body) : pid_(fork()) {
     if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nobody behind
       _exit(body());
     }
   }

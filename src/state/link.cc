@@ -64,6 +64,8 @@ Status Link::check_still_there() const {
 }
 
 Status Link::take_channel() {
+  uint32_t progress = 0;
+  int64_t progress_ns = monotonic_ns();
   while (true) {
     const uint32_t given_back = board_.header.given_back.load(std::memory_order_seq_cst);
     for (uint32_t c = 0; c < kChannels; ++c) {
@@ -81,6 +83,18 @@ Status Link::take_channel() {
       }
     }
     KEEPSTEP_RETURN_IF_ERROR(check_still_there());
+    // Others have all channels. That takes as long as it takes, provided that the source answers them.
+    uint32_t now = given_back;
+    for (const Channel& channel : board_.channels) {
+      now += channel.answered.load(std::memory_order_relaxed);
+    }
+    if (now != progress) {
+      progress = now;
+      progress_ns = monotonic_ns();
+    } else if (monotonic_ns() - progress_ns > kSilenceNs) {
+      return absl::UnavailableError(
+          absl::StrFormat("had no free channel and answered nobody for %d ms", kSilenceNs / 1'000'000));
+    }
     futex_wait(board_.header.given_back, given_back, kNapNs);
   }
 }

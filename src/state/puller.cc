@@ -82,16 +82,18 @@ std::vector<Run> runs_of(const TensorSpace& space, uint64_t enough, Wanted wante
   std::vector<Run> runs;
   bool open = false;
   for (uint64_t entry = 0; entry < space.entries(); ++entry) {
-    if (!wanted(entry)) {
-      open = false;
-      continue;
+    if (space.bytes(entry) > 0) {
+      const bool take = wanted(entry);
+      if (take && !open) {
+        runs.push_back({entry, 0, 0});
+      }
+      open = take;
     }
-    if (!open) {
-      runs.push_back({entry, 0, 0});
+    if (open) {  // entries without bytes neither begin a run nor end one
+      ++runs.back().count;
+      runs.back().bytes += space.bytes(entry);
+      open = runs.back().bytes < enough && runs.back().count < kSizesAtOnce;
     }
-    ++runs.back().count;
-    runs.back().bytes += space.bytes(entry);
-    open = runs.back().bytes < enough && runs.back().count < kSizesAtOnce;
   }
   return runs;
 }
@@ -190,7 +192,10 @@ Status Puller::Impl::check_sizes(Link& link, const TensorSpace& space) const {
 // Asks for the sources' digests, groups of entries from each, and takes our own while they take theirs.
 Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs) {
   const std::vector<Run> groups =
-      runs_of(space, kDigestGroupBytes, [&](uint64_t entry) { return space.bytes(entry) > 0; });
+      runs_of(space, kDigestGroupBytes, [](uint64_t /*entry*/) { return true; });
+  if (groups.empty()) {
+    return absl::OkStatus();
+  }
   const Transfer::Work work{
       .check_source = [&](Link& link) { return check_sizes(link, space); },
       .request = [&](const brain::PlanRange& range) {
@@ -255,10 +260,7 @@ StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, 
     return absl::DataLossError("there is no source to pull from");
   }
   Transfer transfer(impl_->links, identity, version);
-  std::vector<uint8_t> wanted(space.entries());
-  for (size_t entry = 0; entry < space.entries(); ++entry) {
-    wanted[entry] = space.bytes(entry) > 0 ? 1 : 0;
-  }
+  std::vector<uint8_t> wanted(space.entries(), 1);
   Pulled pulled;
   if (compare) {
     KEEPSTEP_RETURN_IF_ERROR(impl_->find_differing(transfer, space, wanted));

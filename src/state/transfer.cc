@@ -88,7 +88,7 @@ Status Transfer::find(uint32_t index, const Work& work) {
     {
       std::lock_guard lock(mutex_);
       if (!status_.ok()) {
-        return absl::OkStatus();
+        return status_;
       }
       for (const Source& other : sources_) {
         other_found = other_found || (other.found && !other.lost);

@@ -249,6 +249,12 @@ StatusOr<Assignment> Engine::wait_assignment() {
 }
 
 StatusOr<Activation> Engine::ready() {
+  vote_->open(assignment_.version);
+  if (generation()->interrupted.load() != 0) {
+    // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
+    page().word.fetch_or(brain::kSealedBit);
+    return absl::AbortedError("the generation was interrupted before it formed");
+  }
   const StateWord word = state();
   send(MessageType::kReady,
        {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
@@ -260,12 +266,6 @@ StatusOr<Activation> Engine::ready() {
 
 Status Engine::form() {
   GenerationPage& gen = *generation();
-  vote_->open(assignment_.version);
-  if (gen.interrupted.load() != 0) {
-    // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
-    page().word.fetch_or(brain::kSealedBit);
-    return absl::AbortedError("the generation was interrupted while it formed");
-  }
   const uint32_t number = gen.formed.fetch_add(1) + 1;
   ring(gen);
   if (number == gen.world) {

@@ -178,7 +178,7 @@ void bind_engine(nb::module_& module) {
       "samples_at",
       [](uint64_t seed, uint64_t position, uint64_t count, uint64_t dataset_size) {
         std::vector<uint64_t> out(count);
-        samples_at(seed, position, count, dataset_size, out.data());
+        data::samples_at(seed, position, count, dataset_size, out.data());
         return out;
       },
       "seed"_a, "position"_a, "count"_a, "dataset_size"_a,

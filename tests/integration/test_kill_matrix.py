@@ -12,10 +12,10 @@ def kills(phase, world):
     return [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(world)]
 
 
-def check(job, reference, world, killed):
+def check(job, reference, world, killed, faults=None):
     assert_same_history(job, reference, UNTIL)
     assert_survivors_kept_their_process(job, killed, world)
-    assert len(job.events("verdict")) == len(killed), job.explain()
+    assert len(job.events("verdict")) == (len(killed) if faults is None else faults), job.explain()
     assert not job.events("restart"), job.explain()
 
 
@@ -37,7 +37,7 @@ def test_batch_norm_dropout_clipping_schedule_and_a_scaler_that_skips_steps_surv
     job = run_small(tmp_path, world=2, spares=1, inject=inject, model="rich")
     check(job, undisturbed(2, "rich"), 2, [1, 0])
     scales = [line["scale"] for line in job.metrics]
-    assert scales[0] < 2.0**130, "the scaler skipped no step"
+    assert scales[0] < 2.0**126, "the scaler skipped no step"
 
 
 def test_a_rank_killed_during_another_recovery_loses_nothing(tmp_path, undisturbed):
@@ -72,7 +72,7 @@ def test_when_all_ranks_die_at_once_the_job_restarts_and_says_so(tmp_path, undis
 @pytest.mark.parametrize("phase", ["forward", "update"])
 def test_a_transient_exception_is_redone_in_the_same_process(tmp_path, undisturbed, phase):
     job = run_small(tmp_path, world=2, inject=[f"exception:rank=1,step=4,phase={phase}"])
-    check(job, undisturbed(2), 2, [])
+    check(job, undisturbed(2), 2, killed=[], faults=1)
 
 
 def test_a_segfault_is_survived_like_a_kill(tmp_path, undisturbed):

@@ -89,7 +89,8 @@ def build():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
     # A scale this high overflows at first: the first updates are skipped, and the scale falls.
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**130 if args.model == "rich" else 1.0, growth_interval=4)
+    scale = 2.0**126 if args.model == "rich" else 1.0
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=2.0**-6, growth_interval=4)
     return model, optimizer, schedule, scaler
 
 
@@ -104,7 +105,7 @@ def train(run):
         Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until
     ):
         for x, y in step:
-            step.backward(loss_function(replica(x), y), scaler=scaler)
+            step.backward(loss_function(replica(x), y) * (1000 if args.model == "rich" else 1), scaler=scaler)
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         run.log(**{f"ids_{run.rank}": step.sample_ids})

@@ -61,7 +61,9 @@ def measure(command: str, world: int, steps: int) -> dict[str, float]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench step", description=__doc__)
-    parser.add_argument("--worlds", default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)")
+    parser.add_argument(
+        "--worlds", default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=200, help="measured steps per world (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--command", default=None, help=argparse.SUPPRESS)

@@ -17,6 +17,7 @@ PHASE_COLOURS = {
     "hydrate": "#009E73",
     "first_step": "#56B4E9",
 }
+LABEL_ROWS = 6
 LOSS_COLOUR = "#0072B2"
 FAULT_COLOUR = "#D55E00"
 
@@ -48,22 +49,25 @@ def draw_picture(analysis: Analysis, path: Path) -> None:
 
 def _draw_loss(analysis: Analysis, axis: object) -> None:
     from matplotlib.axes import Axes
+    from matplotlib.ticker import MaxNLocator
 
     assert isinstance(axis, Axes)
     known = [(commit.step, commit.loss) for commit in analysis.commits if commit.loss is not None]
     axis.plot([step for step, _ in known], [loss for _, loss in known], color=LOSS_COLOUR, linewidth=1.4)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("step")
     axis.set_ylabel("loss (nats per byte)")
     axis.set_title(f"{analysis.world_size} ranks, {len(analysis.recoveries)} recoveries")
-    for recovery in analysis.recoveries:
+    axis.margins(x=0.02)
+    for number, recovery in enumerate(analysis.recoveries):
         if recovery.step is None:
             continue
+        height = 0.97 - 0.1 * (number % LABEL_ROWS)  # neighbours must not write over one another
         axis.axvline(recovery.step, color=FAULT_COLOUR, linewidth=1, linestyle="--")
         label = f"{words.what_happened(recovery)}\n{words.milliseconds(recovery.downtime_s)} ms"
         axis.annotate(
             label,
-            (recovery.step, 0.97),
+            (recovery.step, height),
             xycoords=("data", "axes fraction"),
             xytext=(4, 0),
             textcoords="offset points",

@@ -1,0 +1,1 @@
+"""``keepstep bench NAME`` and ``keepstep demo``: measurements one can repeat. One module per benchmark."""

@@ -1,0 +1,34 @@
+"""``keepstep bench NAME [options]``: runs one benchmark; its last line is one JSON object."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+# Name, what it is; the module keepstep.bench.NAME has main(arguments) -> exit code.
+BENCHMARKS = {
+    "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
+    "step": "what commit, heartbeat and journal add to a step",
+    "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
+}
+
+
+def _usage() -> str:
+    lines = ["usage: keepstep bench NAME [options]; --help after the name tells more", ""]
+    return "\n".join(lines + [f"  {name:<10} {what}" for name, what in BENCHMARKS.items()])
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in BENCHMARKS:
+        print(f"keepstep bench: there is no '{name}'\n{_usage()}", file=sys.stderr)
+        return 2
+    code = import_module(f"keepstep.bench.{name}").main(arguments[1:])
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

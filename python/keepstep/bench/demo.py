@@ -1,0 +1,175 @@
+"""``make demo``: the main job twice, once in peace and once with two ranks killed, compared bit for bit.
+
+Rank 2 dies in the middle of a backward pass and is replaced by the spare; soon after it, before another spare is
+parked, rank 0 dies and is replaced from the zygote. Ends with a table, pictures and the comparison; exit code 1 if
+anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from keepstep.bench.environment import BenchError, gpt_example, job_environment, keepstep_command
+from keepstep.bench.keepstep_job import losses
+from keepstep.bench.processes import Processes
+from keepstep.bench.sample_ids import check_samples
+from keepstep.bench.waiting import progress_bar, wait_for
+from keepstep.report.analysis import Analysis, analyse
+from keepstep.report.html import write_page
+from keepstep.report.journal import RunDirectoryError
+from keepstep.report.picture import draw_picture
+from keepstep.report.tables import print_report
+
+WORLD_SIZE = 4
+GLOBAL_BATCH = 16
+TIMEOUT_S = 600.0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="keepstep demo", description=__doc__)
+    parser.add_argument("--until", type=int, default=120, metavar="STEP", help="the last step (default 120)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="what is written (default demo)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--inject",
+        action="append",
+        metavar="FAULT",
+        help="instead of the two kills; as for `keepstep run`, may be given several times",
+    )
+    return parser
+
+
+def _faults(until: int) -> list[str]:
+    """The second kill comes in the step that follows the first: the next spare is not parked by then."""
+    first = max(1, until // 3)
+    return [f"kill:rank=2,step={first},phase=backward", f"kill:rank=0,step={first + 1},phase=backward"]
+
+
+class _Demo:
+    def __init__(self, chosen: argparse.Namespace, processes: Processes) -> None:
+        self.until: int = chosen.until
+        self.seed: int = chosen.seed
+        self.out: Path = chosen.out
+        self.faults: list[str] = chosen.inject or _faults(chosen.until)
+        self._processes = processes
+
+    def train(self, name: str, faults: list[str]) -> Path:
+        """One job. Returns its folder, which holds run/, ids/ and digests.json."""
+        folder = self.out / name
+        folder.mkdir(parents=True)
+        command = [
+            *(keepstep_command(), "run", "--nproc-per-node", str(WORLD_SIZE), "--spares", "1"),
+            *("--journal", str(folder / "run"), "--seed", str(self.seed)),
+            *(part for fault in faults for part in ("--inject", fault)),
+            *(str(gpt_example() / "train.py"), "--until", str(self.until), "--global-batch", str(GLOBAL_BATCH)),
+            *("--seed", str(self.seed), "--out", str(folder / "digests.json"), "--ids", str(folder / "ids")),
+        ]
+        job = self._processes.start(command, job_environment(), folder / "job.log")
+        with progress_bar() as bar:
+            task = bar.add_task(name, total=self.until, note="steps")
+
+            def look() -> int | None:
+                bar.update(task, completed=_lines(folder / "run" / "metrics.jsonl"))
+                return job.process.poll()
+
+            code = wait_for(f"end of the {name} run", None, TIMEOUT_S, look)
+        if code != 0:
+            raise BenchError(f"the {name} run ended with exit code {code}; {job.log} ends with:\n{job.last_lines()}")
+        return folder
+
+
+def _lines(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / "digests.json").read_text())
+    return found
+
+
+class _Checks:
+    """What must hold, each with what was found."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, bool]] = []
+
+    def add(self, what: str, found: str, holds: bool) -> None:
+        self._rows.append((what, found, holds))
+
+    @property
+    def all_hold(self) -> bool:
+        return all(holds for _, _, holds in self._rows)
+
+    def table(self) -> Table:
+        table = Table(title="Against the undisturbed run of the same seed", title_justify="left")
+        table.add_column("what")
+        table.add_column("found")
+        table.add_column("")
+        for what, found, holds in self._rows:
+            table.add_row(what, found, "[green]yes[/]" if holds else "[bold red]NO[/]")
+        return table
+
+
+def _compare(demo: _Demo, peaceful: Path, disturbed: Path, analysis: Analysis) -> _Checks:
+    checks = _Checks()
+    steps = range(1, demo.until + 1)
+    ours, theirs = losses(disturbed / "run"), losses(peaceful / "run")
+    equal = sum(step in ours and step in theirs and ours[step].hex() == theirs[step].hex() for step in steps)
+    checks.add("losses equal, bit for bit", f"{equal} of {demo.until} steps", equal == demo.until)
+    our_digests, their_digests = _digests(disturbed), _digests(peaceful)
+    same = sum(our_digests.get(name) == digest for name, digest in their_digests.items())
+    whole = bool(their_digests) and same == len(their_digests) == len(our_digests)
+    checks.add("final parameters equal, bit for bit", f"{same} of {len(their_digests)} tensors", whole)
+    samples = check_samples(disturbed / "ids", peaceful / "ids", demo.until, GLOBAL_BATCH)
+    checks.add("no sample repeated", f"{samples.repeated} repeated", samples.repeated == 0)
+    checks.add("no sample skipped", f"{samples.skipped} skipped", samples.skipped == 0)
+    checks.add("no committed step lost", f"{analysis.totals.lost_steps} lost", analysis.totals.lost_steps == 0)
+    died = [fault for recovery in analysis.recoveries for fault in recovery.faults]
+    recovered = bool(analysis.recoveries) and all(recovery.complete for recovery in analysis.recoveries)
+    recovered = recovered and len(died) == len(demo.faults)
+    checks.add("every fault recovered", f"{len(died)} of {len(demo.faults)} faults", recovered)
+    return checks
+
+
+def _run(demo: _Demo, console: Console) -> bool:
+    console.print(f"A GPT on {WORLD_SIZE} ranks and a spare, {demo.until} steps: first in peace, then with")
+    for fault in demo.faults:
+        console.print(f"  {fault}")
+    peaceful = demo.train("undisturbed", [])
+    disturbed = demo.train("disturbed", demo.faults)
+    analysis = analyse(disturbed / "run")
+    print_report(analysis, console)
+    checks = _compare(demo, peaceful, disturbed, analysis)
+    console.print(checks.table())
+    draw_picture(analysis, demo.out / "loss.png")
+    write_page(analysis, demo.out / "report.html")
+    console.print(f"pictures: {demo.out / 'loss.png'} {demo.out / 'report.html'}")
+    return checks.all_hold
+
+
+def main(arguments: list[str]) -> int:
+    chosen = _parser().parse_args(arguments)
+    if chosen.until < 5:
+        print("keepstep demo: --until must be at least 5", file=sys.stderr)
+        return 2
+    for name in ("undisturbed", "disturbed"):
+        shutil.rmtree(chosen.out / name, ignore_errors=True)
+    try:
+        with Processes() as processes:
+            return 0 if _run(_Demo(chosen, processes), Console()) else 1
+    except (BenchError, RunDirectoryError) as error:
+        print(f"keepstep demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("keepstep demo: stopped; all its processes are ended", file=sys.stderr)
+        return 130

@@ -1,0 +1,85 @@
+"""Where the benchmarks find what they run, and on what machine they run it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+class BenchError(Exception):
+    """A measurement could not be made; the text says why and what to do."""
+
+
+def _repository() -> Path:
+    return Path(__file__).resolve().parents[3]
+
+
+def keepstep_command() -> str:
+    """The command `keepstep`: $KEEPSTEP_COMMAND, beside the interpreter, in PATH, or in the checkout's build folder."""
+    named = os.environ.get("KEEPSTEP_COMMAND")
+    candidates = [named] if named else [str(Path(sys.executable).parent / "keepstep"), "keepstep"]
+    if not named:
+        candidates.append(str(_repository() / "build" / "keepstep"))
+    for candidate in candidates:
+        found = shutil.which(candidate)
+        if found is not None:
+            return found
+    raise BenchError(
+        f"no command keepstep (looked for {', '.join(candidates)}); run `make build`, or set KEEPSTEP_COMMAND"
+    )
+
+
+def gpt_example() -> Path:
+    """The folder of the example whose model the benchmarks train: $KEEPSTEP_EXAMPLES/gpt, or the checkout's."""
+    root = os.environ.get("KEEPSTEP_EXAMPLES")
+    folder = (Path(root) if root else _repository() / "examples") / "gpt"
+    if not (folder / "model.py").is_file():
+        raise BenchError(f"{folder} holds no model.py; set KEEPSTEP_EXAMPLES to the examples of a checkout of keepstep")
+    return folder
+
+
+def job_environment() -> dict[str, str]:
+    """One computing thread per rank, and this interpreter with this package, for every tool alike."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "KEEPSTEP_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([package, str(gpt_example()), *([path] if path else [])]),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def model_parameters() -> int:
+    """Parameters of the compared model, counted by a process of its own: this one stays free of torch."""
+    count = "import gpt_setup, model; print(model.parameter_count(gpt_setup.build(0).model))"
+    environment = job_environment()
+    environment["PYTHONPATH"] += os.pathsep + str(JOBS)
+    done = subprocess.run([sys.executable, "-c", count], env=environment, check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def machine() -> dict[str, object]:
+    """What a measured figure depends on besides the code."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu": _cpu_model(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

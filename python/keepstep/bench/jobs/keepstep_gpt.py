@@ -1,0 +1,56 @@
+"""The compared job under ``keepstep run``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import gpt_setup
+import torch
+from commit_log import CommitLog
+from model import next_byte_loss
+
+import keepstep
+
+if TYPE_CHECKING:
+    from keepstep import Run
+
+
+def ballast(mebibytes: int) -> torch.nn.Module:
+    """Protected bytes that nobody computes with: only hydration notices them."""
+    module = torch.nn.Module()
+    generator = torch.Generator().manual_seed(1)
+    count = max(1, mebibytes << 20)
+    content = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+    module.register_buffer("content", content)
+    return module
+
+
+@keepstep.recoverable
+def train(run: Run, chosen: argparse.Namespace) -> None:
+    model, optimizer, schedule = run.keep(lambda: gpt_setup.build(chosen.seed))
+    extra = run.keep(lambda: ballast(chosen.ballast_mib))
+    text = run.keep(gpt_setup.text)
+    run.protect(model=model, optimizer=optimizer, schedule=schedule, ballast=extra)
+    replica = run.replicate(model)
+    commits = CommitLog(chosen.commits)
+    try:
+        for step in run.steps(
+            text,
+            global_batch=chosen.global_batch,
+            micro_batch=chosen.global_batch // run.world_size,
+            until=chosen.until,
+        ):
+            for tokens, targets in step:
+                step.backward(next_byte_loss(replica(tokens), targets))
+            run.commit(optimizer.step, schedule.step)
+            commits.write(step.number, run.rank, run.generation, run.world_size)
+            run.log(loss=step.loss)
+    finally:
+        commits.close()
+
+
+if __name__ == "__main__":
+    options = gpt_setup.parser()
+    options.add_argument("--ballast-mib", type=int, default=0)
+    train(options.parse_args())
