@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from model import GPT, GPTConfig
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
+
+from model import GPT, GPTConfig
 
 WARMUP_STEPS = 20
 

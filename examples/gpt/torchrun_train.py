@@ -12,13 +12,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import options
 import torch
 import torch.distributed as dist
-from model import next_byte_loss
-from text import Text
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
+
+import options
+from model import next_byte_loss
+from text import Text
 
 CHECKPOINT_EVERY_STEPS = 10
 

@@ -13,11 +13,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import keepstep
 import options
 from model import next_byte_loss
 from text import Text
-
-import keepstep
 
 if TYPE_CHECKING:
     from keepstep import Run

@@ -93,5 +93,3 @@ def _die(number: signal.Signals) -> NoReturn:
     os.kill(os.getpid(), number)
     while True:
         time.sleep(1)
-
-

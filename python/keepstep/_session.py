@@ -153,7 +153,7 @@ class RankEnviron(os._Environ):  # type: ignore[type-arg]
         current = _session
         if current is not None and current.assignment is None and key in RankEnviron.needs_rank:
             current.need_rank(f'os.environ["{key}"]')
-        return super().__getitem__(key)
+        return super().__getitem__(key)  # type: ignore[no-any-return]
 
     needs_rank: frozenset[str] = frozenset()
 

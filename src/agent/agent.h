@@ -89,7 +89,7 @@ class Agent {
   void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
-  std::optional<double> loss_of(brain::Step step) const;
+  std::optional<double> loss_of(brain::Step step, brain::Identity identity) const;
   void update_status();
 
   AgentConfig config_;

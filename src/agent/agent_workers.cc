@@ -195,10 +195,13 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
           {"ring_bytes", comm_config_.ring_bytes}}}});
 }
 
-std::optional<double> Agent::loss_of(brain::Step step) const {
+// Over the members of the generation that voted on the step: after a forward verdict the next one may be prepared
+// already, and a rank that died after its vote counts with what it wrote before.
+std::optional<double> Agent::loss_of(brain::Step step, Identity identity) const {
+  const bool before = previous_ != nullptr && previous_->identity() == identity;
   double sum = 0;
   uint64_t count = 0;
-  for (const brain::Member& member : generation_->prepare().table) {
+  for (const brain::Member& member : (before ? previous_ : generation_)->prepare().table) {
     const auto it = workers_.find(member.worker);
     if (it == workers_.end()) {
       continue;
@@ -219,7 +222,7 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
   const brain::Step step = message.body.at("step");
   const size_t world = generation_->prepare().table.size();
   const bool complete = metrics_.on_progress(*process->rank, step, message.body.at("ns"), world,
-                                             [this](brain::Step asked) { return loss_of(asked); });
+                                             [&](brain::Step asked) { return loss_of(asked, message.identity); });
   if (!complete) {
     return;
   }

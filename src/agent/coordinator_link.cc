@@ -73,6 +73,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   bool started_ = false;
   bool writing_ = false;
   bool writes_ended_ = false;
+  bool said_goodbye_ = false;
   bool closing_ = false;
   bool done_ = false;  // OnDone came: gRPC is through with us
   uint32_t generation_ = 0;
@@ -241,6 +242,13 @@ void CoordinatorLink::Impl::enqueue(control::FromAgent message) {
 void CoordinatorLink::Impl::pump() {
   if (phase_ == Phase::kOver || writing_ || writes_ended_) {
     return;
+  }
+  if (closing_ && queue_.empty() && phase_ == Phase::kAttending && !std::exchange(said_goodbye_, true)) {
+    control::FromAgent goodbye;
+    goodbye.set_node(handshake_.node);
+    goodbye.set_term(handshake_.term);
+    goodbye.mutable_leave();
+    queue_.push_back(std::move(goodbye));
   }
   if (!queue_.empty()) {
     out_ = std::move(queue_.front());

@@ -190,6 +190,7 @@ TEST_F(CoordinatorLinkTest, a_job_starts_loses_a_rank_replaces_it_and_ends) {
   EXPECT_TRUE(prepare.table[1].newcomer);
   EXPECT_EQ(prepare.table[1].previous, table[1].worker);
 
+  link_->send(brain::Progress{prepare.identity, 43});
   const auto spare = inbox_.next<brain::Spawn>();
   EXPECT_TRUE(spare.spare);
   for (const brain::Member& member : prepare.table) {

@@ -31,6 +31,8 @@ std::string body_name(const control::FromAgent& message) {
       return "a proof";
     case control::FromAgent::kEvent:
       return "an event";
+    case control::FromAgent::kLeave:
+      return "a goodbye";
     case control::FromAgent::BODY_NOT_SET:
       break;
   }
@@ -192,6 +194,11 @@ void AgentStream::on_event(const control::FromAgent& message) {
     return refuse(grpc::StatusCode::INVALID_ARGUMENT,
                   absl::StrFormat("node %d speaks for node %d", handshake_.node, message.node()));
   }
+  if (message.has_leave()) {
+    const std::lock_guard lock(mutex_);
+    said_goodbye_ = true;
+    return;
+  }
   if (!message.has_event()) {
     return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after the handshake");
   }
@@ -270,9 +277,8 @@ void AgentStream::OnDone() {
     done_ = true;
     unproven = !refused_ && !admitted_;
     if (!refused_ && admitted_) {
-      why = context_->IsCancelled()
-                ? "the connection broke, the agent cancelled, or it sent a message of more than 4 MiB"
-                : "the agent closed the stream";
+      why = said_goodbye_ ? "the agent left"
+                          : "the connection broke, the agent died, or it sent a message of more than 4 MiB";
     }
   }
   if (unproven) {

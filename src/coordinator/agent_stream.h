@@ -84,6 +84,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   Phase phase_ = Phase::kHello;  // kOver is final
   bool admitted_ = false;
   bool refused_ = false;
+  bool said_goodbye_ = false;
   bool writing_ = false;
   bool finished_ = false;  // Finish was called: no further operation may start
   bool done_ = false;

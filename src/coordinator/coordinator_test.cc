@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -91,7 +92,11 @@ class Peer {
   }
 
   grpc::Status leave() {
-    stream_->WritesDone();
+    control::FromAgent goodbye;
+    goodbye.set_node(handshake_.node);
+    goodbye.set_term(handshake_.term);
+    goodbye.mutable_leave();
+    stream_->WriteLast(goodbye, grpc::WriteOptions());
     return end();
   }
 
@@ -279,8 +284,12 @@ TEST_F(CoordinatorTest, an_oversized_event_ends_its_stream_and_the_job_goes_on) 
   EXPECT_FALSE(agent.end().ok());
   expect_the_job_goes_on(2);
   coordinator_->stop();
-  ASSERT_EQ(journal_lines("node_lost").size(), 2u);
-  EXPECT_NE(std::string(journal_lines("node_lost")[0]["because"]).find("more than 4 MiB"), std::string::npos);
+  std::map<int, std::string> why_by_node;
+  for (const nlohmann::json& line : journal_lines("node_lost")) {
+    why_by_node[line["lost_node"]] = line["because"];
+  }
+  EXPECT_NE(why_by_node[1].find("more than 4 MiB"), std::string::npos) << why_by_node[1];
+  EXPECT_EQ(why_by_node[2], "the agent left");
 }
 
 TEST_F(CoordinatorTest, an_event_of_another_term_is_dropped_and_counted) {

@@ -22,7 +22,7 @@ namespace keepstep::state {
 
 inline constexpr uint32_t kLayoutVersion = 0x6b730001;     // changes with this file
 inline constexpr uint32_t kChannels = 4;                   // targets served at the same time
-inline constexpr uint32_t kSlots = 2;                      // requests a target may have out
+inline constexpr uint32_t kSlots = 4;                      // requests a target may have out; a power of two
 inline constexpr size_t kSlotBytes = size_t{256} << 10;    // the largest reply: one chunk
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
 inline constexpr int64_t kNapNs = 2'000'000;               // longest sleep before the interruption is looked at
@@ -93,6 +93,7 @@ struct Board {
   Channel channels[kChannels];
   alignas(64) std::byte bytes[kChannels][kSlots][kSlotBytes];
 };
+static_assert((kSlots & (kSlots - 1)) == 0, "request numbers wrap around");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 inline Board& board_at(std::byte* region) {

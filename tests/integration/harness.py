@@ -1,5 +1,6 @@
 """Starts real jobs under the real `keepstep run` and reads what they left behind."""
 
+import itertools
 import json
 import os
 import signal
@@ -40,12 +41,15 @@ class Job:
 
     def pids(self, rank):
         """The processes that held `rank`, in the order of generations."""
-        entries = sorted((n for n in self.notes if n.get("rank") == rank and "entry" in n), key=lambda n: n["generation"])
+        entries = sorted(
+            (n for n in self.notes if n.get("rank") == rank and "entry" in n), key=lambda n: n["generation"]
+        )
         return [n["pid"] for n in entries]
 
     def explain(self):
-        return f"\n$ {' '.join(map(str, self.command))}\nexit code {self.exit_code}\n{self.output[-6000:]}\n" + "\n".join(
-            json.dumps(line) for line in self.journal[-40:]
+        return (
+            f"\n$ {' '.join(map(str, self.command))}\nexit code {self.exit_code}\n{self.output[-6000:]}\n"
+            + "\n".join(json.dumps(line) for line in self.journal[-40:])
         )
 
 
@@ -75,7 +79,9 @@ def finish(folder, process, command, limit_s=LIMIT_S):
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        subprocess.run(["bash", "-c", f"pgrep -P {process.pid} | xargs -r ps -o pid,stat,wchan:20,args -p"], check=False)
+        subprocess.run(
+            ["bash", "-c", f"pgrep -P {process.pid} | xargs -r ps -o pid,stat,wchan:20,args -p"], check=False
+        )
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         print(read(folder, process, command).explain(), file=sys.stderr)
@@ -129,5 +135,5 @@ def samples(job):
 def assert_survivors_kept_their_process(job, killed_ranks, world):
     for rank in range(world):
         pids = job.pids(rank)
-        changes = sum(1 for a, b in zip(pids, pids[1:], strict=False) if a != b)
+        changes = sum(1 for a, b in itertools.pairwise(pids) if a != b)
         assert changes == killed_ranks.count(rank), f"rank {rank}: processes {pids}{job.explain()}"

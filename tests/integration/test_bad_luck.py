@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from harness import JOBS, KEEPSTEP, environment, finish, json_lines, run_small, start
 
 
@@ -103,7 +104,9 @@ def test_ranks_that_protect_different_shapes_are_told_both_sides(tmp_path):
         "train()\n",
     )
     assert job.exit_code != 0
-    assert "'model/weight'" in job.output and "float32[5, 4]" in job.output and "float32[4, 4]" in job.output, job.output
+    assert "'model/weight'" in job.output and "float32[5, 4]" in job.output and "float32[4, 4]" in job.output, (
+        job.output
+    )
 
 
 def test_state_that_cannot_be_carried_is_named(tmp_path):
@@ -125,9 +128,7 @@ def test_touching_the_rank_in_build_says_so(tmp_path):
     for what in ("int(os.environ['RANK'])", "run.rank"):
         folder = tmp_path / what[:3]
         folder.mkdir()
-        job = run_script(
-            folder, f"@keepstep.recoverable\ndef train(run):\n    run.keep(lambda: {what})\ntrain()\n"
-        )
+        job = run_script(folder, f"@keepstep.recoverable\ndef train(run):\n    run.keep(lambda: {what})\ntrain()\n")
         assert job.exit_code != 0
         assert "build runs before this process has one" in job.output, job.output
 
@@ -220,7 +221,7 @@ def test_ctrl_c_stops_everything_cleanly(tmp_path):
 
 @pytest.mark.parametrize("options", [[], ["--spares", "1"]])
 def test_when_the_agent_dies_its_workers_end_and_say_so(tmp_path, options):
-    process, command = start(
+    process, _ = start(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 100000, "--sleep", "0.01", options=options
     )
     wait_for(lambda: steps_done(tmp_path) >= 3, "training")

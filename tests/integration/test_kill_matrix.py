@@ -1,6 +1,7 @@
 """SIGKILL in every phase of a step, of every rank: nothing is lost, nothing is repeated, no bit changes."""
 
 import pytest
+
 from harness import assert_same_history, assert_survivors_kept_their_process, run_small
 
 PHASES = ["forward", "backward", "allreduce", "before_vote", "after_vote", "update", "between"]

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+
 from harness import JOBS, KEEPSTEP, environment, finish, start
 
 
@@ -62,7 +63,9 @@ def test_logs_go_to_files_by_rank_and_generation(tmp_path):
     assert "[default1]:hello from 1" in done.stdout
     assert "hello from 0" not in done.stdout
     for rank in range(2):
-        assert (tmp_path / "logs" / "job" / "attempt_1" / str(rank) / "stdout.log").read_text() == f"hello from {rank}\n"
+        assert (
+            tmp_path / "logs" / "job" / "attempt_1" / str(rank) / "stdout.log"
+        ).read_text() == f"hello from {rank}\n"
 
 
 def test_the_zygote_can_be_left_out(tmp_path):

@@ -101,9 +101,7 @@ def train(run):
     replica = run.replicate(model)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
-    for step in run.steps(
-        Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until
-    ):
+    for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until):
         for x, y in step:
             step.backward(loss_function(replica(x), y) * (1000 if args.model == "rich" else 1), scaler=scaler)
         scaler.unscale_(optimizer)
@@ -130,7 +128,10 @@ def train(run):
         state = optimizer.state[parameter]
         tensors += [state[key] for key in sorted(state)]
     note(
-        final=digest(tensors), buffers=digest(model.buffers()), rank=run.rank, lr=schedule.get_last_lr(),
+        final=digest(tensors),
+        buffers=digest(model.buffers()),
+        rank=run.rank,
+        lr=schedule.get_last_lr(),
         scale=scaler.get_scale(),
     )
 

@@ -34,6 +34,17 @@ for step in range(first, until):
     if kill_at == step and rank == 1 and restarts == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 with open(os.path.join(folder, f"rank{rank}.jsonl"), "w") as out:
-    out.write(json.dumps({"done": step + 1, "rank": rank, "local": int(os.environ["LOCAL_RANK"]),
-                          "world": int(os.environ["WORLD_SIZE"]), "first": first, "restarts": restarts}) + "\n")
+    out.write(
+        json.dumps(
+            {
+                "done": step + 1,
+                "rank": rank,
+                "local": int(os.environ["LOCAL_RANK"]),
+                "world": int(os.environ["WORLD_SIZE"]),
+                "first": first,
+                "restarts": restarts,
+            }
+        )
+        + "\n"
+    )
 dist.destroy_process_group()

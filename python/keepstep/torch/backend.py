@@ -74,7 +74,7 @@ class KeepstepBackend(Backend):
 
     # ---- plumbing ----
 
-    def getBackendName(self) -> str:  # noqa: N802  (the name that the C++ trampoline looks for)
+    def getBackendName(self) -> str:
         return "keepstep"
 
     def _get_backend_name(self) -> str:
@@ -128,8 +128,10 @@ class KeepstepBackend(Backend):
     @staticmethod
     def _staged(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], Any]:
         """Dense stand-ins for outputs, and what copies them back (None if all are dense themselves)."""
-        stand_ins = [tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-                     for tensor in tensors]
+        stand_ins = [
+            tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            for tensor in tensors
+        ]
         pairs = [(t, s) for t, s in zip(tensors, stand_ins, strict=True) if t is not s]
 
         def copy_back() -> None:
@@ -150,8 +152,12 @@ class KeepstepBackend(Backend):
         if target is not tensor:
             finish = _copier(tensor, target)
         op = current.comm.all_reduce(
-            group, target.data_ptr(), target.numel(), self._dtype(tensor, "all_reduce"),
-            self._op(options, "all_reduce"), self._timeout_ns(options),
+            group,
+            target.data_ptr(),
+            target.numel(),
+            self._dtype(tensor, "all_reduce"),
+            self._op(options, "all_reduce"),
+            self._timeout_ns(options),
         )
         if self._session.injector.active:
             self._inject_allreduce()
@@ -176,8 +182,13 @@ class KeepstepBackend(Backend):
         current, group = self._enter("reduce")
         target = dense(tensor)
         op = current.comm.reduce(
-            group, target.data_ptr(), target.numel(), self._dtype(tensor, "reduce"), self._op(options, "reduce"),
-            options.rootRank, self._timeout_ns(options),
+            group,
+            target.data_ptr(),
+            target.numel(),
+            self._dtype(tensor, "reduce"),
+            self._op(options, "reduce"),
+            options.rootRank,
+            self._timeout_ns(options),
         )
         return KeepstepWork(current, op, tensors, target, None if target is tensor else _copier(tensor, target))
 
@@ -190,7 +201,9 @@ class KeepstepBackend(Backend):
         op = current.comm.broadcast(group, address, size, options.rootRank, self._timeout_ns(options))
         return KeepstepWork(current, op, tensors, target, None if target is tensor else _copier(tensor, target))
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None) -> KeepstepWork:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
+    ) -> KeepstepWork:
         self._cpu(inputs, "all_gather")
         current, group = self._enter("all_gather")
         source = dense(inputs[0])
@@ -213,21 +226,30 @@ class KeepstepBackend(Backend):
         (stand_in,), finish = self._staged([output])
         address, size = piece(source)
         if piece(stand_in)[1] != size * self.size():
-            raise ValueError(f"all_gather_into_tensor: the output has {piece(stand_in)[1]} bytes, {size * self.size()} are gathered")
+            raise ValueError(
+                f"all_gather_into_tensor: the output has {piece(stand_in)[1]} bytes, {size * self.size()} are gathered"
+            )
         targets = [stand_in.data_ptr() + rank * size for rank in range(self.size())]
         op = current.comm.all_gather(group, address, targets, size, self._timeout_ns(options))
         return KeepstepWork(current, op, [output], (source, stand_in), finish)
 
     all_gather_single = _allgather_base
 
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], options: Any = None) -> KeepstepWork:
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], options: Any = None
+    ) -> KeepstepWork:
         self._cpu(outputs, "reduce_scatter")
         current, group = self._enter("reduce_scatter")
         sources = [dense(tensor) for tensor in inputs[0]]
         (stand_in,), finish = self._staged([outputs[0]])
         op = current.comm.reduce_scatter(
-            group, [t.data_ptr() for t in sources], stand_in.data_ptr(), stand_in.numel(),
-            self._dtype(stand_in, "reduce_scatter"), self._op(options, "reduce_scatter"), self._timeout_ns(options),
+            group,
+            [t.data_ptr() for t in sources],
+            stand_in.data_ptr(),
+            stand_in.numel(),
+            self._dtype(stand_in, "reduce_scatter"),
+            self._op(options, "reduce_scatter"),
+            self._timeout_ns(options),
         )
         return KeepstepWork(current, op, outputs, (sources, stand_in), finish)
 
@@ -243,7 +265,9 @@ class KeepstepBackend(Backend):
         source = dense(inputs[0])
         stand_ins, finish = self._staged(outputs[0] if outputs else [])
         address, size = piece(source)
-        op = current.comm.gather(group, address, [t.data_ptr() for t in stand_ins], size, options.rootRank, self._timeout_ns(options))
+        op = current.comm.gather(
+            group, address, [t.data_ptr() for t in stand_ins], size, options.rootRank, self._timeout_ns(options)
+        )
         return KeepstepWork(current, op, outputs[0] if outputs else [], (source, stand_ins), finish)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], options: Any) -> KeepstepWork:
@@ -252,7 +276,9 @@ class KeepstepBackend(Backend):
         sources = [dense(tensor) for tensor in (inputs[0] if inputs else [])]
         (stand_in,), finish = self._staged([outputs[0]])
         address, size = piece(stand_in)
-        op = current.comm.scatter(group, [t.data_ptr() for t in sources], address, size, options.rootRank, self._timeout_ns(options))
+        op = current.comm.scatter(
+            group, [t.data_ptr() for t in sources], address, size, options.rootRank, self._timeout_ns(options)
+        )
         return KeepstepWork(current, op, outputs, (sources, stand_in), finish)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], options: Any = None) -> KeepstepWork:
@@ -261,19 +287,28 @@ class KeepstepBackend(Backend):
         sources = [dense(tensor) for tensor in inputs]
         stand_ins, finish = self._staged(outputs)
         op = current.comm.all_to_all(
-            group, [t.data_ptr() for t in sources], [piece(t)[1] for t in sources],
-            [t.data_ptr() for t in stand_ins], [piece(t)[1] for t in stand_ins], self._timeout_ns(options),
+            group,
+            [t.data_ptr() for t in sources],
+            [piece(t)[1] for t in sources],
+            [t.data_ptr() for t in stand_ins],
+            [piece(t)[1] for t in stand_ins],
+            self._timeout_ns(options),
         )
         return KeepstepWork(current, op, outputs, (sources, stand_ins), finish)
 
     def alltoall_base(
-        self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int], options: Any = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        options: Any = None,
     ) -> KeepstepWork:
         (stand_in,), finish = self._staged([output])
         source = dense(input)
         world = self.size()
-        outputs = list(stand_in.split(output_splits or [stand_in.shape[0] // world] * world))
-        inputs = list(source.split(input_splits or [source.shape[0] // world] * world))
+        outputs = list(torch.split(stand_in, output_splits or [stand_in.shape[0] // world] * world))
+        inputs = list(torch.split(source, input_splits or [source.shape[0] // world] * world))
         work = self.alltoall(outputs, inputs, options)
         work._keep = (source, stand_in)
         work._finish = finish
@@ -299,7 +334,9 @@ class KeepstepBackend(Backend):
         current, group = self._enter("recv")
         (stand_in,), finish = self._staged([tensors[0]])
         address, size = piece(stand_in)
-        return KeepstepWork(current, current.comm.receive(group, address, size, source, tag, -1), tensors, stand_in, finish)
+        return KeepstepWork(
+            current, current.comm.receive(group, address, size, source, tag, -1), tensors, stand_in, finish
+        )
 
 
 def _copier(target: torch.Tensor, source: torch.Tensor) -> Any:

@@ -1,8 +1,10 @@
-"""The checking mode: finds state that changes where nobody protects it (on for the first steps, ``--check`` for all)."""
+"""The checking mode: finds state that changes where nobody protects it.
+
+On for the first steps of each entry, with ``--check`` for all.
+"""
 
 from __future__ import annotations
 
-import gc
 import sys
 from types import FrameType
 from typing import Any
@@ -31,7 +33,9 @@ def compare(before: dict[str, int], after: dict[str, int], step: int) -> None:
     """Raises if protected tensors changed between a commit and the next one."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if changed:
-        listed = ", ".join(f"'{name}'" for name in changed[:8]) + (f" and {len(changed) - 8} more" if len(changed) > 8 else "")
+        listed = ", ".join(f"'{name}'" for name in changed[:8]) + (
+            f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+        )
         raise KeepstepError(
             f"check: protected state changed outside run.commit in step {step}: {listed}. A step that is redone would "
             "not start from the committed state. Move what changes it (optimizer.step, an average, a reset) into "
@@ -66,11 +70,8 @@ def unprotected(frame: FrameType | None, registry: Registry) -> list[str]:
         elif isinstance(value, torch.nn.Module):
             state = [*value.parameters(), *value.buffers()]
             own = [tensor for tensor in state if id(tensor) not in covered]
-            if own and not all(any(tensor is buffer for module in registry.modules() for buffer in module.buffers()) for tensor in own):
+            if own and not all(
+                any(tensor is buffer for module in registry.modules() for buffer in module.buffers()) for tensor in own
+            ):
                 found.append(f"module '{name}'")
     return found
-
-
-def forget_cycles() -> None:
-    """A collection between generations: exceptions and autograd graphs form cycles that hold large tensors."""
-    gc.collect(1)

@@ -72,7 +72,7 @@ def install(model: torch.nn.Module, session: Session) -> None:
 
         for tensor in itertools.islice(_tensors(output), 1):
             if tensor.requires_grad:
-                tensor.register_hook(before_backward)
+                tensor.register_hook(before_backward)  # type: ignore[no-untyped-call]
 
     for block in blocks:
         block.register_forward_pre_hook(before_forward)

@@ -221,11 +221,7 @@ class Registry:
                 state = item.state_dict()
                 state.update({key: _restore_value(value) for key, value in mine.items()})
                 state.update(
-                    {
-                        path.removeprefix(prefix): tensor
-                        for path, tensor in tensors.items()
-                        if path.startswith(prefix)
-                    }
+                    {path.removeprefix(prefix): tensor for path, tensor in tensors.items() if path.startswith(prefix)}
                 )
                 item.load_state_dict(state)
 

@@ -36,7 +36,8 @@ def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     """DDP around `model` in the current generation; its state is equal on all ranks already."""
     if not dist.is_initialized():
         raise RuntimeError("no process group")
-    return DistributedDataParallel(model, init_sync=False, **options)
+    # Views save a copy of all gradients in every step, and their memory again in every new generation.
+    return DistributedDataParallel(model, init_sync=False, **{"gradient_as_bucket_view": True, **options})
 
 
 def synchronize_on(last: bool) -> None:

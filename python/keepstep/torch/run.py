@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -155,7 +155,8 @@ class Run:
     def replicate(self, model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
         """DDP around `model` over the backend "keepstep". `options` go to DistributedDataParallel.
 
-        Call it in every entry: the wrapper belongs to the generation, the model is kept.
+        Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
+        buckets unless ``gradient_as_bucket_view=False``.
         """
         self._form("run.replicate")
         self._init_process_group()
@@ -178,7 +179,7 @@ class Run:
         micro_batch: int,
         until: int,
         shuffle: bool = True,
-        collate: Callable[[Sequence[Any]], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> Iterator[Step]:
         """The steps this job has still to make, from the last committed one to number `until`.
 
@@ -278,9 +279,7 @@ class Run:
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         hook = None
         if self._session.injector.active:
-            hook = register_optimizer_step_post_hook(
-                lambda *_: self._session.injector.at("update", number)
-            )
+            hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
         try:
             for function in update:
                 function()
@@ -412,4 +411,6 @@ def _plain(name: str, value: Any) -> Any:
         return repr(value)
     if value is None or isinstance(value, (bool, int, float, str, list, dict)):
         return value
-    raise KeepstepError(f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string or lists of them are needed")
+    raise KeepstepError(
+        f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string or lists of them are needed"
+    )

@@ -24,7 +24,7 @@ def mix(*parts: int) -> int:
 def seed_all(value: int) -> None:
     """Seeds torch (all devices in use), random, and numpy where it is imported."""
     torch.default_generator.manual_seed(value & ((1 << 63) - 1))
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value & ((1 << 63) - 1))
     random.seed(value)
     numpy = sys.modules.get("numpy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -33,15 +33,13 @@ class BatchPlan:
     def __init__(self, dataset: MapDataset, global_batch: int, micro_batch: int, shuffle: bool, seed: int) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise KeepstepError(
-                f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is needed, "
-                "so that the position of the job is one number"
+                f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is "
+                "needed, so that the position of the job is one number"
             )
         if len(dataset) == 0:
             raise KeepstepError("run.steps: the dataset is empty")
         if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
-            raise KeepstepError(
-                f"run.steps: global_batch={global_batch} is no multiple of micro_batch={micro_batch}"
-            )
+            raise KeepstepError(f"run.steps: global_batch={global_batch} is no multiple of micro_batch={micro_batch}")
         self.dataset = dataset
         self.global_batch = global_batch
         self.micro_batch = micro_batch
@@ -53,7 +51,8 @@ class BatchPlan:
         if self.micro_batches < world_size:
             raise KeepstepError(
                 f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
-                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller micro_batch"
+                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller "
+                "micro_batch"
             )
 
     def share(self, rank: int, world_size: int) -> range:
@@ -79,7 +78,7 @@ class Step:
         sample_ids: the samples of this rank in this step, in the order of its micro-batches.
     """
 
-    def __init__(self, run: Run, plan: BatchPlan, number: int, collate: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, run: Run, plan: BatchPlan, number: int, collate: Callable[[list[Any]], Any]) -> None:
         self._run = run
         self._plan = plan
         self._collate = collate
@@ -112,7 +111,7 @@ class Step:
         if scaler is not None:
             weighted = scaler.scale(weighted)
         self._losses.append(loss.detach())
-        weighted.backward()
+        weighted.backward()  # type: ignore[no-untyped-call]
 
     @property
     def loss(self) -> float:

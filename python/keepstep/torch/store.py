@@ -12,7 +12,7 @@ from keepstep._session import Session
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
 
-class AgentStore(dist.Store):
+class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
     """Lives as long as the process; its keys belong to the generation this process is in at the time of the call."""
 
     def __init__(self, session: Session) -> None:
@@ -24,7 +24,9 @@ class AgentStore(dist.Store):
         assignment = self._session.need_rank("the store")
         return f"{assignment.generation}/{key}"
 
-    def _ask(self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None) -> tuple[bool, bytes]:
+    def _ask(
+        self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None
+    ) -> tuple[bool, bytes]:
         limit = self._timeout if timeout is None else timeout
         answered, interrupted, ok, result = self._session.store(
             op, self._key(key), value, int(limit.total_seconds() * 1000)

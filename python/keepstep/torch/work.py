@@ -41,6 +41,7 @@ class KeepstepWork(Work):
         self._error = ""
         self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
+        self._taken = threading.Event()  # by the completer
         group.hold(op, self)
 
     def _complete(self, outcome: int, error: str) -> None:
@@ -57,6 +58,7 @@ class KeepstepWork(Work):
     def complete_future(self, outcome: int, error: str) -> None:
         """By the completer thread, once the operation is complete."""
         self._complete(outcome, error)
+        self._taken.set()
         assert self._future is not None
         if outcome == FAILED:
             self._future.set_exception(RuntimeError(error))
@@ -64,11 +66,7 @@ class KeepstepWork(Work):
             self._future.set_result(self._result)
 
     def wait(self, timeout: Any = None) -> bool:
-        if not self._outcome:
-            _, outcome, error = self._group.comm.wait(self._op)
-            self._complete(outcome, error)
-            if self._future is None:
-                self._group.comm.forget(self._op)
+        self.wait_quietly()
         if self._outcome == FAILED:
             raise RuntimeError(self._error)
         if self._outcome == INTERRUPTED and self._raises:
@@ -77,9 +75,17 @@ class KeepstepWork(Work):
 
     def wait_quietly(self) -> None:
         """Completes it without raising."""
-        if not self._outcome:
+        with self._lock:
+            watched = self._future is not None
+        if self._outcome:
+            return
+        if watched:
+            # The completer takes the operation from the communicator, which then knows it no more.
+            self._taken.wait()
+        else:
             _, outcome, error = self._group.comm.wait(self._op)
             self._complete(outcome, error)
+            self._group.comm.forget(self._op)
 
     def get_future(self) -> torch.futures.Future[Any]:
         with self._lock:
@@ -165,7 +171,9 @@ class Completer:
         with self._lock:
             self._works[op] = work
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, args=(self._comm,), name="keepstep-futures", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._comm,), name="keepstep-futures", daemon=True
+                )
                 self._thread.start()
         self._comm.watch(op)
 
@@ -185,4 +193,8 @@ class Completer:
             self._comm.close()
             if self._thread is not None:
                 self._thread.join()
+            for op, work in self._works.items():  # completed, but the thread had been told to end
+                _, outcome, error = self._comm.wait(op)
+                work.complete_future(outcome, error)
+            self._works.clear()
             self._comm = None

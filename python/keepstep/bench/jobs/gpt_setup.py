@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from model import GPT, GPTConfig
-from text import Text
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import default_collate
 
 from keepstep.bench.workload import CONTEXT, HEADS, LAYERS, WIDTH
+from model import GPT, GPTConfig
+from text import Text
 
 
 class Trained(NamedTuple):

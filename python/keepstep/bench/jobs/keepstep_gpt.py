@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-import gpt_setup
 import torch
+
+import gpt_setup
+import keepstep
 from commit_log import CommitLog
 from model import next_byte_loss
-
-import keepstep
 
 if TYPE_CHECKING:
     from keepstep import Run

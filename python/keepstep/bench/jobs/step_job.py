@@ -5,32 +5,38 @@ Writes one JSON file per rank: for each measured step when this rank voted and w
 calls outside of waiting for the others.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import random
 import time
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import keepstep
 
+if TYPE_CHECKING:
+    from keepstep import Run
 
-class Nothing(torch.utils.data.Dataset):
-    def __len__(self):
+
+class Nothing(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
         return 1 << 20
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> int:
         return index
 
 
-def build():
+def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(8, 8)
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 @keepstep.recoverable
-def train(run, args):
+def train(run: Run, args: argparse.Namespace) -> None:
     model, optimizer = run.keep(build)
     run.protect(model=model, optimizer=optimizer)
     spread = random.Random(run.rank * 1000 + 17)
@@ -42,10 +48,10 @@ def train(run, args):
     class Timed:
         """The engine, with the CPU time of its vote measured."""
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             return getattr(engine, name)
 
-        def vote(self, number, flags=0):
+        def vote(self, number: int, flags: int = 0) -> Any:
             cpu = time.thread_time_ns()
             wall = time.perf_counter_ns()
             result = vote(number, flags)

@@ -13,15 +13,16 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-import gpt_setup
 import torch
 import torch.distributed as dist
-from commit_log import CommitLog
-from model import next_byte_loss
 from torchft.coordination import LighthouseServer  # type: ignore[import-not-found, unused-ignore]
 from torchft.ddp import DistributedDataParallel  # type: ignore[import-not-found, unused-ignore]
 from torchft.manager import Manager  # type: ignore[import-not-found, unused-ignore]
 from torchft.process_group import ProcessGroupGloo  # type: ignore[import-not-found, unused-ignore]
+
+import gpt_setup
+from commit_log import CommitLog
+from model import next_byte_loss
 
 
 def serve(chosen: argparse.Namespace) -> None:

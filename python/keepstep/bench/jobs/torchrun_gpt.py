@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import gpt_setup
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from commit_log import CommitLog
-from model import next_byte_loss
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
+
+import gpt_setup
+from commit_log import CommitLog
+from model import next_byte_loss
 
 EVERY_STEPS = 10
 

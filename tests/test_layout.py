@@ -1,0 +1,101 @@
+"""The architecture as the folders say it: who may include whom, and that each folder explains itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src"
+
+# Design section 4: what a module may include besides itself. Value types of brain/ (types.h) are open to all.
+MAY_INCLUDE = {
+    "base": set(),
+    "brain": set(),
+    "proto": {"base", "brain"},
+    "comm": {"base"},
+    "state": {"base", "brain"},
+    "data": {"base"},
+    "observe": {"base"},
+    "worker": {"base", "comm", "state", "data", "brain"},
+    "coordinator": {"base", "brain", "proto", "observe"},
+    "agent": {"base", "brain", "proto", "observe", "worker", "comm", "state", "coordinator"},
+    "cli": {"base", "brain", "agent", "coordinator", "observe"},
+}
+BRAIN_VALUE_TYPES = {"brain/types.h"}
+# Third-party headers that must never reach the processes that train.
+CONTROL_PLANE_ONLY = ("grpc", "google/protobuf", "generated/", "CLI/")
+
+
+def sources():
+    return sorted(path for path in SRC.rglob("*") if path.suffix in (".h", ".cc"))
+
+
+def includes(path):
+    return re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SRC)))
+def test_dependencies_point_one_way(path):
+    module = path.relative_to(SRC).parts[0]
+    for include in includes(path):
+        target = include.split("/")[0]
+        if "/" in include and target in MAY_INCLUDE and target != module and include not in BRAIN_VALUE_TYPES:
+            allowed = MAY_INCLUDE[module] | ({"coordinator", "agent"} if path.name.endswith("_test.cc") else set())
+            assert target in allowed, f"{module} may not include {include}"
+
+
+@pytest.mark.parametrize("module", ["base", "brain", "comm", "state", "data", "worker", "observe"])
+def test_no_grpc_and_no_protobuf_below_the_agent(module):
+    for path in (SRC / module).rglob("*"):
+        if path.suffix in (".h", ".cc"):
+            for include in includes(path):
+                assert not include.startswith(CONTROL_PLANE_ONLY), f"{path.name} includes {include}"
+
+
+def test_brains_do_no_io():
+    forbidden = {"fstream", "iostream", "thread", "mutex", "random", "unistd.h", "condition_variable", "future"}
+    for path in (SRC / "brain").glob("*"):
+        if (
+            path.suffix in (".h", ".cc")
+            and not path.name.endswith("_test.cc")
+            and not path.name.startswith(("simulat", "transcript"))
+        ):
+            text = path.read_text()
+            assert not forbidden & set(includes(path)), f"{path.name} includes {forbidden & set(includes(path))}"
+            assert "clock::now" not in text, f"{path.name} reads a clock"
+
+
+def test_every_module_is_listed_and_has_its_page():
+    folders = {path.name for path in SRC.iterdir() if path.is_dir()}
+    assert folders == set(MAY_INCLUDE)
+    for folder in folders:
+        page = SRC / folder / "README.md"
+        assert page.exists(), f"src/{folder}/README.md is missing"
+
+
+def test_only_keepstep_torch_imports_torch():
+    # The worker's bootstrap, the zygote and the scripts that the benchmarks run are where torch is meant to be.
+    allowed = {"worker.py", "zygote.py"}
+    for path in (ROOT / "python" / "keepstep").rglob("*.py"):
+        relative = path.relative_to(ROOT / "python" / "keepstep")
+        if relative.parts[0] == "torch" or "jobs" in relative.parts or relative.name in allowed:
+            continue
+        assert not re.search(r"^\s*(import torch|from torch)", path.read_text(), re.MULTILINE), relative
+
+
+def test_the_version_is_the_same_everywhere():
+    found = {
+        re.search(r"VERSION (\d+\.\d+\.\d+)", (ROOT / "CMakeLists.txt").read_text()).group(1),
+        re.search(r'version = "([^"]+)"', (ROOT / "pyproject.toml").read_text()).group(1),
+        re.search(r'kVersion = "([^"]+)"', (SRC / "cli" / "version.h").read_text()).group(1),
+        re.search(r'__version__ = "([^"]+)"', (ROOT / "python" / "keepstep" / "__init__.py").read_text()).group(1),
+    }
+    assert len(found) == 1, found
+
+
+def test_requirements_and_their_page_agree():
+    page = (ROOT / "docs" / "design" / "dependencies.md").read_text()
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            assert line.split("==")[0].lower() in page.lower(), f"docs/design/dependencies.md does not say why {line}"
