@@ -63,27 +63,26 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
-      Starter::Callbacks{
-          [this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
-            on_started(worker, pid, std::move(pidfd), how);
-          },
-          [this](WorkerId worker, const std::string& why) {
-            link_->send(brain::WorkerDied{worker, 0, 0, 1, "start", why});
-          },
-          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
+      Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
+                           on_started(worker, pid, std::move(pidfd), how);
+                         },
+                         [this](WorkerId worker, const std::string& why) {
+                           link_->send(brain::WorkerDied{worker, 0, 0, 1, "start", why});
+                         },
+                         [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
   KEEPSTEP_RETURN_IF_ERROR(starter_->start());
   KEEPSTEP_ASSIGN_OR_RETURN(
-      link_, CoordinatorLink::connect(
-                 config_.coordinator, config_.node, "localhost", config_.token,
-                 [this](brain::Effect effect) {
-                   loop_->post([this, effect = std::move(effect)] { carry_out(effect); });
-                 },
-                 [this](std::string why) {
-                   loop_->post([this, why = std::move(why)] {
-                     carry_out(brain::EndJob{1, "the coordinator is gone, and in this version the job ends with it: " + why, ""});
-                   });
-                 },
-                 std::chrono::seconds(30)));
+      link_,
+      CoordinatorLink::connect(
+          config_.coordinator, config_.node, "localhost", config_.token,
+          [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
+          [this](std::string why) {
+            loop_->post([this, why = std::move(why)] {
+              carry_out(
+                  brain::EndJob{1, "the coordinator is gone, and in this version the job ends with it: " + why, ""});
+            });
+          },
+          std::chrono::seconds(30)));
   link_->send(brain::NodeJoined{config_.node});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();

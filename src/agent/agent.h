@@ -108,9 +108,9 @@ class Agent {
   Workers workers_;
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
-  brain::Identity sealed_;  // the newest one
+  brain::Identity sealed_;                // the newest one
   uint16_t master_port_ = 0;
-  bool active_ = false;                   // the current generation was activated
+  bool active_ = false;  // the current generation was activated
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";

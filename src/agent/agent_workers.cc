@@ -1,8 +1,8 @@
 // The agent's other half: what workers say, and how their deaths are noticed.
 
-#include <algorithm>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "absl/strings/escaping.h"
@@ -95,7 +95,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       }
       break;
     case MessageType::kReady:
-      link_->send(brain::Ready{process->id, message.identity,
+      link_->send(brain::Ready{process->id,
+                               message.identity,
                                {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")}});
       break;
     case MessageType::kHydrated:
@@ -284,8 +285,8 @@ void Agent::on_exit(const std::shared_ptr<WorkerProcess>& process) {
   if (status->signal == 0 && status->exit_code == 0) {
     link_->send(brain::WorkerExited{process->id});
   } else {
-    link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
-                                  process->traceback});
+    link_->send(
+        brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback});
   }
   finish_if_empty();
 }

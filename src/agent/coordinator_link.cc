@@ -79,8 +79,8 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   uint32_t generation_ = 0;
   std::deque<control::FromAgent> queue_;
   std::deque<brain::Effect> inbox_;
-  grpc::Status status_;   // of the stream, once done_
-  Status own_error_;      // why we ended it ourselves
+  grpc::Status status_;  // of the stream, once done_
+  Status own_error_;     // why we ended it ourselves
   std::thread delivery_;
 };
 
@@ -122,18 +122,18 @@ Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono
   }
   if (timed_out) {
     const bool connected = channel_->GetState(false) == GRPC_CHANNEL_READY;
-    return absl::DeadlineExceededError(absl::StrFormat(
-        "no welcome from the coordinator at %s within %d ms: %s", address_, timeout.count(),
-        reached == Phase::kProof ? "it did not answer our proof"
-        : connected              ? "something answers there, but not with a challenge; is it a keepstep coordinator?"
-                                 : "nothing accepts connections there; is the address right, and does it run?"));
+    return absl::DeadlineExceededError(
+        absl::StrFormat("no welcome from the coordinator at %s within %d ms: %s", address_, timeout.count(),
+                        reached == Phase::kProof ? "it did not answer our proof"
+                        : connected ? "something answers there, but not with a challenge; is it a keepstep coordinator?"
+                                    : "nothing accepts connections there; is the address right, and does it run?"));
   }
   const std::string message = status_.error_message();
   if (status_.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-    return absl::UnauthenticatedError(absl::StrFormat(
-        "the coordinator at %s refused the job token of node %d (%s): %s; "
-        "give all parts of a job the same --token-file",
-        address_, handshake_.node, handshake_.node_name, message));
+    return absl::UnauthenticatedError(
+        absl::StrFormat("the coordinator at %s refused the job token of node %d (%s): %s; "
+                        "give all parts of a job the same --token-file",
+                        address_, handshake_.node, handshake_.node_name, message));
   }
   return Status(static_cast<absl::StatusCode>(status_.error_code()),
                 absl::StrFormat("the coordinator at %s refused node %d (%s): %s", address_, handshake_.node,
@@ -195,12 +195,11 @@ Status CoordinatorLink::Impl::handle() {
 
 Status CoordinatorLink::Impl::check_challenge(const control::Challenge& challenge) {
   handshake_.coordinator_nonce = challenge.coordinator_nonce();
-  if (challenge.coordinator_nonce().size() != kNonceBytes ||
-      !handshake_.is_coordinator(token_, challenge.proof())) {
-    return absl::UnauthenticatedError(absl::StrFormat(
-        "the coordinator at %s does not know the job token of node %d (%s); is it another job's? "
-        "Give all parts of a job the same --token-file",
-        address_, handshake_.node, handshake_.node_name));
+  if (challenge.coordinator_nonce().size() != kNonceBytes || !handshake_.is_coordinator(token_, challenge.proof())) {
+    return absl::UnauthenticatedError(
+        absl::StrFormat("the coordinator at %s does not know the job token of node %d (%s); is it another job's? "
+                        "Give all parts of a job the same --token-file",
+                        address_, handshake_.node, handshake_.node_name));
   }
   control::FromAgent proof;
   proof.set_node(handshake_.node);
@@ -278,10 +277,10 @@ void CoordinatorLink::Impl::deliver() {
       continue;
     }
     const std::string why =
-        !own_error_.ok()                  ? std::string(own_error_.message())
-        : status_.error_message().empty() ? absl::StrFormat("the coordinator at %s ended the stream", address_)
-                                          : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_,
-                                                            status_.error_message());
+        !own_error_.ok() ? std::string(own_error_.message())
+        : status_.error_message().empty()
+            ? absl::StrFormat("the coordinator at %s ended the stream", address_)
+            : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_, status_.error_message());
     lock.unlock();
     on_lost_(why);
     return;

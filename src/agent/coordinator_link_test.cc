@@ -127,9 +127,7 @@ class CoordinatorLinkTest : public testing::Test {
     auto link = connect(coordinator_->address());
     ASSERT_TRUE(link.ok()) << link.status();
     link_ = *std::move(link);
-    inbox_.on_kill = [this](brain::WorkerId worker) {
-      link_->send(brain::WorkerDied{worker, 0, 9, 0, "pidfd", ""});
-    };
+    inbox_.on_kill = [this](brain::WorkerId worker) { link_->send(brain::WorkerDied{worker, 0, 9, 0, "pidfd", ""}); };
   }
 
   // From an empty job to generation 1 running; returns its members by rank.

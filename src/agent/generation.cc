@@ -6,10 +6,9 @@ namespace keepstep::agent {
 
 StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& prepare,
                                                          const comm::CommConfig& config) {
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      SharedMemory memory,
-      SharedMemory::create("keepstep-generation-" + std::to_string(prepare.identity.generation),
-                           worker::generation_page_bytes(config)));
+  KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
+                            SharedMemory::create("keepstep-generation-" + std::to_string(prepare.identity.generation),
+                                                 worker::generation_page_bytes(config)));
   auto* page = reinterpret_cast<worker::GenerationPage*>(memory.data());
   page->magic = worker::kGenerationMagic;
   page->term = prepare.identity.term;

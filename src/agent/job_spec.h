@@ -44,13 +44,13 @@ struct JobSpec {
   double interrupt_timeout_s = 60;
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events
 
-  std::string journal_dir;           // empty: none
-  std::vector<std::string> inject;   // as given, e.g. "kill:rank=2,step=20,phase=backward"
+  std::string journal_dir;          // empty: none
+  std::vector<std::string> inject;  // as given, e.g. "kill:rank=2,step=20,phase=backward"
   uint64_t seed = 0;
-  bool check_all_steps = false;      // --check
-  std::string token;                 // empty: a random one (one machine)
-  bool preload = true;               // --no-preload: the zygote imports torch only
-  bool start_by_exec = false;        // --start-method exec: no zygote
+  bool check_all_steps = false;  // --check
+  std::string token;             // empty: a random one (one machine)
+  bool preload = true;           // --no-preload: the zygote imports torch only
+  bool start_by_exec = false;    // --start-method exec: no zygote
 };
 
 }  // namespace keepstep::agent

@@ -51,8 +51,7 @@ StatusOr<pid_t> spawn_program(const std::vector<std::string>& argv, const std::v
   }
   environment.push_back(nullptr);
   pid_t pid = 0;
-  const int error =
-      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
+  const int error = posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
@@ -84,8 +83,11 @@ Status Starter::start() {
 }
 
 nlohmann::json Starter::worker_spec(brain::WorkerId worker, const nlohmann::json& environment) const {
-  return {{"worker", worker},        {"script", spec_.script},       {"module", spec_.module},
-          {"args", spec_.script_args}, {"environment", environment}};
+  return {{"worker", worker},
+          {"script", spec_.script},
+          {"module", spec_.module},
+          {"args", spec_.script_args},
+          {"environment", environment}};
 }
 
 void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
@@ -139,11 +141,11 @@ void Starter::zygote_lost() {
   waitpid(zygote_pid_, &status, 0);
   zygote_pid_ = 0;
   use_zygote_ = false;
-  callbacks_.on_note("zygote_ended", WIFSIGNALED(status)
-                                         ? absl::StrFormat("ended by signal %d; workers start by exec from here on",
-                                                           WTERMSIG(status))
-                                         : absl::StrFormat("exited with code %d; workers start by exec from here on",
-                                                           WEXITSTATUS(status)));
+  callbacks_.on_note(
+      "zygote_ended",
+      WIFSIGNALED(status)
+          ? absl::StrFormat("ended by signal %d; workers start by exec from here on", WTERMSIG(status))
+          : absl::StrFormat("exited with code %d; workers start by exec from here on", WEXITSTATUS(status)));
   const auto pending = std::move(pending_);
   pending_.clear();
   for (const auto& [worker, each] : pending) {

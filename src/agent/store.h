@@ -14,7 +14,7 @@ namespace keepstep::agent {
 struct StoreRequest {
   brain::WorkerId worker = brain::kNoWorker;
   uint64_t id = 0;
-  std::string op;     // set, get, add, check, compare_set, delete, wait, count
+  std::string op;  // set, get, add, check, compare_set, delete, wait, count
   std::string key;
   std::string value;  // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
 };

@@ -34,8 +34,8 @@ struct WorkerProcess {
   std::optional<brain::Rank> rank;
   bool attached = false;
   bool parked = false;
-  bool dead = false;  // noticed; SIGKILL is on its way
-  bool gone = false;  // exit confirmed
+  bool dead = false;      // noticed; SIGKILL is on its way
+  bool gone = false;      // exit confirmed
   std::string traceback;  // of an uncaught exception, if it told
 };
 

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define KEEPSTEP_CHECK(condition, message)                                                              \
-  do {                                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                                    \
-      std::fprintf(stderr, "keepstep: %s:%d: %s (%s)\n", __FILE__, __LINE__, message, #condition);      \
-      std::abort();                                                                                     \
-    }                                                                                                   \
+#define KEEPSTEP_CHECK(condition, message)                                                         \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]] {                                                               \
+      std::fprintf(stderr, "keepstep: %s:%d: %s (%s)\n", __FILE__, __LINE__, message, #condition); \
+      std::abort();                                                                                \
+    }                                                                                              \
   } while (false)

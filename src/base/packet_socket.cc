@@ -21,9 +21,9 @@ StatusOr<std::pair<PacketSocket, PacketSocket>> PacketSocket::pair() {
 
 Status PacketSocket::send(std::string_view bytes, std::span<const int> fds) const {
   if (bytes.size() > kMaxPacketBytes || fds.size() > kMaxPacketFds) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a packet of %d bytes and %d descriptors is over the limit of %d and %d", bytes.size(), fds.size(),
-        kMaxPacketBytes, kMaxPacketFds));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a packet of %d bytes and %d descriptors is over the limit of %d and %d", bytes.size(),
+                        fds.size(), kMaxPacketBytes, kMaxPacketFds));
   }
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPacketFds)];

@@ -69,7 +69,7 @@ StatusOr<SharedMemory> SharedMemory::attach(Fd fd, size_t min_bytes) {
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError("refused a shared-memory descriptor that is not sealed against shrinking");
   }
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd.get(), &info) != 0) {
     return errno_status("stat shared memory");
   }

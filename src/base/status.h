@@ -24,11 +24,11 @@ inline Status errno_status(std::string_view what, int error = errno) {
 
 }  // namespace keepstep
 
-#define KEEPSTEP_RETURN_IF_ERROR(expr)            \
-  do {                                            \
-    if (auto status_ = (expr); !status_.ok()) {   \
-      return status_;                             \
-    }                                             \
+#define KEEPSTEP_RETURN_IF_ERROR(expr)          \
+  do {                                          \
+    if (auto status_ = (expr); !status_.ok()) { \
+      return status_;                           \
+    }                                           \
   } while (false)
 
 #define KEEPSTEP_CONCAT_INNER(a, b) a##b

@@ -362,7 +362,8 @@ void Membership::kill_the_late() {
       const bool newcomer = slots_[worker.rank].formed_holder != id;
       const Time limit = newcomer ? config_.start_timeout : config_.interrupt_timeout;
       if (now_ - std::max(prepared_at_, worker.recoverable_since) >= limit) {
-        kill(id, rank_text(worker.rank) + (newcomer ? " did not get ready within " : " did not leave its step within ") +
+        kill(id, rank_text(worker.rank) +
+                     (newcomer ? " did not get ready within " : " did not leave its step within ") +
                      seconds_text(limit));
       }
     }

@@ -1,5 +1,7 @@
 #include "cli/run_command.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 
@@ -81,9 +83,9 @@ int run_main(const std::vector<std::string>& args) {
                      {"spares", int64_t{spec.spares}},
                      {"script", spec.script},
                      {"version", std::string(kVersion)}});
-  auto coordinator = coordinator::Coordinator::start(
-      {membership_config(spec), spec.master_addr == "127.0.0.1" ? "127.0.0.1:0" : spec.master_addr + ":0", *token},
-      journal->get());
+  // On one machine the coordinator lives in this process: a socket without a port, which no other machine can reach.
+  const std::string address = absl::StrFormat("unix-abstract:keepstep-%d-%s", getpid(), to_hex(random_nonce()));
+  auto coordinator = coordinator::Coordinator::start({membership_config(spec), address, *token}, journal->get());
   if (!coordinator.ok()) {
     return fail(coordinator.status());
   }

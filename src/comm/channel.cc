@@ -51,8 +51,8 @@ void Channel::end(const Transfer& transfer, Outcome outcome, const std::string& 
 }
 
 void Channel::end_misfit(const Transfer& transfer, uint64_t message_bytes, uint64_t capacity) {
-  end(transfer, Outcome::kFailed, absl::StrFormat("the message has %d bytes, the receiver's buffer %d", message_bytes,
-                                                  capacity));
+  end(transfer, Outcome::kFailed,
+      absl::StrFormat("the message has %d bytes, the receiver's buffer %d", message_bytes, capacity));
 }
 
 void Channel::to_ring(uint64_t position, const std::byte* from, size_t bytes) {

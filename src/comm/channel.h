@@ -81,10 +81,10 @@ class SendChannel final : public Channel {
   bool read_grants();
   bool write_bytes();
 
-  std::deque<Transfer> waiting_;           // no room for the offer yet
-  std::map<uint64_t, Transfer> offered_;   // by number of the offer
-  std::deque<Transfer> granted_;           // in the order of their bytes in the ring
-  size_t sent_ = 0;                        // of the first one
+  std::deque<Transfer> waiting_;          // no room for the offer yet
+  std::map<uint64_t, Transfer> offered_;  // by number of the offer
+  std::deque<Transfer> granted_;          // in the order of their bytes in the ring
+  size_t sent_ = 0;                       // of the first one
 };
 
 class ReceiveChannel final : public Channel {

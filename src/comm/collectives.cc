@@ -108,9 +108,10 @@ bool Run::meet() {
                                seconds(operation_.timeout_ns)));
     }
     case Meeting::kGivenUp:
-      return fail(absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this generation; "
-                                  "its error tells who was missing",
-                                  group_.sync.given_up_by()));
+      return fail(
+          absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this generation; "
+                          "its error tells who was missing",
+                          group_.sync.given_up_by()));
     case Meeting::kAll:
       break;
   }
@@ -141,8 +142,8 @@ void Run::reduce_small(bool to_all) {
   for (size_t member = 0; member < size(); ++member) {
     sources.push_back(input_of(member));
   }
-  reduce_in_order(operation_.data, sources.data(), size(), operation_.bytes / size_of(operation_.type),
-                  operation_.type, operation_.op);
+  reduce_in_order(operation_.data, sources.data(), size(), operation_.bytes / size_of(operation_.type), operation_.type,
+                  operation_.op);
 }
 
 // Meeting m shares the inputs of chunk m and the reduced parts of chunk m-1.
@@ -252,8 +253,8 @@ void Run::reduce_scatter() {
     for (size_t member = 0; member < size(); ++member) {
       sources[member] = input_of(member) + self() * share_bytes();
     }
-    reduce_in_order(operation_.outputs[0] + done, sources.data(), size(), n / size_of(operation_.type),
-                    operation_.type, operation_.op);
+    reduce_in_order(operation_.outputs[0] + done, sources.data(), size(), n / size_of(operation_.type), operation_.type,
+                    operation_.op);
     done += n;
   } while (done < operation_.bytes);
 }

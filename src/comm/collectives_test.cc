@@ -123,8 +123,7 @@ Bytes reference(const std::vector<Bytes>& inputs, DType type, ReduceOp op) {
       return plain(int64_t{});
     case DType::kBool:
       return reference_as<uint8_t, uint8_t>(
-          inputs, op == ReduceOp::kSum ? ReduceOp::kBor : op, [](uint8_t v) { return v; },
-          [](uint8_t v) { return v; });
+          inputs, op == ReduceOp::kSum ? ReduceOp::kBor : op, [](uint8_t v) { return v; }, [](uint8_t v) { return v; });
   }
   return {};
 }
@@ -291,8 +290,8 @@ TEST_P(Collectives, how_a_tensor_is_cut_into_buckets_does_not_change_a_bit) {
       Bytes data = numbers(DType::kF32, count, self);
       std::vector<OpId> ops;
       for (size_t at = 0; at < count; at += piece) {
-        ops.push_back(comm.all_reduce(kWorld, data.data() + at * 4, std::min(piece, count - at), DType::kF32,
-                                      ReduceOp::kSum));
+        ops.push_back(
+            comm.all_reduce(kWorld, data.data() + at * 4, std::min(piece, count - at), DType::kF32, ReduceOp::kSum));
       }
       for (const OpId op : ops) {
         expect_done(comm, op);
@@ -337,11 +336,9 @@ TEST_P(Collectives, small_and_large_operations_of_all_kinds_follow_each_other_wi
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         testing::ValuesIn(worlds()),
-                         [](const auto& info) {
-                           return mode_name(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, testing::ValuesIn(worlds()), [](const auto& info) {
+  return mode_name(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+});
 
 }  // namespace
 }  // namespace keepstep::comm

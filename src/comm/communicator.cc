@@ -239,11 +239,9 @@ OpId Communicator::reduce(GroupId group, void* data, size_t count, DType type, R
 }
 
 OpId Communicator::broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns) {
-  return impl_->start(group, {.kind = Kind::kBroadcast,
-                              .data = as_bytes(data),
-                              .bytes = bytes,
-                              .root = root,
-                              .timeout_ns = timeout_ns});
+  return impl_->start(
+      group,
+      {.kind = Kind::kBroadcast, .data = as_bytes(data), .bytes = bytes, .root = root, .timeout_ns = timeout_ns});
 }
 
 OpId Communicator::all_gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes,
@@ -276,8 +274,8 @@ OpId Communicator::gather(GroupId group, const void* input, const std::vector<vo
                               .timeout_ns = timeout_ns});
 }
 
-OpId Communicator::scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t bytes,
-                           Rank root, int64_t timeout_ns) {
+OpId Communicator::scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t bytes, Rank root,
+                           int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kScatter,
                               .inputs = as_bytes(inputs),
                               .outputs = {as_bytes(output)},
@@ -311,11 +309,8 @@ OpId Communicator::send(GroupId group, const void* data, size_t bytes, Rank to, 
 }
 
 OpId Communicator::receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns) {
-  return impl_->start_transfer(group, {.data = as_bytes(data),
-                                       .bytes = bytes,
-                                       .peer = from,
-                                       .tag = tag,
-                                       .timeout_ns = timeout_ns});
+  return impl_->start_transfer(
+      group, {.data = as_bytes(data), .bytes = bytes, .peer = from, .tag = tag, .timeout_ns = timeout_ns});
 }
 
 Completion Communicator::test(OpId op) const { return impl_->completions.test(op); }

@@ -44,11 +44,11 @@ size_t size_of(DType type);
 enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
 
 struct CommConfig {
-  uint32_t max_world = 16;                  // ranks of a generation
-  uint32_t groups = 16;                     // groups at one time, the world's included
-  size_t slot_bytes = 1 << 20;              // chunk of the world group (two in, two out)
-  size_t group_slot_bytes = 128 << 10;      // of each other group
-  size_t ring_bytes = 128 << 10;            // one ring per ordered pair of ranks
+  uint32_t max_world = 16;              // ranks of a generation
+  uint32_t groups = 16;                 // groups at one time, the world's included
+  size_t slot_bytes = 1 << 20;          // chunk of the world group (two in, two out)
+  size_t group_slot_bytes = 128 << 10;  // of each other group
+  size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks
 };
 size_t arena_bytes(const CommConfig& config);
 size_t generation_bytes(const CommConfig& config);
@@ -57,8 +57,8 @@ void wake_all(const CommConfig& config, std::byte* generation);
 
 struct Endpoint {
   Rank self = 0;
-  std::vector<std::byte*> arenas;           // by rank; all must outlive the communicator
-  std::byte* generation = nullptr;          // zero before the first use
+  std::vector<std::byte*> arenas;   // by rank; all must outlive the communicator
+  std::byte* generation = nullptr;  // zero before the first use
   const std::atomic<uint32_t>* interrupted = nullptr;
 };
 

@@ -32,9 +32,9 @@ inline float float_from_f16(uint16_t bits) {
 inline uint16_t f16_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffff;
-  constexpr uint32_t kTooLarge = (127 + 16) << 23;                        // 2^16: infinity from here on
-  constexpr uint32_t kSmallestNormal = 113 << 23;                         // 2^-14
-  constexpr uint32_t kAlign = ((127 - 15) + (23 - 10) + 1) << 23;         // its last bit is a subnormal's last bit
+  constexpr uint32_t kTooLarge = (127 + 16) << 23;                 // 2^16: infinity from here on
+  constexpr uint32_t kSmallestNormal = 113 << 23;                  // 2^-14
+  constexpr uint32_t kAlign = ((127 - 15) + (23 - 10) + 1) << 23;  // its last bit is a subnormal's last bit
   const uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
   const uint32_t subnormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(kAlign)) - kAlign;

@@ -54,10 +54,9 @@ StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, s
       continue;
     }
     if (!std::equal(theirs.begin(), theirs.end(), members.begin(), members.end())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("create_group: rank ", self_, " gives group '", key, "' the ranks ", list(members),
-                       "; another member gave ", list(theirs),
-                       ". All members must name the same ranks in the same order, or use another key"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "create_group: rank ", self_, " gives group '", key, "' the ranks ", list(members), "; another member gave ",
+          list(theirs), ". All members must name the same ranks in the same order, or use another key"));
     }
     *place = {index, block.incarnation};
     return true;

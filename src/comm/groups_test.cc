@@ -1,10 +1,9 @@
-#include "comm/group_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "comm/group_table.h"
 #include "comm/test_world.h"
 
 namespace keepstep::comm {
@@ -65,8 +64,8 @@ TEST(Groups, groups_that_overlap_and_the_world_work_at_the_same_time) {
         }
       }
       for (size_t i = 0; i < data.size(); ++i) {
-        ops.push_back(comm.all_reduce(groups[i % groups.size()], data[i].data(), data[i].size(), DType::kF32,
-                                      ReduceOp::kSum));
+        ops.push_back(
+            comm.all_reduce(groups[i % groups.size()], data[i].data(), data[i].size(), DType::kF32, ReduceOp::kSum));
       }
       for (size_t i = 0; i < data.size(); ++i) {
         expect_done(comm, ops[i]);

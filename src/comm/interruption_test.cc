@@ -35,13 +35,9 @@ std::vector<Case> cases() {
   const std::vector<size_t> both(2, kBytes);
   return {
       {"all_reduce",
-       [](auto& c, auto& b) {
-         return c.all_reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum);
-       }},
+       [](auto& c, auto& b) { return c.all_reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum); }},
       {"reduce",
-       [](auto& c, auto& b) {
-         return c.reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum, 0);
-       }},
+       [](auto& c, auto& b) { return c.reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum, 0); }},
       {"broadcast", [](auto& c, auto& b) { return c.broadcast(kWorld, b.in_place.data(), kBytes, 1); }},
       {"all_gather", [](auto& c, auto& b) { return c.all_gather(kWorld, b.in()[0], b.out(), kBytes); }, 2},
       {"reduce_scatter",

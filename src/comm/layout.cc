@@ -38,9 +38,7 @@ size_t Layout::members_bytes() const { return whole_lines(max_world_ * sizeof(ui
 size_t Layout::group_stride() const { return sizeof(GroupBlock) + members_bytes() + max_world_ * sizeof(RankLine); }
 size_t Layout::bells_offset() const { return sizeof(Header) + groups_ * group_stride(); }
 size_t Layout::pairs_offset() const { return bells_offset() + max_world_ * sizeof(Bell); }
-size_t Layout::generation_bytes() const {
-  return pairs_offset() + size_t{max_world_} * max_world_ * sizeof(PairBlock);
-}
+size_t Layout::generation_bytes() const { return pairs_offset() + size_t{max_world_} * max_world_ * sizeof(PairBlock); }
 
 uint64_t Layout::fingerprint(size_t world) const {
   const uint64_t facts[] = {kMagic,      kLayoutVersion,    max_world_,  groups_,

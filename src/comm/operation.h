@@ -12,7 +12,7 @@ namespace keepstep::comm {
 
 // A group of ranks as one member sees it.
 struct Group {
-  std::string name;  // "world", or the key it was created with
+  std::string name;               // "world", or the key it was created with
   uint32_t place = kWorld;        // its slots in the layout
   uint64_t context = 0;           // tells its point-to-point messages from those of other groups, past ones included
   std::vector<Rank> members;      // world ranks, in group order
@@ -44,7 +44,7 @@ struct Operation {
   std::byte* data = nullptr;             // in place: all_reduce, reduce, broadcast
   std::vector<const std::byte*> inputs;  // one or, where each rank gets its own, one a rank
   std::vector<std::byte*> outputs;
-  std::vector<size_t> input_bytes;       // all_to_all only
+  std::vector<size_t> input_bytes;  // all_to_all only
   std::vector<size_t> output_bytes;
   size_t bytes = 0;  // of one buffer
   DType type = DType::kU8;

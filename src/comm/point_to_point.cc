@@ -117,9 +117,7 @@ void PointToPoint::loop() {
     if (!idle && spin_.until([this] { return advance_all(); })) {
       continue;
     }
-    sleep_on(bell_, limit_ns, [&] {
-      return advance_all() || (idle && stop_.load(std::memory_order_seq_cst));
-    });
+    sleep_on(bell_, limit_ns, [&] { return advance_all() || (idle && stop_.load(std::memory_order_seq_cst)); });
   }
 }
 

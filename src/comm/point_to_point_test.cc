@@ -172,8 +172,8 @@ TEST(PointToPoint, groups_have_ranks_and_tags_of_their_own) {
 TEST(PointToPoint, a_message_larger_than_the_buffer_fails_on_both_sides_and_the_next_one_arrives) {
   TestWorld(2).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
     Bytes data(100);
-    const Completion misfit = finish(comm, self == 0 ? comm.send(kWorld, data.data(), 100, 1, 7)
-                                                     : comm.receive(kWorld, data.data(), 80, 0, 7));
+    const Completion misfit = finish(
+        comm, self == 0 ? comm.send(kWorld, data.data(), 100, 1, 7) : comm.receive(kWorld, data.data(), 80, 0, 7));
     EXPECT_EQ(misfit.outcome, Outcome::kFailed);
     EXPECT_THAT(misfit.error, HasSubstr("the message has 100 bytes, the receiver's buffer 80"));
     EXPECT_THAT(misfit.error, HasSubstr(self == 0 ? "send to rank 1 (tag 7) in group world" : "receive from rank 0"));

@@ -219,9 +219,7 @@ std::string why_not(DType type, ReduceOp op) {
 
 void reduce_in_order(std::byte* destination, const std::byte* const* sources, size_t source_count, size_t count,
                      DType type, ReduceOp op) {
-  const auto run = [&](auto form) {
-    reduce_with<decltype(form)>(destination, sources, source_count, count, op);
-  };
+  const auto run = [&](auto form) { reduce_with<decltype(form)>(destination, sources, source_count, count, op); };
   switch (type) {
     case DType::kF32:
       return run(Plain<float>{});

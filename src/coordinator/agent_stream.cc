@@ -83,8 +83,8 @@ void AgentStream::expire(Clock::time_point now) {
   }
   const Phase phase = this->phase();
   if (phase == Phase::kHello || phase == Phase::kProof) {
-    refuse(grpc::StatusCode::DEADLINE_EXCEEDED, phase == Phase::kHello ? "it did not say hello in time"
-                                                                       : "it did not prove the job token in time");
+    refuse(grpc::StatusCode::DEADLINE_EXCEEDED,
+           phase == Phase::kHello ? "it did not say hello in time" : "it did not prove the job token in time");
   }
   const std::lock_guard lock(mutex_);
   // A peer that does not read would hold up the end of its own refusal for ever.
@@ -127,15 +127,14 @@ void AgentStream::handle(const control::FromAgent& message) {
 
 void AgentStream::on_hello(const control::FromAgent& message) {
   if (!message.has_hello()) {
-    return refuse(grpc::StatusCode::UNAUTHENTICATED,
-                  "it began with " + body_name(message) + " instead of a hello");
+    return refuse(grpc::StatusCode::UNAUTHENTICATED, "it began with " + body_name(message) + " instead of a hello");
   }
   const control::Hello& hello = message.hello();
   if (hello.agent_nonce().size() != kNonceBytes || hello.node_name().size() > proto::kMaxNodeNameBytes) {
-    return refuse(grpc::StatusCode::INVALID_ARGUMENT,
-                  absl::StrFormat("a hello with a nonce of %d bytes (not %d) and a name of %d (at most %d)",
-                                  hello.agent_nonce().size(), kNonceBytes, hello.node_name().size(),
-                                  proto::kMaxNodeNameBytes));
+    return refuse(
+        grpc::StatusCode::INVALID_ARGUMENT,
+        absl::StrFormat("a hello with a nonce of %d bytes (not %d) and a name of %d (at most %d)",
+                        hello.agent_nonce().size(), kNonceBytes, hello.node_name().size(), proto::kMaxNodeNameBytes));
   }
   handshake_.node = message.node();
   handshake_.node_name = hello.node_name();

@@ -4,8 +4,8 @@
 // calls the On... functions on its own threads; send(), finish() and expire() may come from any thread.
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
 
 #include <chrono>
 #include <deque>

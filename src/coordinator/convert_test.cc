@@ -10,29 +10,92 @@ namespace keepstep::brain {
 
 // Structured bindings stop compiling when a field is added: then convert.cc, control.proto and this must learn it.
 auto fields(const NodeJoined& e) { return std::tuple(e.node); }
-auto fields(const WorkerParked& e) { const auto& [a, b] = e; return std::tuple(a, b); }
-auto fields(const WorkerRecoverable& e) { const auto& [a] = e; return std::tuple(a); }
-auto fields(const WorkerDied& e) { const auto& [a, b, c, d, f, g] = e; return std::tuple(a, b, c, d, f, g); }
-auto fields(const WorkerExited& e) { const auto& [a] = e; return std::tuple(a); }
-auto fields(const WorkerFaulted& e) { const auto& [a, b, c, d, f, g] = e; return std::tuple(a, b, c, d, f, g); }
-auto fields(const SealedWord& e) { const auto& [a, b, c, d] = e; return std::tuple(a, b, c, d); }
+auto fields(const WorkerParked& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const WorkerRecoverable& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
+auto fields(const WorkerDied& e) {
+  const auto& [a, b, c, d, f, g] = e;
+  return std::tuple(a, b, c, d, f, g);
+}
+auto fields(const WorkerExited& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
+auto fields(const WorkerFaulted& e) {
+  const auto& [a, b, c, d, f, g] = e;
+  return std::tuple(a, b, c, d, f, g);
+}
+auto fields(const SealedWord& e) {
+  const auto& [a, b, c, d] = e;
+  return std::tuple(a, b, c, d);
+}
 bool operator==(const SealedWord& a, const SealedWord& b) { return fields(a) == fields(b); }
-auto fields(const Sealed& e) { const auto& [a, b, c] = e; return std::tuple(a, b, c); }
-auto fields(const Ready& e) { const auto& [a, b, c] = e; return std::tuple(a, b, c); }
-auto fields(const Formed& e) { const auto& [a] = e; return std::tuple(a); }
-auto fields(const Progress& e) { const auto& [a, b] = e; return std::tuple(a, b); }
-auto fields(const WorkerFinished& e) { const auto& [a, b] = e; return std::tuple(a, b); }
-auto fields(const StopRequested& e) { const auto& [a, b] = e; return std::tuple(a, b); }
+auto fields(const Sealed& e) {
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
+}
+auto fields(const Ready& e) {
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
+}
+auto fields(const Formed& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
+auto fields(const Progress& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const WorkerFinished& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const StopRequested& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
 auto fields(const Tick&) { return std::tuple(); }
-auto fields(const Spawn& e) { const auto& [a, b, c, d] = e; return std::tuple(a, b, c, d); }
-auto fields(const Seal& e) { const auto& [a, b] = e; return std::tuple(a, b); }
-auto fields(const Verdict& e) { const auto& [a, b, c] = e; return std::tuple(a, b, c); }
-auto fields(const Decide& e) { const auto& [a, b] = e; return std::tuple_cat(std::tuple(a), fields(b)); }
-auto fields(const Prepare& e) { const auto& [a, b, c, d] = e; return std::tuple(a, b, c, d); }
-auto fields(const Activate& e) { const auto& [a, b, c, d, f] = e; return std::tuple(a, b, c, d, f); }
-auto fields(const Kill& e) { const auto& [a, b] = e; return std::tuple(a, b); }
-auto fields(const Release& e) { const auto& [a] = e; return std::tuple(a); }
-auto fields(const EndJob& e) { const auto& [a, b, c] = e; return std::tuple(a, b, c); }
+auto fields(const Spawn& e) {
+  const auto& [a, b, c, d] = e;
+  return std::tuple(a, b, c, d);
+}
+auto fields(const Seal& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const Verdict& e) {
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
+}
+auto fields(const Decide& e) {
+  const auto& [a, b] = e;
+  return std::tuple_cat(std::tuple(a), fields(b));
+}
+auto fields(const Prepare& e) {
+  const auto& [a, b, c, d] = e;
+  return std::tuple(a, b, c, d);
+}
+auto fields(const Activate& e) {
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
+}
+auto fields(const Kill& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const Release& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
+auto fields(const EndJob& e) {
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
+}
 auto fields(const Journal& e) { return std::tuple(e.event, e.because); }
 
 }  // namespace keepstep::brain
@@ -51,8 +114,7 @@ constexpr Identity kNewest{3, 44};  // of the sender
 template <class Variant>
 bool equal(const Variant& a, const Variant& b) {
   return a.index() == b.index() &&
-         std::visit(
-             [&](const auto& x) { return fields(x) == fields(std::get<std::decay_t<decltype(x)>>(b)); }, a);
+         std::visit([&](const auto& x) { return fields(x) == fields(std::get<std::decay_t<decltype(x)>>(b)); }, a);
 }
 
 class EveryEvent : public testing::TestWithParam<brain::Event> {};
@@ -71,16 +133,17 @@ const std::string kNotUtf8 = "bytes \xff\xfe\0 of a program";
 const brain::SealedWord kWordA{0, 11, {kOwn, 118, Vote::kYes, true}, {StateKind::kClean, 117}};
 const brain::SealedWord kWordB{3, 14, {{3, 40}, 1ull << 31, Vote::kDecided, false}, {StateKind::kUpdating, 1}};
 
-INSTANTIATE_TEST_SUITE_P(
-    All, EveryEvent,
-    testing::Values(brain::NodeJoined{kNode}, brain::WorkerParked{5, 4711}, brain::WorkerRecoverable{5},
-                    brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
-                    brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""}, brain::WorkerExited{5},
-                    brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
-                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}}, brain::Sealed{kNode, kOwn, {}},
-                    brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
-                    brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
-                    brain::StopRequested{130, "Ctrl-C"}));
+INSTANTIATE_TEST_SUITE_P(All, EveryEvent,
+                         testing::Values(brain::NodeJoined{kNode}, brain::WorkerParked{5, 4711},
+                                         brain::WorkerRecoverable{5},
+                                         brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
+                                         brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""},
+                                         brain::WorkerExited{5},
+                                         brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
+                                         brain::Sealed{kNode, kOwn, {kWordA, kWordB}}, brain::Sealed{kNode, kOwn, {}},
+                                         brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
+                                         brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
+                                         brain::StopRequested{130, "Ctrl-C"}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

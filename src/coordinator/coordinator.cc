@@ -71,8 +71,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
  private:
   struct Service final : control::Control::WithRawCallbackMethod_Attend<control::Control::Service> {
     explicit Service(Impl* impl) : impl(impl) {}
-    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(
-        grpc::CallbackServerContext* context) override {
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(grpc::CallbackServerContext* context) override {
       return impl->attend(context);
     }
     Impl* const impl;
@@ -122,9 +121,10 @@ Status Coordinator::Impl::listen() {
   server_ = builder.BuildAndStart();
   const std::string error = proto::take_grpc_error();
   if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrFormat("the coordinator cannot listen on %s: %s; choose another address, "
-                                                  "or port 0 for a free one",
-                                                  config_.listen, reason_in(error)));
+    return absl::UnavailableError(
+        absl::StrFormat("the coordinator cannot listen on %s: %s; choose another address, "
+                        "or port 0 for a free one",
+                        config_.listen, reason_in(error)));
   }
   address_ = is_unix(config_.listen)
                  ? config_.listen
@@ -176,10 +176,9 @@ bool Coordinator::Impl::admit(AgentStream* stream) {
       return false;
     }
   }
-  journal_->write("node_connected", brain_.identity(), "its agent proved the job token",
-                  {{"connected_node", int64_t{stream->node()}},
-                   {"name", stream->node_name()},
-                   {"peer", stream->peer()}});
+  journal_->write(
+      "node_connected", brain_.identity(), "its agent proved the job token",
+      {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
   return true;
 }
 

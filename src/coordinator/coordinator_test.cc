@@ -346,8 +346,7 @@ TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_
   const Fd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   const std::string garbage = "GET /orders HTTP/1.0\r\n\r\n" + std::string(4096, '\xee');
-  ASSERT_EQ(send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(garbage.size()));
+  ASSERT_EQ(send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
   char answer[512];
   while (recv(stranger.get(), answer, sizeof(answer), 0) > 0) {
   }

@@ -48,8 +48,8 @@ TEST(SampleOrder, no_sample_of_a_large_data_set_comes_twice) {
 TEST(SampleOrder, epochs_and_seeds_give_other_orders) {
   constexpr uint64_t kSize = 10'000;
   const std::vector<uint64_t> first = epoch_of(kSeed, 0, kSize);
-  for (const auto& [seed, epoch] : std::vector<std::pair<uint64_t, uint64_t>>{
-           {kSeed, 1}, {kSeed, 2}, {kSeed + 1, 0}, {kSeed - 1, 1}, {0, 0}}) {
+  for (const auto& [seed, epoch] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{kSeed, 1}, {kSeed, 2}, {kSeed + 1, 0}, {kSeed - 1, 1}, {0, 0}}) {
     const std::vector<uint64_t> other = epoch_of(seed, epoch, kSize);
     int equal = 0;
     for (uint64_t i = 0; i < kSize; ++i) {

@@ -58,8 +58,8 @@ StatusOr<brain::SealedWord> word_from(const control::Sealed::Word& from) {
     return absl::InvalidArgumentError(absl::StrFormat("vote %d does not exist", from.word().vote()));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(from.state()));
-  const brain::StepWord word{identity_of(from.word()), from.word().step(),
-                             static_cast<brain::Vote>(from.word().vote()), from.word().sealed()};
+  const brain::StepWord word{identity_of(from.word()), from.word().step(), static_cast<brain::Vote>(from.word().vote()),
+                             from.word().sealed()};
   return brain::SealedWord{from.rank(), from.worker(), word, state};
 }
 
@@ -186,8 +186,8 @@ StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
       return brain::WorkerExited{in.worker_exited().worker()};
     case control::AgentEvent::kWorkerFaulted: {
       const control::WorkerFaulted& faulted = in.worker_faulted();
-      return brain::WorkerFaulted{faulted.worker(), identity,            faulted.step(),
-                                  faulted.what(),   faulted.traceback(), faulted.fatal()};
+      return brain::WorkerFaulted{faulted.worker(),    identity,       faulted.step(), faulted.what(),
+                                  faulted.traceback(), faulted.fatal()};
     }
     case control::AgentEvent::kSealed:
       return sealed_from(in.sealed(), message.node(), identity);
@@ -276,7 +276,8 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
       return prepare_from(in.prepare(), identity);
     case control::CoordinatorEffect::kActivate: {
       const control::Activate& activate = in.activate();
-      return brain::Activate{identity, activate.version(),
+      return brain::Activate{identity,
+                             activate.version(),
                              {activate.sources().begin(), activate.sources().end()},
                              {activate.targets().begin(), activate.targets().end()},
                              activate.compare()};

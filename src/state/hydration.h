@@ -51,10 +51,10 @@ class Source {
 };
 
 struct Pulled {
-  uint64_t bytes = 0;                      // moved, all sources together
-  uint64_t bytes_skipped = 0;              // equal already (only with `compare`)
-  std::vector<uint64_t> bytes_by_source;   // same order as `sources`
-  uint64_t chunks_repeated = 0;            // because of a bad checksum or a lost source
+  uint64_t bytes = 0;                     // moved, all sources together
+  uint64_t bytes_skipped = 0;             // equal already (only with `compare`)
+  std::vector<uint64_t> bytes_by_source;  // same order as `sources`
+  uint64_t chunks_repeated = 0;           // because of a bad checksum or a lost source
   int64_t duration_ns = 0;
 };
 

@@ -12,8 +12,8 @@ namespace keepstep::state {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::data_of;
+using ::testing::HasSubstr;
 using testing::HookedCopy;
 using testing::kIdentity;
 using testing::kVersion;
@@ -238,8 +238,7 @@ TEST(HydrationFaults, an_interrupted_source_aborts_its_targets_too) {
   interrupts.before = [&](int number) { words.word(0).store(number >= 3 ? 1 : 0); };
   const std::vector<uint64_t> sizes = model_sizes();
   std::vector<SharedRegion> regions(1);
-  const Process source =
-      source_process(regions[0], sizes, {.interrupted = &words.word(0), .copy = &interrupts});
+  const Process source = source_process(regions[0], sizes, {.interrupted = &words.word(0), .copy = &interrupts});
   HostCopy host;
   Tensors mine(sizes, 99);
   Puller puller(data_of(regions), 0, host, nullptr);

@@ -45,9 +45,7 @@ StatusOr<bool> Link::look(brain::Identity identity) {
   return true;
 }
 
-void Link::nap_until_published() const {
-  futex_wait(board_.header.edition, edition_looked_at_, kNapNs);
-}
+void Link::nap_until_published() const { futex_wait(board_.header.edition, edition_looked_at_, kNapNs); }
 
 Status Link::check_still_there() const {
   if (is_interrupted()) {

@@ -71,8 +71,8 @@ class Link {
   uint32_t edition_looked_at_ = 0;
   Channel* channel_ = nullptr;
   uint32_t channel_index_ = 0;
-  uint32_t asked_ = 0;  // number of the newest request
-  uint32_t taken_ = 0;  // number of the newest reply consumed
+  uint32_t asked_ = 0;   // number of the newest request
+  uint32_t taken_ = 0;   // number of the newest reply consumed
   bool silent_ = false;  // it did not answer in time: do not wait for it again
   Request outstanding_[kSlots];
 };

@@ -191,16 +191,16 @@ Status Puller::Impl::check_sizes(Link& link, const TensorSpace& space) const {
 
 // Asks for the sources' digests, groups of entries from each, and takes our own while they take theirs.
 Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs) {
-  const std::vector<Run> groups =
-      runs_of(space, kDigestGroupBytes, [](uint64_t /*entry*/) { return true; });
+  const std::vector<Run> groups = runs_of(space, kDigestGroupBytes, [](uint64_t /*entry*/) { return true; });
   if (groups.empty()) {
     return absl::OkStatus();
   }
   const Transfer::Work work{
       .check_source = [&](Link& link) { return check_sizes(link, space); },
-      .request = [&](const brain::PlanRange& range) {
-        return Request{Kind::kDigests, groups[range.entry].first, groups[range.entry].count};
-      },
+      .request =
+          [&](const brain::PlanRange& range) {
+            return Request{Kind::kDigests, groups[range.entry].first, groups[range.entry].count};
+          },
       .consume =
           [&](const brain::PlanRange& range, const Reply& reply) {
             const Run& group = groups[range.entry];
@@ -230,8 +230,7 @@ Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, c
   std::vector<Run> runs =
       runs_of(space, std::numeric_limits<uint64_t>::max(), [&](uint64_t entry) { return wanted[entry] != 0; });
   const auto sources = static_cast<uint32_t>(links.size());
-  std::vector<brain::PlanRange> plan =
-      brain::plan_hydration(plan_entries(runs), sources, kSlotBytes, self % sources);
+  std::vector<brain::PlanRange> plan = brain::plan_hydration(plan_entries(runs), sources, kSlotBytes, self % sources);
   if (space.total_bytes() == 0) {
     // One empty request: identity, version and sizes are checked all the same.
     runs = {Run{}};

@@ -168,9 +168,10 @@ void Transfer::finish(uint32_t source, const PlanRange& range, bool good, const 
     return;
   }
   if (++bad_tries_[{range.entry, range.offset}] >= kMaxTries) {
-    stop(absl::DataLossError(absl::StrFormat("%s came with a wrong checksum %d times, last from source %d; is this "
-                                             "machine's memory failing?",
-                                             work.describe(range), kMaxTries, source)));
+    stop(
+        absl::DataLossError(absl::StrFormat("%s came with a wrong checksum %d times, last from source %d; is this "
+                                            "machine's memory failing?",
+                                            work.describe(range), kMaxTries, source)));
     return;
   }
   ++repeated_;

@@ -3,8 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -259,8 +259,8 @@ StatusOr<Activation> Engine::ready() {
   send(MessageType::kReady,
        {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
   std::unique_lock lock(mutex_);
-  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(
-      lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));
+  KEEPSTEP_RETURN_IF_ERROR(
+      wait_in_generation(lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));
   return *activation_;
 }
 
@@ -322,14 +322,14 @@ std::vector<std::byte*> regions_of(const std::vector<uint32_t>& ranks, auto regi
 }  // namespace
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
-  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }),
-                       assignment_.rank, copy_, &generation()->interrupted);
+  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }), assignment_.rank,
+                       copy_, &generation()->interrupted);
   return puller.manifest(assignment_.identity);
 }
 
 StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::vector<state::Region>& regions) {
-  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }),
-                       assignment_.rank, copy_, &generation()->interrupted);
+  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }), assignment_.rank,
+                       copy_, &generation()->interrupted);
   KEEPSTEP_ASSIGN_OR_RETURN(state::Pulled pulled,
                             puller.pull(assignment_.identity, activation.version, regions, activation.compare));
   send(MessageType::kHydrated, {{"bytes", pulled.bytes},

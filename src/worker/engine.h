@@ -32,7 +32,7 @@ struct Assignment {
   uint32_t world = 0;
   brain::Version version = 0;
   bool newcomer = false;
-  std::string entry;           // "start", "redo", "replacement", ...: why this entry of the loop happens
+  std::string entry;  // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
   nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
 };
@@ -152,10 +152,10 @@ class Engine {
   bool welcomed_ = false;
   bool released_ = false;
   bool leaving_ = false;
-  std::optional<Prepared> prepared_;       // the newest one not entered yet
-  std::optional<Activation> activation_;   // of `activation_of_`
+  std::optional<Prepared> prepared_;      // the newest one not entered yet
+  std::optional<Activation> activation_;  // of `activation_of_`
   brain::Identity activation_of_;
-  brain::Identity interrupted_identity_;   // the newest identity we were told is sealed
+  brain::Identity interrupted_identity_;  // the newest identity we were told is sealed
   std::optional<std::string> ended_;
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;

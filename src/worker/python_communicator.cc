@@ -49,44 +49,53 @@ void bind_communicator(nb::module_& module) {
           },
           "members"_a, "key"_a)
       .def("release_group", &Communicator::release_group, "group"_a)
-      .def("all_reduce", [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op,
-                            int64_t timeout_ns) {
-        return self.all_reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), timeout_ns);
-      })
-      .def("reduce", [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op,
-                        uint32_t root, int64_t timeout_ns) {
-        return self.reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), root, timeout_ns);
-      })
-      .def("broadcast", [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t root,
-                           int64_t timeout_ns) { return self.broadcast(group, pointer(data), bytes, root, timeout_ns); })
-      .def("all_gather", [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs,
-                            size_t bytes, int64_t timeout_ns) {
-        return self.all_gather(group, pointer(input), pointers<void*>(outputs), bytes, timeout_ns);
-      })
-      .def("reduce_scatter", [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output,
-                                size_t count, int dtype, int op, int64_t timeout_ns) {
-        return self.reduce_scatter(group, pointers<const void*>(inputs), pointer(output), count, DType(dtype),
-                                   ReduceOp(op), timeout_ns);
-      })
-      .def("gather", [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs,
-                        size_t bytes, uint32_t root, int64_t timeout_ns) {
-        return self.gather(group, pointer(input), pointers<void*>(outputs), bytes, root, timeout_ns);
-      })
-      .def("scatter", [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output,
-                         size_t bytes, uint32_t root, int64_t timeout_ns) {
-        return self.scatter(group, pointers<const void*>(inputs), pointer(output), bytes, root, timeout_ns);
-      })
-      .def("all_to_all", [](Communicator& self, uint32_t group, const std::vector<Address>& inputs,
-                            const std::vector<size_t>& input_bytes, const std::vector<Address>& outputs,
-                            const std::vector<size_t>& output_bytes, int64_t timeout_ns) {
-        return self.all_to_all(group, pointers<const void*>(inputs), input_bytes, pointers<void*>(outputs),
-                               output_bytes, timeout_ns);
-      })
+      .def("all_reduce",
+           [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op, int64_t timeout_ns) {
+             return self.all_reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), timeout_ns);
+           })
+      .def("reduce",
+           [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op, uint32_t root,
+              int64_t timeout_ns) {
+             return self.reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), root, timeout_ns);
+           })
+      .def("broadcast",
+           [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t root, int64_t timeout_ns) {
+             return self.broadcast(group, pointer(data), bytes, root, timeout_ns);
+           })
+      .def("all_gather",
+           [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs, size_t bytes,
+              int64_t timeout_ns) {
+             return self.all_gather(group, pointer(input), pointers<void*>(outputs), bytes, timeout_ns);
+           })
+      .def("reduce_scatter",
+           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output, size_t count,
+              int dtype, int op, int64_t timeout_ns) {
+             return self.reduce_scatter(group, pointers<const void*>(inputs), pointer(output), count, DType(dtype),
+                                        ReduceOp(op), timeout_ns);
+           })
+      .def("gather",
+           [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs, size_t bytes,
+              uint32_t root, int64_t timeout_ns) {
+             return self.gather(group, pointer(input), pointers<void*>(outputs), bytes, root, timeout_ns);
+           })
+      .def("scatter",
+           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output, size_t bytes,
+              uint32_t root, int64_t timeout_ns) {
+             return self.scatter(group, pointers<const void*>(inputs), pointer(output), bytes, root, timeout_ns);
+           })
+      .def("all_to_all",
+           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs,
+              const std::vector<size_t>& input_bytes, const std::vector<Address>& outputs,
+              const std::vector<size_t>& output_bytes, int64_t timeout_ns) {
+             return self.all_to_all(group, pointers<const void*>(inputs), input_bytes, pointers<void*>(outputs),
+                                    output_bytes, timeout_ns);
+           })
       .def("barrier", &Communicator::barrier, "group"_a, "timeout_ns"_a)
       .def("send", [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t to, uint32_t tag,
                       int64_t timeout_ns) { return self.send(group, pointer(data), bytes, to, tag, timeout_ns); })
-      .def("receive", [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t from, uint32_t tag,
-                         int64_t timeout_ns) { return self.receive(group, pointer(data), bytes, from, tag, timeout_ns); })
+      .def("receive",
+           [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t from, uint32_t tag,
+              int64_t timeout_ns) { return self.receive(group, pointer(data), bytes, from, tag, timeout_ns); })
       .def("test", [](const Communicator& self, uint64_t op) { return to_python(self.test(op)); })
       .def("wait",
            [](Communicator& self, uint64_t op) {

@@ -66,8 +66,7 @@ void bind_engine(nb::module_& module) {
           "attach",
           [](int socket, int memory, const std::string& fingerprint) {
             const auto json = nlohmann::json::parse(fingerprint);
-            return value_or_throw(
-                without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
+            return value_or_throw(without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
           },
           "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
       .def_prop_ro("worker", &Engine::worker)
@@ -170,7 +169,8 @@ void bind_engine(nb::module_& module) {
           "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "(answered, interrupted, ok, value)");
 
   module.def(
-      "digest", [](uintptr_t address, uint64_t bytes) {
+      "digest",
+      [](uintptr_t address, uint64_t bytes) {
         return without_gil([&] { return checksum(reinterpret_cast<const void*>(address), bytes); });
       },
       "address"_a, "bytes"_a, "XXH3 of a piece of memory.");

@@ -1,6 +1,6 @@
 """The checking mode: finds state that changes where nobody protects it.
 
-On for the first steps of each entry, with ``--check`` for all.
+On for the first steps of a job, with ``--check`` for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keepstep._errors import KeepstepError
 from keepstep.torch.memory import dense, piece
 from keepstep.torch.registry import Registry
 
-CHECKED_STEPS = 3  # without --check, per entry
+CHECKED_STEPS = 3  # without --check
 
 
 def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:

@@ -55,3 +55,4 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation:
             if tensor is not stand_in:
                 tensor.copy_(stand_in)
     registry.load_values(manifest["values"], tensors)
+    registry.reserved.clear()

@@ -67,6 +67,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
+        self.reserved: dict[str, torch.Tensor] = {}  # memory for optimizer state, see parked.py
 
     def add(self, name: str, item: Any) -> None:
         known = self.objects.get(name)
@@ -201,6 +202,10 @@ class Registry:
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
+            reserved = self.reserved.pop(name, None)
+            if reserved is not None and reserved.dtype == dtype and list(reserved.shape) == shape:
+                optimizer.state[parameter][key] = reserved
+                return
             # Step counters and other scalars live in main memory, whatever the device of the parameter.
             device = parameter.device if shape else torch.device("cpu")
             fresh = torch.empty(shape, dtype=dtype, device=device)

@@ -17,7 +17,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, early_exit, membership, replicas, seeds
+from keepstep.torch import checks, early_exit, membership, parked, replicas, seeds
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.steps import BatchPlan, MapDataset, Step
@@ -355,6 +355,8 @@ class Run:
         """Joins the generation if this process has not yet: waits for a rank, and for the state."""
         if self._session.formed:
             return
+        if self._session.spare and self._session.assignment is None:
+            parked.get_ready(self._registry)
         self._session.need_rank(what)
         self._join()
 
@@ -373,7 +375,8 @@ class Run:
             break
         communication.attach(self._session)
         self._digests = None
-        self._checks_left = checks.CHECKED_STEPS
+        if self._assignment("checks").generation > 1:
+            self._checks_left = 0  # digests of the whole state would lengthen the recovery
 
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
