@@ -26,7 +26,7 @@ def coarse_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
         if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
             blocks.extend(module.children())
     if not blocks:
-        blocks = list(model.children())
+        blocks = list(model.children()) or [model]
     most = 64
     return blocks[:: max(1, len(blocks) // most)]
 
