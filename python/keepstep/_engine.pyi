@@ -62,7 +62,9 @@ class Engine:
     def mean_loss(self, step: int) -> float: ...
     def save_capsule(self, version: int, bytes: bytes) -> None: ...
     def load_capsule(self, version: int) -> bytes | None: ...
-    def store(self, op: str, key: str, value: bytes, timeout_ms: int) -> tuple[bool, bool, bool, bytes]:
+    def store(
+        self, op: str, key: str, value: bytes, timeout_ms: int, ends_with_generation: bool = True
+    ) -> tuple[bool, bool, bool, bytes]:
         """(answered, interrupted, ok, value)"""
 
 def digest(address: int, bytes: int) -> int:

@@ -24,7 +24,7 @@ class RecoverOptions:
         on_interrupt: called with the reason (one line) after the function was left because of a fault.
         finalize: called without arguments once all ranks returned from the function, on every rank.
         timeout: seconds a rank may take to leave an interrupted step before it is replaced; None: the launcher's
-            ``--interrupt-timeout``. Enforced by this rank's engine as well as by the coordinator.
+            ``--interrupt-timeout``. Enforced by the agent.
     """
 
     health_check: Callable[[], None] | None = None

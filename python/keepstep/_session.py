@@ -46,6 +46,7 @@ class Session:
         self.recoverable = False
         self.building = False
         self.injector = Injector(self, self.welcome["inject"])
+        self.script_path = ""  # where the script's own modules are found
         self._modules_at_start = set(sys.modules)
 
     # ---- messages ----
@@ -54,13 +55,15 @@ class Session:
         """One message to the agent."""
         self.engine.send(int(message), json.dumps(body))
 
-    def store(self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1) -> tuple[bool, bool, bool, bytes]:
+    def store(
+        self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1, ends_with_generation: bool = True
+    ) -> tuple[bool, bool, bool, bytes]:
         """One request to the agent's Store: (answered, interrupted, ok, value)."""
-        return self.engine.store(op, key, value, timeout_ms)
+        return self.engine.store(op, key, value, timeout_ms, ends_with_generation)
 
     def claim_once(self, key: str) -> bool:
         """True for the first worker of the whole job that asks for `key`."""
-        answered, _, ok, value = self.store("add", f"job/{key}", b"1", 10_000)
+        answered, _, ok, value = self.store("add", f"job/{key}", b"1", -1, ends_with_generation=False)
         return answered and ok and value == b"1"
 
     # ---- rank ----
@@ -84,7 +87,7 @@ class Session:
 
     def _park(self) -> None:
         if self.welcome["learn"]:
-            self.send(MessageType.PRELOAD, {"modules": self._learned_modules()})
+            self.send(MessageType.PRELOAD, {"modules": self._learned_modules(), "path": self.script_path})
         self.send(MessageType.PARKED, {})
         self.next_assignment()
 
@@ -118,6 +121,8 @@ class Session:
         learned = []
         for name in sys.modules.keys() - self._modules_at_start:
             spec = getattr(sys.modules.get(name), "__spec__", None)
+            if getattr(spec, "_initializing", False):
+                continue  # its import asked for the rank and goes on only now: there is none in the zygote
             if name != "__main__" and spec is not None and spec.origin and spec.origin != "built-in":
                 learned.append(name)
         return sorted(learned)[:2000]

@@ -22,6 +22,14 @@ from keepstep import _engine
 from keepstep._messages import MessageType
 from keepstep._session import Session, set_session, watch_environment
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+MAX_TEXT_BYTES = 60_000  # of a traceback in a message
+
+
+def shortened(text: str) -> str:
+    """The end of `text`, as long as a message can carry."""
+    return text.encode(errors="replace")[-MAX_TEXT_BYTES:].decode(errors="ignore")
+
 
 def fingerprint() -> dict[str, Any]:
     """What decides about the bits this process computes: all workers of a job must agree on it."""
@@ -70,14 +78,17 @@ def _exit_code(exit_: SystemExit) -> int:
 
 def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     """Runs the script in this process and returns its exit code."""
+    for name in THREAD_VARIABLES:
+        os.environ.pop(name, None)  # the zygote's are not the user's; those come with the environment
     os.environ.update(spec["environment"])
-    threads = spec["environment"].get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
     import torch
 
-    if threads is not None and threads.isdigit():
-        torch.set_num_threads(int(threads))
+    # Said explicitly, so that a forked worker and one started by exec compute the same bits.
+    threads = spec["environment"].get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
     session = Session(_engine.Engine.attach(socket_fd, memory_fd, json.dumps(fingerprint())))
     set_session(session)
+    session.script_path = os.getcwd() if spec["module"] else os.path.dirname(os.path.abspath(spec["script"]))
     watch_environment(session.welcome["rank_variables"])
     import keepstep.torch  # noqa: F401  (registers the backend)
 
@@ -94,7 +105,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     except BaseException as error:
         text = _user_traceback(error)
         sys.stderr.write(text)
-        session.send(MessageType.CRASHED, {"traceback": text[-60_000:]})
+        session.send(MessageType.CRASHED, {"traceback": shortened(text)})
         code = 1
     return code
 

@@ -1,6 +1,6 @@
 """The zygote: a process with torch and the user's modules imported that forks a worker in milliseconds.
 
-``python -m keepstep.zygote SOCKET_FD learn|plain``, started by the agent with one BLAS/OpenMP thread. A fork copies
+``python -m keepstep.zygote SOCKET_FD``, started by the agent with one BLAS/OpenMP thread. A fork copies
 only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What an import does is
 tried in a forked probe first; a module that starts a thread or touches CUDA is named and left out.
 
@@ -22,6 +22,9 @@ from typing import Any
 MAX_PACKET = 160 * 1024
 # What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
 PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"]
+
+
+UNSAFE = ("threads run", "CUDA is initialized")  # how unsafe_to_fork() ends
 
 
 def thread_count() -> int:
@@ -70,6 +73,7 @@ def probe(modules: list[str]) -> dict[str, str]:
     os.close(write_end)
     bad = {}
     seen = 0
+    why = ""
     with os.fdopen(read_end) as lines:
         for line in lines:
             name, why = json.loads(line)
@@ -77,7 +81,7 @@ def probe(modules: list[str]) -> dict[str, str]:
             if why:
                 bad[name] = why
     os.waitpid(child, 0)
-    if seen < len(modules) and not any(name == modules[seen - 1] for name in bad):
+    if seen < len(modules) and not why.endswith(UNSAFE):
         bad[modules[seen]] = "the probe that imported it died"
     return bad
 
@@ -111,20 +115,27 @@ class Zygote:
         else:
             self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
 
-    def learn(self, modules: list[str]) -> None:
-        """Imports what the first worker had imported, except what would make this process unsafe to fork."""
-        sys.path.insert(0, os.getcwd())
+    def learn(self, modules: list[str], path: str, environment: dict[str, str]) -> None:
+        """Imports what the first worker had imported, except what would make this process unsafe to fork.
+
+        As in a worker: with the script's folder on the path, and the variables that hold for the whole job.
+        """
+        sys.path.insert(0, path)
+        before = dict(os.environ)
+        os.environ.update(environment)
         wanted = [name for name in modules if name not in sys.modules]
         left_out: dict[str, str] = {}
         while wanted:
             bad = probe(wanted)
             left_out.update(bad)
             wanted = [name for name in wanted if name not in bad]
-            if not any(why.endswith(("threads run", "initialized", "died")) for why in bad.values()):
+            if not any(why.endswith((*UNSAFE, "died")) for why in bad.values()):
                 break
         for name in wanted:
             import_quietly(name)
         sys.path.pop(0)
+        os.environ.clear()
+        os.environ.update(before)
         gc.freeze()
         for name, why in left_out.items():
             self.note("preload_left_out", f"{name}: {why}")
@@ -177,7 +188,7 @@ class Zygote:
             if request["op"] == "spawn":
                 self.spawn(request, list(fds))
             elif request["op"] == "preload":
-                self.learn(request["modules"])
+                self.learn(request["modules"], request["path"], request["environment"])
 
 
 def main() -> None:

@@ -174,6 +174,11 @@ nlohmann::json Agent::job_variables() const {
   if (threads != nullptr) {
     variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children need not
   }
+  for (const char* name : {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
+    if (const char* value = std::getenv(name); value != nullptr) {
+      variables[name] = value;
+    }
+  }
   return variables;
 }
 
@@ -190,6 +195,7 @@ void Agent::seal(const brain::Seal& effect) {
   }
   link_->send(brain::Sealed{config_.node, effect.identity, generation_->seal(holders)});
   for (const auto& process : living_members()) {
+    process->interrupted_at_ns = monotonic_ns();
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
   }
   note_ = "recovering: " + effect.because;
@@ -308,7 +314,9 @@ void Agent::activate(const brain::Activate& effect) {
   }
   if (!active_) {
     metrics_.flush(effect.version);
-    store_.drop_prefix(absl::StrFormat("%d/", effect.identity.generation - 1));
+    for (; stored_generation_ < effect.identity.generation; ++stored_generation_) {
+      store_.drop_prefix(absl::StrFormat("%d/", stored_generation_));
+    }
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
   }
@@ -366,6 +374,15 @@ void Agent::finish_if_empty() {
 void Agent::periodic() {
   if (end_.has_value() && monotonic_ns() >= kill_at_ns_) {
     for (const auto& [id, process] : workers_) {
+      kill_process(*process);
+    }
+  }
+  for (const auto& [id, process] : workers_) {
+    const double leaving_s = static_cast<double>(monotonic_ns() - process->interrupted_at_ns) * 1e-9;
+    if (process->interrupted_at_ns != 0 && process->timeout_s > 0 && leaving_s > process->timeout_s && !process->dead) {
+      process->interrupted_at_ns = 0;
+      journal_.write("kill", sealed_, absl::StrFormat("it did not leave its step within %g s", process->timeout_s),
+                     {{"worker", int64_t{id}}, {"pid", int64_t{process->pid}}});
       kill_process(*process);
     }
   }

@@ -90,6 +90,7 @@ class Agent {
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
   std::optional<double> loss_of(brain::Step step, brain::Identity identity) const;
+  void refuse(const WorkerProcess& process, const std::string& because);
   void update_status();
 
   AgentConfig config_;
@@ -98,7 +99,7 @@ class Agent {
   observe::StatusLine& status_;
   comm::CommConfig comm_config_;
   worker::WorkerLayout layout_;
-  std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<EventLoop> loop_;  // shared with the threads that watch lives: they may outlive us
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<Starter> starter_;
   Metrics metrics_;
@@ -109,6 +110,7 @@ class Agent {
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
   brain::Identity sealed_;                // the newest one
+  uint32_t stored_generation_ = 0;  // the oldest whose keys are kept
   uint16_t master_port_ = 0;
   bool active_ = false;  // the current generation was activated
   bool first_commit_told_ = true;
@@ -120,6 +122,7 @@ class Agent {
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
+  int64_t refused_ = 0;
 };
 
 }  // namespace keepstep::agent

@@ -21,7 +21,7 @@ using worker::MessageType;
 void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
   const Message message{type, config_.node, identity, std::move(body)};
-  if (Status status = process.socket.send(worker::encode(message), fds); !status.ok()) {
+  if (Status status = process.socket.try_send(worker::encode(message), fds); !status.ok()) {
     spdlog::info("worker {}: {}", process.id, std::string(status.message()));
   }
 }
@@ -64,15 +64,26 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   if (!packet.ok()) {
     if (absl::IsUnavailable(packet.status())) {
       loop_->unwatch(process->socket.fd());  // the pidfd tells the rest
+    } else {
+      refuse(*process, std::string(packet.status().message()));
     }
     return;
   }
   StatusOr<Message> message = worker::decode(packet->bytes);
   if (!message.ok()) {
-    journal_.write("refused", {}, std::string(message.status().message()), {{"worker", int64_t{process->id}}});
+    refuse(*process, std::string(message.status().message()));
     return;
   }
-  on_message(process, *message);
+  try {
+    on_message(process, *message);
+  } catch (const nlohmann::json::exception& error) {
+    refuse(*process, absl::StrFormat("a message of type %d without what it needs: %s",
+                                     static_cast<int>(message->type), error.what()));
+  }
+}
+
+void Agent::refuse(const WorkerProcess& process, const std::string& because) {
+  journal_.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused_}});
 }
 
 void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
@@ -86,15 +97,17 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       link_->send(brain::WorkerParked{process->id, process->pid});
       break;
     case MessageType::kRecoverable:
+      process->timeout_s = body.value("timeout_s", 0.0);
       link_->send(brain::WorkerRecoverable{process->id});
       break;
     case MessageType::kPreload:
       if (!preload_sent_) {
         preload_sent_ = true;
-        starter_->preload(body.at("modules"));
+        starter_->preload(body.at("modules"), body.at("path"), job_variables());
       }
       break;
     case MessageType::kReady:
+      process->interrupted_at_ns = 0;
       link_->send(brain::Ready{process->id,
                                message.identity,
                                {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")}});
@@ -153,13 +166,13 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                      body.value("message", ""), {{"worker", int64_t{process->id}}});
       break;
     default:
-      journal_.write("refused", message.identity, "a message of an unknown type", {{"worker", int64_t{process->id}}});
+      refuse(*process, "a message of an unknown type");
   }
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   process->attached = true;
-  watch_life(process, [this, process] { loop_->post([this, process] { on_death_notice(process); }); });
+  watch_life(process, [this, process, loop = loop_] { loop->post([this, process] { on_death_notice(process); }); });
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {
     fingerprint_ = fingerprint;

@@ -72,7 +72,7 @@ Status Starter::start() {
   KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
   // Numbered above anything a file action could overwrite.
   Fd child(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
-  const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.zygote", "3", spec_.preload ? "learn" : "plain"};
+  const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.zygote", "3"};
   // One BLAS/OpenMP thread while it imports: a second thread would make every fork unsafe.
   KEEPSTEP_ASSIGN_OR_RETURN(zygote_pid_, spawn_program(argv, {{child.get(), 3}},
                                                        {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1",
@@ -186,14 +186,15 @@ void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const
 }
 
 void Starter::start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
-  std::vector<std::string> argv = {spec_.script};
+  // It has no engine that would notice the agent's end, so the kernel does.
+  std::vector<std::string> argv = {"setpriv", "--pdeathsig", "KILL", "--", spec_.script};
   argv.insert(argv.end(), spec_.script_args.begin(), spec_.script_args.end());
   exec(*process, argv, {}, variables_of(environment));
 }
 
-void Starter::preload(const nlohmann::json& modules) {
+void Starter::preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment) {
   if (use_zygote_ && spec_.preload) {
-    (void)zygote_.send(nlohmann::json{{"op", "preload"}, {"modules", modules}}.dump());
+    (void)zygote_.send(nlohmann::json{{"op", "preload"}, {"modules", modules}, {"path", path}, {"environment", environment}}.dump());
   }
 }
 

@@ -40,7 +40,8 @@ class Starter {
   // Runs the job's program (`--no-python`) as this worker: it has no engine, so it starts once it has a rank.
   void start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   // What the first worker had imported: forks of the zygote should find it there.
-  void preload(const nlohmann::json& modules);
+  // `path`: where its own modules are found; `environment`: the variables of every worker.
+  void preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment);
   void stop();
 
  private:

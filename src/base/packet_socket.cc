@@ -20,6 +20,14 @@ StatusOr<std::pair<PacketSocket, PacketSocket>> PacketSocket::pair() {
 }
 
 Status PacketSocket::send(std::string_view bytes, std::span<const int> fds) const {
+  return send_flagged(bytes, fds, MSG_NOSIGNAL);
+}
+
+Status PacketSocket::try_send(std::string_view bytes, std::span<const int> fds) const {
+  return send_flagged(bytes, fds, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Status PacketSocket::send_flagged(std::string_view bytes, std::span<const int> fds, int flags) const {
   if (bytes.size() > kMaxPacketBytes || fds.size() > kMaxPacketFds) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a packet of %d bytes and %d descriptors is over the limit of %d and %d", bytes.size(),
@@ -41,8 +49,11 @@ Status PacketSocket::send(std::string_view bytes, std::span<const int> fds) cons
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
   }
   while (true) {
-    if (sendmsg(fd_.get(), &message, MSG_NOSIGNAL) >= 0) {
+    if (sendmsg(fd_.get(), &message, flags) >= 0) {
       return absl::OkStatus();
+    }
+    if (errno == EAGAIN) {
+      return absl::ResourceExhaustedError("the other process does not read");
     }
     if (errno != EINTR) {
       return absl::UnavailableError(absl::StrFormat("send to the other process: %s", strerror(errno)));

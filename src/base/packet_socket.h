@@ -32,6 +32,8 @@ class PacketSocket {
 
   // Sends one packet whole, waiting for room. UNAVAILABLE when the other side is gone.
   Status send(std::string_view bytes, std::span<const int> fds = {}) const;
+  // The same without waiting: RESOURCE_EXHAUSTED if there is no room. For a sender that must not depend on the reader.
+  Status try_send(std::string_view bytes, std::span<const int> fds = {}) const;
 
   // Receives one packet, waiting for it. UNAVAILABLE at the end of the stream.
   StatusOr<Packet> receive() const;
@@ -41,6 +43,7 @@ class PacketSocket {
   Fd release() { return std::move(fd_); }
 
  private:
+  Status send_flagged(std::string_view bytes, std::span<const int> fds, int flags) const;
   Fd fd_;
 };
 

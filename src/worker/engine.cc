@@ -81,7 +81,7 @@ void Engine::close() {
 void Engine::run() {
   // This thread's life is the worker's: the kernel hands the mutex to the agent the moment it dies.
   KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::Outcome::kFailed, "cannot lock the worker's own life mutex");
-  send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
+  (void)send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
   while (true) {
     StatusOr<Packet> packet = socket_.receive();
     if (!packet.ok()) {
@@ -105,9 +105,10 @@ void Engine::run() {
   page().alive.unlock();
 }
 
-void Engine::send(MessageType type, nlohmann::json body) {
-  Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
-  (void)socket_.send(encode(message));
+Status Engine::send(MessageType type, nlohmann::json body) {
+  const Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
+  const Status status = socket_.send(encode(message));
+  return absl::IsInvalidArgument(status) ? status : absl::OkStatus();
 }
 
 void Engine::handle(Message message, std::vector<Fd> fds) {
@@ -256,7 +257,7 @@ StatusOr<Activation> Engine::ready() {
     return absl::AbortedError("the generation was interrupted before it formed");
   }
   const StateWord word = state();
-  send(MessageType::kReady,
+  (void)send(MessageType::kReady,
        {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
   std::unique_lock lock(mutex_);
   KEEPSTEP_RETURN_IF_ERROR(
@@ -269,7 +270,7 @@ Status Engine::form() {
   const uint32_t number = gen.formed.fetch_add(1) + 1;
   ring(gen);
   if (number == gen.world) {
-    send(MessageType::kFormed, {{"ns", monotonic_ns()}});
+    (void)send(MessageType::kFormed, {{"ns", monotonic_ns()}});
   }
   while (true) {
     const uint32_t seen = gen.bell.load();
@@ -332,7 +333,7 @@ StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::ve
                        copy_, &generation()->interrupted);
   KEEPSTEP_ASSIGN_OR_RETURN(state::Pulled pulled,
                             puller.pull(assignment_.identity, activation.version, regions, activation.compare));
-  send(MessageType::kHydrated, {{"bytes", pulled.bytes},
+  (void)send(MessageType::kHydrated, {{"bytes", pulled.bytes},
                                 {"skipped", pulled.bytes_skipped},
                                 {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
                                 {"repeated", pulled.chunks_repeated},
@@ -371,7 +372,7 @@ bool Engine::end_update(Step step) {
     body["loss_sum"] = slot.sum.load();
     body["micro_batches"] = slot.micro_batches.load();
   }
-  send(MessageType::kProgress, std::move(body));
+  (void)send(MessageType::kProgress, std::move(body));
   return open;
 }
 
@@ -420,7 +421,7 @@ std::optional<std::string> Engine::load_capsule(Version version) const {
 }
 
 Status Engine::finish() {
-  send(MessageType::kFinished);
+  (void)send(MessageType::kFinished);
   std::unique_lock lock(mutex_);
   return wait_in_generation(lock, [&] { return released_; });
 }
@@ -436,7 +437,7 @@ StoreReply Engine::store(const std::string& op, const std::string& key, const st
   const uint64_t id = next_request_++;
   replies_[id] = StoreReply{};
   lock.unlock();
-  send(MessageType::kStore, {{"id", id}, {"op", op}, {"key", key}, {"value", hex}});
+  (void)send(MessageType::kStore, {{"id", id}, {"op", op}, {"key", key}, {"value", hex}});
   lock.lock();
   const auto done = [&] {
     const StoreReply& reply = replies_[id];

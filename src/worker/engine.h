@@ -62,8 +62,10 @@ class Engine {
   // ---- life ----
   uint32_t worker() const { return worker_; }
   const nlohmann::json& welcome() const { return welcome_; }
-  // Any thread: sends one message of this worker's current identity. Errors are ignored: without an agent we end.
-  void send(MessageType type, nlohmann::json body = nlohmann::json::object());
+  // Any thread: sends one message of this worker's current identity. That the agent is gone is no error here: then we
+  // end anyway.
+  // INVALID_ARGUMENT: too large for a packet; nothing was sent.
+  Status send(MessageType type, nlohmann::json body = nlohmann::json::object());
 
   // ---- membership ----
   // Waits until this worker has a rank in a generation newer than the one it is in. CANCELLED: the job ends.

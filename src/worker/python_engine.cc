@@ -75,7 +75,8 @@ void bind_engine(nb::module_& module) {
           "send",
           [](Engine& engine, int type, const std::string& body) {
             auto json = nlohmann::json::parse(body);
-            without_gil([&] { engine.send(static_cast<MessageType>(type), std::move(json)); });
+            throw_if_error(
+                without_gil([&] { return engine.send(static_cast<MessageType>(type), std::move(json)); }));
           },
           "type"_a, "body"_a)
       .def("wait_assignment",
@@ -161,12 +162,13 @@ void bind_engine(nb::module_& module) {
           "version"_a)
       .def(
           "store",
-          [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms) {
+          [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms,
+             bool ends_with_generation) {
             const std::string text(value.c_str(), value.size());
-            const StoreReply reply = without_gil([&] { return engine.store(op, key, text, timeout_ms); });
+            const StoreReply reply = without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); });
             return std::tuple(reply.answered, reply.interrupted, reply.ok, to_bytes(reply.value));
           },
-          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "(answered, interrupted, ok, value)");
+          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true, "(answered, interrupted, ok, value)");
 
   module.def(
       "digest",

@@ -41,6 +41,17 @@ def test_batch_norm_dropout_clipping_schedule_and_a_scaler_that_skips_steps_surv
     assert scales[0] < 2.0**126, "the scaler skipped no step"
 
 
+def test_a_fault_in_the_first_step_starts_from_the_first_capsule(tmp_path, undisturbed):
+    job = run_small(tmp_path, world=2, inject=["kill:rank=1,step=1,phase=backward"], model="rich")
+    check(job, undisturbed(2, "rich"), 2, [1])
+
+
+def test_a_process_group_and_a_wrapper_made_by_hand_recover_too(tmp_path, undisturbed):
+    inject = ["kill:rank=0,step=3,phase=backward", "kill:rank=1,step=7,phase=update"]
+    job = run_small(tmp_path, world=2, spares=1, inject=inject, extra=["--by-hand"])
+    check(job, undisturbed(2), 2, [0, 1])
+
+
 def test_a_rank_killed_during_another_recovery_loses_nothing(tmp_path, undisturbed):
     inject = ["kill:rank=1,step=4,phase=backward", "kill:rank=0,step=4,phase=recovery"]
     job = run_small(tmp_path, world=3, spares=1, inject=inject)

@@ -74,6 +74,7 @@ parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--raise-at", type=int, default=0, help="raise at this step every time")
 parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--by-hand", action="store_true", help="make process group and DDP wrapper oneself")
 parser.add_argument("--break-update", action="store_true", help="the update raises on every rank")
 args = parser.parse_args()
 
@@ -98,7 +99,11 @@ def build():
 def train(run):
     model, optimizer, schedule, scaler = run.keep(build)
     run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
-    replica = run.replicate(model)
+    if args.by_hand:
+        torch.distributed.init_process_group("keepstep")
+        replica = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        replica = run.replicate(model)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
     for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until):

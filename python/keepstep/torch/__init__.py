@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from keepstep.torch import rendezvous
 from keepstep.torch.backend import register_backend
 
 register_backend()
+rendezvous.install()

@@ -13,6 +13,7 @@ from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch import replicas
 from keepstep.torch.run import Run, current_step
+from keepstep.worker import shortened
 
 
 def run_recoverable(
@@ -23,7 +24,7 @@ def run_recoverable(
     if current.recoverable:
         raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
     current.recoverable = True
-    current.send(MessageType.RECOVERABLE, {})
+    current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
     run = Run(current, options, function)
     reason: str | None = None  # why the previous entry was left
@@ -53,7 +54,7 @@ def _take_exception(current: Session, error: Exception) -> str:
         body = {
             "step": current_step(),
             "what": what[:4000],
-            "traceback": _user_traceback(error)[-60_000:],
+            "traceback": shortened(_user_traceback(error)),
             "fatal": isinstance(error, KeepstepError),
         }
         current.send(MessageType.FAULT, body)

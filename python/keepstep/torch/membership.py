@@ -30,7 +30,8 @@ def join(session: Session, registry: Registry, capsule: Capsule) -> int:
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         engine.publish(manifest_json(flat), [piece(tensor) for tensor in staged])
     engine.set_state("clean", activation.version)
-    capsule.restore(engine, activation.version)
+    if not capsule.restore(engine, activation.version):
+        capsule.save(engine, activation.version)  # the start of a job: a redo of its first step begins here
     try:
         engine.form()
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from keepstep._errors import KeepstepError
+
 Piece = tuple[int, int]  # address, bytes
 
 
@@ -14,5 +16,8 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 def piece(tensor: torch.Tensor) -> Piece:
     """Address and size of a dense CPU tensor."""
-    assert tensor.device.type == "cpu", "device memory goes through the device-copy interface"
+    if tensor.device.type != "cpu":
+        raise KeepstepError(
+            f"keepstep moves tensors in main memory; this one is on {tensor.device}, which this version cannot carry"
+        )
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()

@@ -148,6 +148,8 @@ class Registry:
     @staticmethod
     def _flatten_state(name: str, state: dict[str, Any], flat: Flat) -> None:
         for key, value in state.items():
+            if not isinstance(key, str):
+                raise KeepstepError(f"protect: '{name}' has the key {key!r}; keys of a state must be strings")
             if isinstance(value, torch.Tensor):
                 flat.tensors[f"{name}/{key}"] = value.detach()
             else:

@@ -56,11 +56,18 @@ def drop_all() -> None:
     _replicas.clear()
 
 
-def sub_groups_away() -> None:
-    """Destroys all process groups but the world's: newcomers will make them anew, under the same names."""
+def groups_away(keep_world: bool) -> None:
+    """Destroys process groups: newcomers will make them anew, under the same names.
+
+    `keep_world`: the world's group was made by keepstep and lives as long as the process. One that the training
+    function made itself goes too, because the function will make it again.
+    """
     from torch.distributed import distributed_c10d as c10d
 
     if not dist.is_initialized():
+        return
+    if not keep_world:
+        dist.destroy_process_group()
         return
     world = c10d.GroupMember.WORLD
     for group in [group for group in c10d._world.pg_map if group is not world]:

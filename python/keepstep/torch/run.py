@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from keepstep.torch.steps import BatchPlan, MapDataset, Step
 from keepstep.torch.update import Snapshot
 
 T = TypeVar("T")
+
+MAX_LOG_BYTES = 100_000
 
 _current: Run | None = None
 
@@ -62,6 +65,7 @@ class Run:
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
+        self._store: object | None = None  # of the process group that replicate() made
         self._version = 0
         self._step: Step | None = None
         self._last_step: Step | None = None
@@ -166,7 +170,7 @@ class Run:
         if not dist.is_initialized():
             from keepstep.torch.store import AgentStore
 
-            self._store = AgentStore(self._session)
+            self._store = AgentStore(self._session)  # torch holds it, but only as C++ sees it
             dist.init_process_group("keepstep", store=self._store, rank=self.rank, world_size=self.world_size)
 
     # ---- the loop ----
@@ -301,6 +305,8 @@ class Run:
         if step is None:
             raise KeepstepError("run.log belongs into the loop over run.steps")
         plain = {name: _plain(name, value) for name, value in values.items()}
+        if len(json.dumps(plain)) > MAX_LOG_BYTES:
+            raise KeepstepError(f"run.log: {', '.join(plain)} take more than {MAX_LOG_BYTES} bytes; log less at once")
         self._session.send(MessageType.LOG, {"step": step.number, "values": plain})
 
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
@@ -387,7 +393,7 @@ class Run:
         self._session.formed = False
         communication.detach()
         replicas.drop_all()
-        replicas.sub_groups_away()
+        replicas.groups_away(keep_world=self._store is not None)
         self._registry.drop_gradients()
         for item in self._registry.objects.values():
             if isinstance(item, torch.amp.GradScaler):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from keepstep import _engine
 from keepstep._session import Session
 
+MAX_VALUE_BYTES = 64 * 1024  # what one message to the agent carries
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
 
@@ -27,6 +28,8 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
     def _ask(
         self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None
     ) -> tuple[bool, bytes]:
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"store: the value of '{key}' has {len(value)} bytes, {MAX_VALUE_BYTES} is the most")
         limit = self._timeout if timeout is None else timeout
         answered, interrupted, ok, result = self._session.store(
             op, self._key(key), value, int(limit.total_seconds() * 1000)
