@@ -15,5 +15,3 @@ class MessageType(IntEnum):
     FAULT = 10
     CRASHED = 12
     INJECTED = 13
-    SOURCING = 15
-    CHECK = 16

@@ -156,7 +156,10 @@ class Zygote:
             os._exit(0)
         for fd in fds:
             os.close(fd)
-        os.waitpid(middle, 0)
+        _, status = os.waitpid(middle, 0)
+        if status != 0:
+            why = f"the fork of worker {request['worker']} failed (wait status {status}); it starts by exec"
+            self._send({"op": "failed", "worker": request["worker"], "why": why})
 
     def _become_worker(self, request: dict[str, Any], fds: list[int]) -> None:
         self._connection.close()

@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 
 #include <cstring>
 
@@ -50,7 +51,7 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       status_(status),
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
-      metrics_(journal) {}
+      metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) { return loss_of(step, identity, rank); }) {}
 
 Agent::~Agent() = default;
 
@@ -182,20 +183,23 @@ nlohmann::json Agent::job_variables() const {
   return variables;
 }
 
-void Agent::seal(const brain::Seal& effect) {
-  if (generation_ == nullptr || generation_->identity() != effect.identity) {
-    return;
-  }
-  sealed_ = effect.identity;
+std::vector<Generation::Holder> Agent::holders() const {
   std::vector<Generation::Holder> holders;
   for (const Member& member : generation_->prepare().table) {
     if (const auto it = workers_.find(member.worker); it != workers_.end()) {
       holders.push_back({member.rank, member.worker, &it->second->page()});
     }
   }
-  link_->send(brain::Sealed{config_.node, effect.identity, generation_->seal(holders)});
+  return holders;
+}
+
+void Agent::seal(const brain::Seal& effect) {
+  if (generation_ == nullptr || generation_->identity() != effect.identity) {
+    return;
+  }
+  sealed_ = effect.identity;
+  link_->send(brain::Sealed{config_.node, effect.identity, generation_->seal(holders())});
   for (const auto& process : living_members()) {
-    process->interrupted_at_ns = monotonic_ns();
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
   }
   note_ = "recovering: " + effect.because;
@@ -246,6 +250,8 @@ void Agent::prepare(const brain::Prepare& effect) {
         continue;
       }
       it->second->rank = member.rank;
+      it->second->had_rank = true;
+      it->second->interrupted_at_ns = member.newcomer ? 0 : monotonic_ns();
       pump_.assign(member.worker, member.rank, effect.identity.generation);
       const auto before = workers_.find(member.previous);
       if (member.newcomer && before != workers_.end()) {
@@ -340,6 +346,7 @@ void Agent::end_job(const brain::EndJob& effect) {
   metrics_.flush(metrics_.last_step());
   const Identity identity = generation_ == nullptr ? Identity{} : generation_->identity();
   if (generation_ != nullptr) {
+    generation_->seal(holders());  // what is drained now must not be committed
     generation_->announce_end();
   }
   for (const auto& [id, process] : workers_) {
@@ -386,6 +393,14 @@ void Agent::periodic() {
       kill_process(*process);
     }
   }
+  // Children that a dead worker left behind are ours to reap, as its subreaper.
+  std::erase_if(groups_, [](pid_t group) {
+    siginfo_t info{};
+    do {
+      info.si_pid = 0;
+    } while (waitid(P_PGID, static_cast<id_t>(group), &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0);
+    return kill(-group, 0) != 0;
+  });
   for (const auto& process : Workers(workers_)) {
     if (process.second->pidfd.valid() && !process.second->gone) {
       on_exit(process.second);

@@ -66,6 +66,7 @@ class Agent {
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
   nlohmann::json job_variables() const;
+  std::vector<Generation::Holder> holders() const;
   void seal(const brain::Seal& effect);
   void kill_worker(const brain::Kill& effect);
   void decide(const brain::Decide& effect);
@@ -85,11 +86,11 @@ class Agent {
   void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
-  void on_exit(const std::shared_ptr<WorkerProcess>& process);
+  void on_exit(std::shared_ptr<WorkerProcess> process);
   void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
-  std::optional<double> loss_of(brain::Step step, brain::Identity identity) const;
+  std::optional<LossPart> loss_of(brain::Step step, brain::Identity identity, brain::Rank rank) const;
   void refuse(const WorkerProcess& process, const std::string& because);
   void update_status();
 
@@ -119,6 +120,7 @@ class Agent {
   std::string fingerprint_;
   bool preload_sent_ = false;
   std::set<size_t> injected_;
+  std::set<pid_t> groups_;  // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;

@@ -129,8 +129,10 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
         ++recoveries_;
       }
       link_->send(brain::Formed{message.identity});
-      // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
-      std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+      if (generation_ != nullptr && message.identity == generation_->identity()) {
+        // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
+        std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+      }
       break;
     case MessageType::kProgress:
       on_progress(process, message);
@@ -159,11 +161,6 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kStore:
       on_store(process, message);
-      break;
-    case MessageType::kSourcing:
-    case MessageType::kCheck:
-      journal_.write(message.type == MessageType::kCheck ? "check" : "sourcing", message.identity,
-                     body.value("message", ""), {{"worker", int64_t{process->id}}});
       break;
     default:
       refuse(*process, "a message of an unknown type");
@@ -209,24 +206,22 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
           {"ring_bytes", comm_config_.ring_bytes}}}});
 }
 
-// Over the members of the generation that voted on the step: after a forward verdict the next one may be prepared
-// already, and a rank that died after its vote counts with what it wrote before.
-std::optional<double> Agent::loss_of(brain::Step step, Identity identity) const {
-  const bool before = previous_ != nullptr && previous_->identity() == identity;
-  double sum = 0;
-  uint64_t count = 0;
-  for (const brain::Member& member : (before ? previous_ : generation_)->prepare().table) {
-    const auto it = workers_.find(member.worker);
-    if (it == workers_.end()) {
+// For a rank that died after its vote and before it could report: what it wrote into its page, which nobody moves now.
+std::optional<LossPart> Agent::loss_of(brain::Step step, Identity identity, brain::Rank rank) const {
+  for (const Generation* generation : {generation_.get(), previous_.get()}) {
+    if (generation == nullptr || generation->identity() != identity) {
       continue;
     }
-    const worker::LossSlot& slot = it->second->page().loss[step % 2];
-    if (slot.step.load() == step) {
-      sum += slot.sum.load();
-      count += slot.micro_batches.load();
+    const auto it = workers_.find(generation->prepare().table.at(rank).worker);
+    if (it != workers_.end()) {
+      const worker::LossSlot& slot = it->second->page().loss[step % 2];
+      const LossPart part{slot.sum.load(), slot.micro_batches.load()};
+      if (slot.step.load() == step) {
+        return part;
+      }
     }
   }
-  return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
+  return std::nullopt;
 }
 
 void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
@@ -235,8 +230,12 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
   }
   const brain::Step step = message.body.at("step");
   const size_t world = generation_->prepare().table.size();
-  const bool complete = metrics_.on_progress(*process->rank, step, message.body.at("ns"), world,
-                                             [&](brain::Step asked) { return loss_of(asked, message.identity); });
+  std::optional<LossPart> part;
+  if (message.body.contains("loss_sum")) {
+    part = LossPart{message.body.at("loss_sum"), message.body.at("micro_batches")};
+  }
+  const bool complete =
+      metrics_.on_progress(*process->rank, step, message.identity, message.body.at("ns"), world, part);
   if (!complete) {
     return;
   }
@@ -271,7 +270,7 @@ void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback});
 }
 
-void Agent::on_exit(const std::shared_ptr<WorkerProcess>& process) {
+void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {  // by value: it may be the last owner
   const std::optional<ExitStatus> status = process->gone ? std::nullopt : try_reap(*process);
   if (!status.has_value()) {
     return;
@@ -288,7 +287,11 @@ void Agent::on_exit(const std::shared_ptr<WorkerProcess>& process) {
   loop_->unwatch(process->pidfd.get());
   loop_->unwatch(process->socket.fd());
   store_.forget(process->id);
-  pump_.drain(process->id, 200);
+  // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
+  if (kill(-process->pid, SIGKILL) == 0) {
+    groups_.insert(process->pid);
+  }
+  pump_.drain(process->id, 20);
   journal_.write("exit_confirmed", {}, "",
                  {{"worker", int64_t{process->id}},
                   {"pid", int64_t{process->pid}},

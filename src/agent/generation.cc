@@ -25,12 +25,14 @@ void Generation::interrupt() {
 std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holders) {
   // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
   // so it finds either our seal or the mark (worker::Engine::ready).
-  page().interrupted.store(1);
+  page().sealing.store(1);
   std::vector<brain::SealedWord> words;
   for (const Holder& member : holders) {
     const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
     words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load())});
   }
+  // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
+  page().interrupted.store(1);
   interrupt();
   return words;
 }
@@ -42,7 +44,6 @@ void Generation::announce(brain::Version version) {
 }
 
 void Generation::announce_end() {
-  page().interrupted.store(1);
   page().verdict_ready = 2;
   interrupt();
 }

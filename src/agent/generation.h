@@ -33,7 +33,7 @@ class Generation {
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
-  // Tells those that wait for the verdict. `ended`: there is none, the job is over.
+  // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
   void announce(brain::Version version);
   void announce_end();
 

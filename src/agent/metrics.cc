@@ -2,23 +2,21 @@
 
 namespace keepstep::agent {
 
-bool Metrics::on_progress(brain::Rank rank, brain::Step step, int64_t committed_ns, size_t world,
-                          const std::function<std::optional<double>(brain::Step)>& loss) {
+bool Metrics::on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
+                          size_t world, std::optional<LossPart> part) {
   if (step <= flushed_) {
     return false;
   }
   Line& line = lines_[step];
-  if (!line.committed) {
-    line.committed = true;
-    line.loss = loss(step);
-    last_loss_ = line.loss;
-    last_step_ = step;
-  }
+  line.identity = identity;
+  line.world = world;
+  line.parts[rank] = part;
   line.committed_ns = std::max(line.committed_ns, committed_ns);
-  line.ranks.insert(rank);
-  if (line.ranks.size() != world) {
+  last_step_ = std::max(last_step_, step);
+  if (line.parts.size() != world) {
     return false;
   }
+  last_loss_ = mean_loss(step, line);
   if (last_commit_ns_ != 0) {
     const double seconds = static_cast<double>(line.committed_ns - last_commit_ns_) * 1e-9;
     constexpr double kKeep = 0.8;  // of the running mean
@@ -53,6 +51,22 @@ void Metrics::rewind(brain::Version version) {
   last_commit_ns_ = 0;
 }
 
+// In rank order, so that it is the same bits as `step.loss` on the ranks.
+std::optional<double> Metrics::mean_loss(brain::Step step, const Line& line) const {
+  double sum = 0;
+  uint64_t count = 0;
+  for (brain::Rank rank = 0; rank < line.world; ++rank) {
+    const auto reported = line.parts.find(rank);
+    const std::optional<LossPart> part =
+        reported != line.parts.end() ? reported->second : missing_(step, line.identity, rank);
+    if (part.has_value()) {
+      sum += part->sum;
+      count += part->micro_batches;
+    }
+  }
+  return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
+}
+
 void Metrics::write(brain::Step step, const Line& line) {
   nlohmann::json members = nlohmann::json::object();
   for (const auto& [rank, values] : line.logged) {
@@ -62,8 +76,8 @@ void Metrics::write(brain::Step step, const Line& line) {
       }
     }
   }
-  if (line.loss.has_value()) {
-    members["loss"] = *line.loss;
+  if (const std::optional<double> loss = mean_loss(step, line); loss.has_value()) {
+    members["loss"] = *loss;
   }
   if (line.committed_ns != 0) {
     members["committed_mono"] = static_cast<double>(line.committed_ns) * 1e-9;

@@ -1,7 +1,7 @@
 // One line per committed step into metrics.jsonl, exactly once, whoever dies between the commit and the line.
 //
-// The loss of a step is read from the members' pages as soon as the first of them reports the commit: all have written
-// theirs before they voted. What users log for a step may come after the commit, so a line waits until every member
+// Each rank reports its part of the loss with the commit; for one that died before it could, its page still has the
+// part, written before the vote. What users log for a step may come after the commit, so a line waits until every member
 // has reported the next step (or a new generation starts, or the job ends). Values that several ranks log under one
 // name count once: the lowest rank's. Loop thread only.
 #pragma once
@@ -10,20 +10,27 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "brain/types.h"
 #include "observe/journal.h"
 
 namespace keepstep::agent {
 
+// One rank's part of a step's loss: the sum over its micro-batches, and how many they were.
+struct LossPart {
+  double sum = 0;
+  uint64_t micro_batches = 0;
+};
+
 class Metrics {
  public:
-  explicit Metrics(observe::Journal& journal) : journal_(journal) {}
+  // The part of a rank that took part in `identity` and did not report `step`.
+  using Missing = std::function<std::optional<LossPart>(brain::Step, brain::Identity, brain::Rank)>;
+  Metrics(observe::Journal& journal, Missing missing) : journal_(journal), missing_(std::move(missing)) {}
 
-  // `loss` is asked for at the first report of a step only. Returns true when the last of `world` ranks reported it.
-  bool on_progress(brain::Rank rank, brain::Step step, int64_t committed_ns, size_t world,
-                   const std::function<std::optional<double>(brain::Step)>& loss);
+  // Returns true when the last of `world` ranks reported the step.
+  bool on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns, size_t world,
+                   std::optional<LossPart> part);
   void on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values);
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
@@ -37,15 +44,17 @@ class Metrics {
 
  private:
   struct Line {
-    bool committed = false;
-    std::set<brain::Rank> ranks;
+    brain::Identity identity;
+    size_t world = 0;
+    std::map<brain::Rank, std::optional<LossPart>> parts;  // of the ranks that reported
     int64_t committed_ns = 0;
-    std::optional<double> loss;
     std::map<brain::Rank, nlohmann::json> logged;
   };
+  std::optional<double> mean_loss(brain::Step step, const Line& line) const;
   void write(brain::Step step, const Line& line);
 
   observe::Journal& journal_;
+  Missing missing_;
   std::map<brain::Step, Line> lines_;
   brain::Version flushed_ = 0;
   std::optional<double> last_loss_;

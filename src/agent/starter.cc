@@ -120,6 +120,13 @@ void Starter::on_zygote_message() {
     const brain::WorkerId worker = message.at("worker");
     pending_.erase(worker);
     callbacks_.on_started(worker, message.at("pid"), std::move(packet->fds[0]), "fork");
+  } else if (op == "failed") {
+    if (const auto it = pending_.find(message.at("worker").get<brain::WorkerId>()); it != pending_.end()) {
+      const Pending each = it->second;
+      pending_.erase(it);
+      callbacks_.on_note("fork_failed", message.value("why", ""));
+      spawn_by_exec(each.process, each.environment);
+    }
   } else if (op == "unfit") {
     // It stays alive until the forks it already made are reported, but is asked for no more.
     callbacks_.on_note("zygote_unfit", message.value("why", ""));

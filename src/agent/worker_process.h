@@ -32,6 +32,7 @@ struct WorkerProcess {
   pid_t pid = 0;
   Fd pidfd;
   std::optional<brain::Rank> rank;
+  bool had_rank = false;  // once; its memory may be needed until the next generation formed
   bool attached = false;
   bool parked = false;
   double timeout_s = 0;           // the user's limit on leaving an interrupted step; 0: none

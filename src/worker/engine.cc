@@ -49,6 +49,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
     return absl::InvalidArgumentError("the memory handed to this worker is no worker page of this version of keepstep");
   }
   engine->worker_ = engine->page().worker;
+  engine->pid_ = getpid();
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   std::unique_lock lock(engine->mutex_);
   engine->changed_.wait(lock, [&] { return engine->welcomed_ || engine->ended_.has_value(); });
@@ -66,6 +67,10 @@ Engine::~Engine() { close(); }
 
 void Engine::close() {
   if (!thread_.joinable()) {
+    return;
+  }
+  if (getpid() != pid_) {
+    thread_.detach();  // a forked child of user code: the thread, the socket and the peers are its parent's
     return;
   }
   communicator_.reset();
@@ -204,6 +209,10 @@ void Engine::enter(Prepared prepared) {
   std::erase_if(peers_, [&](const auto& entry) {
     return std::find(prepared.workers.begin(), prepared.workers.end(), entry.first) == prepared.workers.end();
   });
+  // The one before may still be looked at by other threads.
+  if (generations_.size() > 1) {
+    generations_.erase(generations_.begin());
+  }
   generations_.push_back(std::move(prepared.generation));
   auto* page_of_generation = reinterpret_cast<GenerationPage*>(generations_.back().data());
   generation_ = page_of_generation;
@@ -251,7 +260,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
 
 StatusOr<Activation> Engine::ready() {
   vote_->open(assignment_.version);
-  if (generation()->interrupted.load() != 0) {
+  if (generation()->sealing.load() != 0) {
     // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
     page().word.fetch_or(brain::kSealedBit);
     return absl::AbortedError("the generation was interrupted before it formed");
@@ -378,6 +387,7 @@ bool Engine::end_update(Step step) {
 
 void Engine::record_loss(Step step, double sum, uint64_t micro_batches) {
   LossSlot& slot = page().loss[step % 2];
+  slot.step = 0;  // a reader never takes half of one step and half of another
   slot.sum = sum;
   slot.micro_batches = micro_batches;
   slot.step = step;
@@ -440,7 +450,9 @@ StoreReply Engine::store(const std::string& op, const std::string& key, const st
   (void)send(MessageType::kStore, {{"id", id}, {"op", op}, {"key", key}, {"value", hex}});
   lock.lock();
   const auto done = [&] {
-    const StoreReply& reply = replies_[id];
+    StoreReply& reply = replies_[id];
+    // Also what is asked after the seal: a peer that is gone will never set it.
+    reply.interrupted = reply.interrupted || (generation() != nullptr && superseded());
     return reply.answered || (reply.interrupted && ends_with_generation) || ended_.has_value();
   };
   if (timeout_ms < 0) {

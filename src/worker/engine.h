@@ -142,6 +142,7 @@ class Engine {
   PacketSocket socket_;
   SharedMemory memory_;
   uint32_t worker_ = 0;
+  pid_t pid_ = 0;
   comm::CommConfig comm_config_;
   std::unique_ptr<WorkerLayout> layout_;
   nlohmann::json fingerprint_;
@@ -163,8 +164,7 @@ class Engine {
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;
 
-  // The current generation; changed by the main thread only. Pages of earlier ones stay mapped: other threads may
-  // still look at them, and there are few.
+  // The current generation; changed by the main thread only.
   Assignment assignment_;
   std::vector<std::byte*> members_;  // memory by rank
   std::vector<SharedMemory> generations_;

@@ -30,8 +30,6 @@ enum class MessageType : uint16_t {
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
   kInjected = 13,    // {index}: this injected fault is being carried out now
   kStore = 14,       // {id, op, key, value, ...}
-  kSourcing = 15,    // {version}: publishes its state to newcomers
-  kCheck = 16,       // {message}: a finding of the checking mode, for the journal
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, table, env, because, entry}, fds: generation page, then each member's memory

@@ -92,13 +92,15 @@ def build():
     # A scale this high overflows at first: the first updates are skipped, and the scale falls.
     scale = 2.0**126 if args.model == "rich" else 1.0
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=2.0**-6, growth_interval=4)
-    return model, optimizer, schedule, scaler
+    # Its counter is a buffer that the update changes.
+    average = torch.optim.swa_utils.AveragedModel(model)
+    return model, optimizer, schedule, scaler, average
 
 
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason))
 def train(run):
-    model, optimizer, schedule, scaler = run.keep(build)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
+    model, optimizer, schedule, scaler, average = run.keep(build)
+    run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
     if args.by_hand:
         torch.distributed.init_process_group("keepstep")
         replica = torch.nn.parallel.DistributedDataParallel(model)
@@ -120,7 +122,9 @@ def train(run):
                 raise OSError("no memory for the update")
 
             run.commit(lambda: scaler.step(optimizer), broken)
-        run.commit(lambda: scaler.step(optimizer), scaler.update, schedule.step)
+        run.commit(
+            lambda: scaler.step(optimizer), scaler.update, schedule.step, lambda: average.update_parameters(model)
+        )
         bits = struct.pack("<d", step.loss).hex()
         run.log(bits=bits, scale=scaler.get_scale())
         note(step=step.number, rank=run.rank, generation=run.generation, bits=bits)
@@ -128,7 +132,7 @@ def train(run):
             import time
 
             time.sleep(args.sleep)
-    tensors = [*model.parameters()]
+    tensors = [*model.parameters(), *average.parameters(), average.n_averaged]
     for parameter in model.parameters():
         state = optimizer.state[parameter]
         tensors += [state[key] for key in sorted(state)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
+from collections.abc import Iterable
 
 import torch
 
@@ -41,35 +42,51 @@ class Capsule:
                 break
             room -= bytes_
             self._buffers[name] = buffer
-        self.ids = {id(buffer) for buffer in self._buffers.values()}
-        layout = [[name, str(b.dtype), list(b.shape)] for name, b in self._buffers.items()]
-        self._header = json.dumps(layout).encode()
+
+    @property
+    def ids(self) -> set[int]:
+        """Of the buffers that are in the capsule."""
+        return {id(buffer) for buffer in self._buffers.values()}
+
+    def versions(self) -> dict[str, int]:
+        """How often each buffer was changed in place (torch's own counter)."""
+        return {name: buffer._version for name, buffer in self._buffers.items()}
+
+    def release(self, names: Iterable[str]) -> None:
+        """These are protected like parameters from here on: the same on all ranks, changed by the update."""
+        for name in names:
+            self._buffers.pop(name, None)
 
     def save(self, engine: Engine, version: int) -> None:
         """The buffers as they are now become those of `version`."""
         if not self._buffers:
             return
-        parts = [struct.pack("<I", len(self._header)), self._header]
+        layout = [
+            [name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in self._buffers.items()
+        ]
+        header = json.dumps(layout).encode()
+        parts = [struct.pack("<I", len(header)), header]
         for buffer in self._buffers.values():
             parts.append(ctypes.string_at(*piece(dense(buffer.detach()))))
         engine.save_capsule(version, b"".join(parts))
 
     def restore(self, engine: Engine, version: int) -> bool:
-        """Puts back the buffers of `version`; False if there is no capsule of that version."""
+        """Puts back the buffers of `version`; False if they are not (all) there."""
         if not self._buffers:
             return True
         data = engine.load_capsule(version)
         if data is None:
             return False
         (length,) = struct.unpack_from("<I", data)
-        if data[4 : 4 + length] != self._header:
-            return False
         at = 4 + length
-        for buffer in self._buffers.values():
-            bytes_ = buffer.numel() * buffer.element_size()
-            target = torch.empty(buffer.shape, dtype=buffer.dtype)
-            ctypes.memmove(target.data_ptr(), data[at : at + bytes_], bytes_)
-            with torch.no_grad():
-                buffer.copy_(target)
+        missing = set(self._buffers)
+        for name, dtype, shape, bytes_ in json.loads(data[4:at]):
+            buffer = self._buffers.get(name)
+            if buffer is not None and [str(buffer.dtype), list(buffer.shape)] == [dtype, shape]:
+                target = torch.empty(buffer.shape, dtype=buffer.dtype)
+                ctypes.memmove(target.data_ptr(), data[at : at + bytes_], bytes_)
+                with torch.no_grad():
+                    buffer.copy_(target)
+                missing.discard(name)
             at += bytes_
-        return True
+        return not missing

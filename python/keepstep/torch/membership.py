@@ -6,6 +6,7 @@ import json
 
 import torch
 
+from keepstep._errors import KeepstepError
 from keepstep._session import Session
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense, piece
@@ -31,6 +32,11 @@ def join(session: Session, registry: Registry, capsule: Capsule) -> int:
         engine.publish(manifest_json(flat), [piece(tensor) for tensor in staged])
     engine.set_state("clean", activation.version)
     if not capsule.restore(engine, activation.version):
+        if activation.version > 0:
+            raise KeepstepError(
+                f"the per-rank buffers of rank {assignment.rank} at step {activation.version} (BatchNorm statistics "
+                "and the like) are lost with the processes that held them; the job cannot go on with the same bits"
+            )
         capsule.save(engine, activation.version)  # the start of a job: a redo of its first step begins here
     try:
         engine.form()
@@ -45,6 +51,7 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation:
     engine = session.engine
     engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
     manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
+    capsule.release([name for name, _, _ in manifest["tensors"]])
     tensors = registry.prepare(manifest["tensors"], capsule.ids)
     targets = list(tensors.values())
     # Where a tensor is not dense, its bytes arrive in a stand-in.

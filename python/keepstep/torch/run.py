@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -66,6 +67,7 @@ class Run:
         self._kept: list[Any] = []
         self._keeps = 0
         self._store: object | None = None  # of the process group that replicate() made
+        self._joined = False  # once: then the registry is complete
         self._version = 0
         self._step: Step | None = None
         self._last_step: Step | None = None
@@ -234,6 +236,11 @@ class Run:
         step = self._step
         if step is None or step.committed:
             raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
+        if step.voted:
+            raise KeepstepError(
+                f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
+                "state is hydrated again"
+            )
         engine = self._engine
         number = step.number
         engine.announce(number)
@@ -242,6 +249,7 @@ class Run:
         engine.record_loss(number, step._local_sum(), len(step._losses))
         self._check_at_commit(number)
         self._session.injector.at("before_vote", number)
+        step.voted = True
         if communicates:
             self._commit_after(update, number)
         else:
@@ -263,8 +271,19 @@ class Run:
         self._vote(number)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
+        before = self._capsule.versions() if self._capsule is not None else {}
         self._apply(update, number)
+        self._release_updated(before, number)
         self._engine.end_update(number)
+
+    def _release_updated(self, before: dict[str, int], number: int) -> None:
+        """Buffers that the update changed are replicated state, not per-rank values of forward."""
+        if self._capsule is None:
+            return
+        moved = [name for name, version in self._capsule.versions().items() if before.get(name) != version]
+        if moved:
+            self._capsule.release(moved)
+            self._capsule.save(self._engine, number)
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         snapshot = Snapshot(self._registry)
@@ -362,7 +381,7 @@ class Run:
         if self._session.formed:
             return
         if self._session.spare and self._session.assignment is None:
-            parked.get_ready(self._registry)
+            parked.get_ready_quietly(self._registry)
         self._session.need_rank(what)
         self._join()
 
@@ -380,6 +399,7 @@ class Run:
                 continue
             break
         communication.attach(self._session)
+        self._joined = True
         self._digests = None
         if self._assignment("checks").generation > 1:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
@@ -399,13 +419,24 @@ class Run:
             if isinstance(item, torch.amp.GradScaler):
                 # An unscale_ of the interrupted step must not count in its repetition.
                 item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
-        if self._options.on_interrupt is not None:
-            self._options.on_interrupt(reason)
-        if self._options.health_check is not None:
-            self._options.health_check()
+        self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
         self._session.next_assignment()
-        self._join()
+        if self._joined:
+            self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+
+    def _call_users_hooks(self, reason: str) -> None:
+        if self._options.on_interrupt is not None:
+            try:
+                self._options.on_interrupt(reason)
+            except Exception:
+                traceback.print_exc()  # it is told, and can change nothing
+        if self._options.health_check is not None:
+            try:
+                self._options.health_check()
+            except Exception as error:
+                traceback.print_exc()
+                raise SystemExit(1) from error  # this process is not fit: it ends, and is replaced
 
     def _finish(self) -> None:
         """Waits until the function returned on all ranks."""
@@ -414,12 +445,17 @@ class Run:
 
 
 def _plain(name: str, value: Any) -> Any:
+    """`value` as JSON can carry it: numbers that JSON lacks (nan, inf) become text."""
     if isinstance(value, torch.Tensor):
-        value = value.item()
+        value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
-    if value is None or isinstance(value, (bool, int, float, str, list, dict)):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(name, item) for key, item in value.items()}
     raise KeepstepError(
-        f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string or lists of them are needed"
+        f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string, or lists and dicts of them are needed"
     )

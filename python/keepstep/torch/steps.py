@@ -87,6 +87,7 @@ class Step:
         self.sample_ids: list[int] = plan.samples(number, self._micros)
         self._losses: list[torch.Tensor] = []
         self._global_loss: float | None = None
+        self.voted = False
         self.committed = False
 
     def __iter__(self) -> Iterator[Any]:
