@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
 #include <utility>
 
 namespace keepstep {
@@ -42,7 +45,35 @@ StatusOr<std::byte*> map(int fd, size_t bytes) {
 
 }  // namespace
 
+namespace {
+
+// What the kernel could hand out now without swapping, in bytes; all there is if it does not say.
+uint64_t memory_available() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    uint64_t kib = 0;
+    if (name == "MemAvailable:" && file >> kib) {
+      return kib * 1024;
+    }
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
+Status too_large(const std::string& label, size_t bytes, const char* why) {
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("shared memory '%s' needs %d bytes and the machine (or its memory cgroup) does not have them: "
+                      "%s. Free memory, or use fewer ranks and spares on this node.",
+                      label, bytes, why));
+}
+
+}  // namespace
+
 StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t bytes) {
+  // Filling a memfd has no limit of its own: the kernel would kill processes before it said no.
+  if (bytes > memory_available()) {
+    return too_large(label, bytes, "less is available");
+  }
   Fd fd(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) {
     return errno_status(
@@ -52,10 +83,7 @@ StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t byt
     return errno_status(absl::StrFormat("size shared memory '%s' to %d bytes", label, bytes));
   }
   if (int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("shared memory '%s' needs %d bytes and the machine (or its memory cgroup) does not have them: "
-                        "%s. Free memory, or use fewer ranks and spares on this node.",
-                        label, bytes, strerror(error)));
+    return too_large(label, bytes, strerror(error));
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return errno_status(absl::StrFormat("seal shared memory '%s'", label));

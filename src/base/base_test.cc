@@ -1,0 +1,147 @@
+// The door to the OS, tried with the real OS: memfds, sockets, futexes, and a process that is killed.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "base/packet_socket.h"
+#include "base/robust_mutex.h"
+#include "base/shared_memory.h"
+#include "base/token.h"
+
+namespace keepstep {
+namespace {
+
+TEST(SharedMemoryTest, two_mappings_of_one_fd_show_the_same_bytes) {
+  auto first = SharedMemory::create("test", 1 << 16);
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto second = SharedMemory::attach(Fd(dup(first->fd())), 1 << 16);
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->data()[1234] = std::byte{42};
+  EXPECT_EQ(second->data()[1234], std::byte{42});
+}
+
+TEST(SharedMemoryTest, it_cannot_be_resized_and_a_file_that_can_is_refused) {
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_NE(ftruncate(memory->fd(), 10), 0);
+  EXPECT_NE(ftruncate(memory->fd(), 1 << 20), 0);
+  Fd unsealed(memfd_create("test", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
+  EXPECT_FALSE(SharedMemory::attach(std::move(unsealed), 4096).ok());
+  EXPECT_FALSE(SharedMemory::attach(Fd(dup(memory->fd())), 8192).ok());
+}
+
+TEST(SharedMemoryTest, more_than_the_machine_has_is_an_error_now_not_a_crash_later) {
+  const auto memory = SharedMemory::create("test", size_t{1} << 50);
+  ASSERT_FALSE(memory.ok());
+  EXPECT_NE(memory.status().message().find("test"), std::string::npos);
+}
+
+TEST(PacketSocketTest, packets_keep_their_borders_and_carry_descriptors) {
+  auto pair = PacketSocket::pair();
+  ASSERT_TRUE(pair.ok());
+  auto memory = SharedMemory::create("test", 4096);
+  const int fds[] = {memory->fd()};
+  ASSERT_TRUE(pair->first.send("one", fds).ok());
+  ASSERT_TRUE(pair->first.send("two").ok());
+  const auto one = pair->second.receive();
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->bytes, "one");
+  EXPECT_EQ(one->fds.size(), 1u);
+  EXPECT_EQ(pair->second.receive()->bytes, "two");
+}
+
+TEST(PacketSocketTest, the_end_and_too_large_packets_are_errors) {
+  auto pair = PacketSocket::pair();
+  EXPECT_TRUE(absl::IsInvalidArgument(pair->first.send(std::string(kMaxPacketBytes + 1, 'x'))));
+  pair->first = PacketSocket();
+  EXPECT_TRUE(absl::IsUnavailable(pair->second.receive().status()));
+  EXPECT_TRUE(absl::IsUnavailable(pair->second.send("x")));
+}
+
+TEST(PacketSocketTest, a_reader_that_does_not_read_stops_nobody_who_does_not_wait) {
+  auto pair = PacketSocket::pair();
+  Status status;
+  for (int i = 0; i < 10'000 && status.ok(); ++i) {
+    status = pair->first.try_send(std::string(10'000, 'x'));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(RobustMutexTest, the_death_of_the_owner_is_told_and_a_clean_end_is_not) {
+  for (const bool killed : {true, false}) {
+    void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    auto* mutex = new (page) RobustMutex;
+    auto* held = new (static_cast<char*>(page) + 1024) std::atomic<uint32_t>(0);
+    ASSERT_TRUE(mutex->init());
+    const pid_t child = fork();
+    if (child == 0) {
+      mutex->lock();
+      held->store(1);
+      futex_wake_all(*held);
+      if (killed) {
+        pause();
+      }
+      mutex->unlock();
+      _exit(0);
+    }
+    while (held->load() == 0) {
+      futex_wait(*held, 0, 10'000'000);
+    }
+    if (killed) {
+      kill(child, SIGKILL);
+    }
+    const RobustMutex::Outcome outcome = mutex->lock();
+    EXPECT_EQ(outcome, killed ? RobustMutex::Outcome::kOwnerDied : RobustMutex::Outcome::kHeld);
+    mutex->release_after(outcome);
+    EXPECT_EQ(mutex->lock(), RobustMutex::Outcome::kHeld) << "it can be used again";
+    mutex->unlock();
+    waitpid(child, nullptr, 0);
+    munmap(page, 4096);
+  }
+}
+
+TEST(FutexTest, a_sleeper_is_woken_and_a_changed_word_does_not_sleep) {
+  std::atomic<uint32_t> word{0};
+  futex_wait(word, 1);  // returns at once: the word is not 1
+  std::thread waker([&] {
+    word.store(1);
+    futex_wake_all(word);
+  });
+  while (word.load() == 0) {
+    futex_wait(word, 0);
+  }
+  waker.join();
+}
+
+TEST(JobTokenTest, a_proof_holds_for_its_token_role_nonces_and_identity_only) {
+  const JobToken token = JobToken::random();
+  const JobToken other = JobToken::random();
+  const std::string mine = random_nonce();
+  const std::string theirs = random_nonce();
+  const std::string proof = token.prove("agent", mine, theirs, "node 3");
+  EXPECT_TRUE(token.verify(proof, "agent", mine, theirs, "node 3"));
+  EXPECT_FALSE(other.verify(proof, "agent", mine, theirs, "node 3"));
+  EXPECT_FALSE(token.verify(proof, "coordinator", mine, theirs, "node 3"));
+  EXPECT_FALSE(token.verify(proof, "agent", theirs, mine, "node 3"));
+  EXPECT_FALSE(token.verify(proof, "agent", mine, theirs, "node 4"));
+  EXPECT_FALSE(token.verify(proof.substr(1), "agent", mine, theirs, "node 3"));
+  EXPECT_FALSE(token.verify("", "agent", mine, theirs, "node 3"));
+}
+
+TEST(JobTokenTest, short_tokens_are_refused_and_white_space_is_trimmed) {
+  EXPECT_FALSE(JobToken::parse("short").ok());
+  EXPECT_FALSE(JobToken::parse(std::string(5000, 'a')).ok());
+  EXPECT_EQ(JobToken::parse("  0123456789abcdef\n")->secret(), "0123456789abcdef");
+}
+
+}  // namespace
+}  // namespace keepstep
