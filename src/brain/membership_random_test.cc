@@ -35,7 +35,7 @@ class Schedule {
     config_.start_timeout = std::chrono::milliseconds(300);
     tight_budgets_ = loop_.below(8) == 0;
     if (!tight_budgets_) {
-      config_.ladder = LadderConfig{100000, 100000, 100000};
+      config_.ladder = LadderConfig{100000, 100000, 100000, 100000};
       config_.start_failures = 100000;
     }
     chances_.death = pick({0.0, 0.003, 0.01, 0.03});

@@ -35,6 +35,17 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
     at.first_what = fault.what;
     at.first_traceback = fault.traceback;
   }
+  if (fault.step != in_a_row_.last_step + 1) {
+    in_a_row_ = {0, 0, fault.what, fault.traceback};
+  }
+  in_a_row_.count += fault.step != in_a_row_.last_step;
+  in_a_row_.last_step = fault.step;
+  if (in_a_row_.count > config_.steps_in_a_row) {
+    return LadderDecision{Rung::kEnd,
+                          in_a_row_.first_what + "; and so did the " + std::to_string(in_a_row_.count - 1) +
+                              " steps after it",
+                          fault.exit_code, in_a_row_.first_traceback};
+  }
   if (at.exceptions <= config_.redos_per_step) {
     return LadderDecision{Rung::kRedo, fault.what + ": one redo may mend it", 0, ""};
   }

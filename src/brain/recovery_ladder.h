@@ -17,6 +17,7 @@ struct LadderConfig {
   int redos_per_step = 1;         // rung 0: an exception at a step it had already raised at ends the job
   int replacements_per_step = 3;  // rung 1: more faults by death than this while at one step: restart all
   int restarts = 3;               // rung 3: torchrun's --max-restarts
+  int steps_in_a_row = 3;         // rung 0: exceptions at more consecutive steps than this end the job, too
 };
 
 enum class Rung { kRedo = 0, kReplace = 1, kRestart = 3, kEnd = 5 };
@@ -69,6 +70,13 @@ class RecoveryLadder {
 
   LadderConfig config_;
   std::map<Step, AtStep> at_step_;
+  struct InARow {  // exceptions at consecutive steps: code that fails after each commit
+    int count = 0;
+    Step last_step = 0;
+    std::string first_what;
+    std::string first_traceback;
+  };
+  InARow in_a_row_;
   int restarts_ = 0;
 };
 
