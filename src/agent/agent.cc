@@ -51,7 +51,9 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       status_(status),
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
-      metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) { return loss_of(step, identity, rank); }) {}
+      metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) {
+        return loss_of(step, identity, rank);
+      }) {}
 
 Agent::~Agent() = default;
 

@@ -111,7 +111,7 @@ class Agent {
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
   brain::Identity sealed_;                // the newest one
-  uint32_t stored_generation_ = 0;  // the oldest whose keys are kept
+  uint32_t stored_generation_ = 0;        // the oldest whose keys are kept
   uint16_t master_port_ = 0;
   bool active_ = false;  // the current generation was activated
   bool first_commit_told_ = true;

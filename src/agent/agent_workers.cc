@@ -77,8 +77,8 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   try {
     on_message(process, *message);
   } catch (const nlohmann::json::exception& error) {
-    refuse(*process, absl::StrFormat("a message of type %d without what it needs: %s",
-                                     static_cast<int>(message->type), error.what()));
+    refuse(*process, absl::StrFormat("a message of type %d without what it needs: %s", static_cast<int>(message->type),
+                                     error.what()));
   }
 }
 
@@ -131,7 +131,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       link_->send(brain::Formed{message.identity});
       if (generation_ != nullptr && message.identity == generation_->identity()) {
         // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
-        std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+        std::erase_if(workers_,
+                      [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
       }
       break;
     case MessageType::kProgress:

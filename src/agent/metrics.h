@@ -1,9 +1,9 @@
 // One line per committed step into metrics.jsonl, exactly once, whoever dies between the commit and the line.
 //
 // Each rank reports its part of the loss with the commit; for one that died before it could, its page still has the
-// part, written before the vote. What users log for a step may come after the commit, so a line waits until every member
-// has reported the next step (or a new generation starts, or the job ends). Values that several ranks log under one
-// name count once: the lowest rank's. Loop thread only.
+// part, written before the vote. What users log for a step may come after the commit, so a line waits until every
+// member has reported the next step (or a new generation starts, or the job ends). Values that several ranks log under
+// one name count once: the lowest rank's. Loop thread only.
 #pragma once
 
 #include <functional>

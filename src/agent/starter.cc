@@ -201,7 +201,8 @@ void Starter::start_program(const std::shared_ptr<WorkerProcess>& process, const
 
 void Starter::preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment) {
   if (use_zygote_ && spec_.preload) {
-    (void)zygote_.send(nlohmann::json{{"op", "preload"}, {"modules", modules}, {"path", path}, {"environment", environment}}.dump());
+    (void)zygote_.send(
+        nlohmann::json{{"op", "preload"}, {"modules", modules}, {"path", path}, {"environment", environment}}.dump());
   }
 }
 

@@ -37,9 +37,9 @@ struct WorkerProcess {
   bool parked = false;
   double timeout_s = 0;           // the user's limit on leaving an interrupted step; 0: none
   int64_t interrupted_at_ns = 0;  // since when it has been leaving one; 0: it is not
-  bool dead = false;      // noticed; SIGKILL is on its way
-  bool gone = false;      // exit confirmed
-  std::string traceback;  // of an uncaught exception, if it told
+  bool dead = false;              // noticed; SIGKILL is on its way
+  bool gone = false;              // exit confirmed
+  std::string traceback;          // of an uncaught exception, if it told
 };
 
 // Waits in a thread of its own until `process` loses its life mutex, and then calls `on_death` from that thread: a

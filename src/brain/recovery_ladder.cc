@@ -41,10 +41,10 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
   in_a_row_.count += fault.step != in_a_row_.last_step;
   in_a_row_.last_step = fault.step;
   if (in_a_row_.count > config_.steps_in_a_row) {
-    return LadderDecision{Rung::kEnd,
-                          in_a_row_.first_what + "; and so did the " + std::to_string(in_a_row_.count - 1) +
-                              " steps after it",
-                          fault.exit_code, in_a_row_.first_traceback};
+    return LadderDecision{
+        Rung::kEnd,
+        in_a_row_.first_what + "; and so did the " + std::to_string(in_a_row_.count - 1) + " steps after it",
+        fault.exit_code, in_a_row_.first_traceback};
   }
   if (at.exceptions <= config_.redos_per_step) {
     return LadderDecision{Rung::kRedo, fault.what + ": one redo may mend it", 0, ""};

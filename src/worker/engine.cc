@@ -267,7 +267,7 @@ StatusOr<Activation> Engine::ready() {
   }
   const StateWord word = state();
   (void)send(MessageType::kReady,
-       {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
+             {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
   std::unique_lock lock(mutex_);
   KEEPSTEP_RETURN_IF_ERROR(
       wait_in_generation(lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));
@@ -343,11 +343,11 @@ StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::ve
   KEEPSTEP_ASSIGN_OR_RETURN(state::Pulled pulled,
                             puller.pull(assignment_.identity, activation.version, regions, activation.compare));
   (void)send(MessageType::kHydrated, {{"bytes", pulled.bytes},
-                                {"skipped", pulled.bytes_skipped},
-                                {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
-                                {"repeated", pulled.chunks_repeated},
-                                {"sources", activation.sources},
-                                {"bytes_from", pulled.bytes_by_source}});
+                                      {"skipped", pulled.bytes_skipped},
+                                      {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
+                                      {"repeated", pulled.chunks_repeated},
+                                      {"sources", activation.sources},
+                                      {"bytes_from", pulled.bytes_by_source}});
   return pulled;
 }
 

@@ -78,9 +78,9 @@ struct GenerationPage {
   uint32_t generation;
   uint32_t world;
   uint32_t reserved;
-  alignas(64) std::atomic<uint32_t> sealing;      // by the agent, before it seals: for those that open their word then
-  std::atomic<uint32_t> interrupted;              // by the agent, once all its members' words are sealed
-  std::atomic<uint32_t> verdict_ready;            // 1: verdict_version counts; 2: the job ends instead
+  alignas(64) std::atomic<uint32_t> sealing;  // by the agent, before it seals: for those that open their word then
+  std::atomic<uint32_t> interrupted;          // by the agent, once all its members' words are sealed
+  std::atomic<uint32_t> verdict_ready;        // 1: verdict_version counts; 2: the job ends instead
   std::atomic<uint64_t> verdict_version;
   alignas(64) VoteCell cells[2];
   alignas(64) std::atomic<uint32_t> decided;  // the low 32 bits of the newest decided step

@@ -75,8 +75,7 @@ void bind_engine(nb::module_& module) {
           "send",
           [](Engine& engine, int type, const std::string& body) {
             auto json = nlohmann::json::parse(body);
-            throw_if_error(
-                without_gil([&] { return engine.send(static_cast<MessageType>(type), std::move(json)); }));
+            throw_if_error(without_gil([&] { return engine.send(static_cast<MessageType>(type), std::move(json)); }));
           },
           "type"_a, "body"_a)
       .def("wait_assignment",
@@ -165,10 +164,12 @@ void bind_engine(nb::module_& module) {
           [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms,
              bool ends_with_generation) {
             const std::string text(value.c_str(), value.size());
-            const StoreReply reply = without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); });
+            const StoreReply reply =
+                without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); });
             return std::tuple(reply.answered, reply.interrupted, reply.ok, to_bytes(reply.value));
           },
-          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true, "(answered, interrupted, ok, value)");
+          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true,
+          "(answered, interrupted, ok, value)");
 
   module.def(
       "digest",

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "base/futex.h"
 
 namespace keepstep::worker {
 namespace {
@@ -76,10 +79,11 @@ TEST(StepVoteTest, every_rank_sees_the_flags_of_all_after_the_same_step) {
   Pages pages(kWorld);
   in_threads(kWorld, [&](uint32_t rank) {
     for (Step step = 1; step <= 200; ++step) {
-      const uint32_t mine = step % kWorld == rank ? kFlagDrain : step % 7 == rank ? kFlagStop : 0;
+      const uint32_t mine = (step % kWorld == rank ? 1u : 0u) * kFlagDrain +
+                            (step % kWorld != rank && step % 7 == rank ? 1u : 0u) * kFlagStop;
       uint32_t all = kFlagDrain;
       for (uint32_t other = 0; other < kWorld; ++other) {
-        all |= step % kWorld != other && step % 7 == other ? kFlagStop : 0;
+        all |= (step % kWorld != other && step % 7 == other ? 1u : 0u) * kFlagStop;
       }
       ASSERT_EQ(pages.votes[rank]->vote(step, mine).flags, all) << "step " << step;
       pages.votes[rank]->close(step);
@@ -117,10 +121,16 @@ TEST(StepVoteTest, a_seal_at_any_instant_never_splits_the_ranks) {
     constexpr uint32_t kWorld = 3;
     Pages pages(kWorld);
     const Step last = 1 + random() % 5;
-    const auto pause = std::chrono::nanoseconds(random() % 60'000);
+    const uint32_t seal_after = random() % (last + 1);  // decisions; then at a random instant of the vote that follows
+    const unsigned pause = random() % 2000;
     std::vector<Step> applied(kWorld, 0);
     std::thread sealer([&] {
-      std::this_thread::sleep_for(pause);
+      while (pages.generation.decided.load() < seal_after) {
+        std::this_thread::yield();
+      }
+      for (unsigned i = 0; i < pause; ++i) {
+        cpu_relax();
+      }
       pages.seal_all();
     });
     in_threads(kWorld, [&](uint32_t rank) {
