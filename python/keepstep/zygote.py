@@ -61,7 +61,6 @@ def probe(modules: list[str]) -> dict[str, str]:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        bad: dict[str, str] = {}
         with os.fdopen(write_end, "w") as out:
             for name in modules:
                 why = import_quietly(name)
@@ -71,7 +70,7 @@ def probe(modules: list[str]) -> dict[str, str]:
                     break  # what follows cannot be told apart any more: the caller asks again without this one
         os._exit(0)
     os.close(write_end)
-    bad = {}
+    bad: dict[str, str] = {}
     seen = 0
     why = ""
     with os.fdopen(read_end) as lines:

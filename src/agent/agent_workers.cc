@@ -169,7 +169,6 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
-  process->attached = true;
   watch_life(process, [this, process, loop = loop_] { loop->post([this, process] { on_death_notice(process); }); });
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {

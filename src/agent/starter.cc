@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 extern char** environ;
@@ -131,13 +132,16 @@ void Starter::on_zygote_message() {
     // It stays alive until the forks it already made are reported, but is asked for no more.
     callbacks_.on_note("zygote_unfit", message.value("why", ""));
     use_zygote_ = false;
-    const auto pending = std::move(pending_);
-    pending_.clear();
-    for (const auto& [worker, each] : pending) {
-      spawn_by_exec(each.process, each.environment);
-    }
+    exec_pending();
   } else if (op == "note") {
     callbacks_.on_note(message.value("event", "zygote"), message.value("why", ""));
+  }
+}
+
+void Starter::exec_pending() {
+  const auto pending = std::exchange(pending_, {});
+  for (const auto& [worker, each] : pending) {
+    spawn_by_exec(each.process, each.environment);
   }
 }
 
@@ -153,11 +157,7 @@ void Starter::zygote_lost() {
       WIFSIGNALED(status)
           ? absl::StrFormat("ended by signal %d; workers start by exec from here on", WTERMSIG(status))
           : absl::StrFormat("exited with code %d; workers start by exec from here on", WEXITSTATUS(status)));
-  const auto pending = std::move(pending_);
-  pending_.clear();
-  for (const auto& [worker, each] : pending) {
-    spawn_by_exec(each.process, each.environment);
-  }
+  exec_pending();
 }
 
 namespace {

@@ -48,6 +48,7 @@ class Starter {
   nlohmann::json worker_spec(brain::WorkerId worker, const nlohmann::json& environment) const;
   void on_zygote_message();
   void zygote_lost();
+  void exec_pending();  // what the zygote was asked for and will not start
   void spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   void exec(const WorkerProcess& process, const std::vector<std::string>& argv,
             const std::vector<std::pair<int, int>>& inherit, const std::vector<std::string>& variables);

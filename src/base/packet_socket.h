@@ -40,7 +40,6 @@ class PacketSocket {
 
   int fd() const { return fd_.get(); }
   bool valid() const { return fd_.valid(); }
-  Fd release() { return std::move(fd_); }
 
  private:
   Status send_flagged(std::string_view bytes, std::span<const int> fds, int flags) const;

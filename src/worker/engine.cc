@@ -310,8 +310,6 @@ void Engine::set_state(StateKind kind, Version version) {
 
 StateWord Engine::state() const { return brain::unpack_state_word(page().state.load()); }
 
-std::byte* Engine::region_of(uint32_t rank) const { return members_.at(rank) + layout_->hydration; }
-
 Status Engine::publish(std::string manifest, std::vector<state::Region> regions) {
   source_ = std::make_unique<state::Source>(memory_.data() + layout_->hydration, copy_, &generation()->interrupted);
   return source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions));
@@ -319,29 +317,22 @@ Status Engine::publish(std::string manifest, std::vector<state::Region> regions)
 
 void Engine::stop_publishing() { source_.reset(); }
 
-namespace {
-
-std::vector<std::byte*> regions_of(const std::vector<uint32_t>& ranks, auto region_of) {
+state::Puller Engine::puller(const Activation& activation) {
   std::vector<std::byte*> regions;
-  for (uint32_t rank : ranks) {
-    regions.push_back(region_of(rank));
+  for (uint32_t rank : activation.sources) {
+    regions.push_back(members_.at(rank) + layout_->hydration);
   }
-  return regions;
+  return state::Puller(std::move(regions), assignment_.rank, copy_, &generation()->interrupted);
 }
 
-}  // namespace
-
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
-  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }), assignment_.rank,
-                       copy_, &generation()->interrupted);
-  return puller.manifest(assignment_.identity);
+  return puller(activation).manifest(assignment_.identity);
 }
 
 StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::vector<state::Region>& regions) {
-  state::Puller puller(regions_of(activation.sources, [&](uint32_t rank) { return region_of(rank); }), assignment_.rank,
-                       copy_, &generation()->interrupted);
-  KEEPSTEP_ASSIGN_OR_RETURN(state::Pulled pulled,
-                            puller.pull(assignment_.identity, activation.version, regions, activation.compare));
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      state::Pulled pulled,
+      puller(activation).pull(assignment_.identity, activation.version, regions, activation.compare));
   (void)send(MessageType::kHydrated, {{"bytes", pulled.bytes},
                                       {"skipped", pulled.bytes_skipped},
                                       {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},

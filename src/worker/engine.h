@@ -128,7 +128,7 @@ class Engine {
   Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
-  std::byte* region_of(uint32_t rank) const;
+  state::Puller puller(const Activation& activation);
   void run();
   void handle(Message message, std::vector<Fd> fds);
   Status prepare(const Message& message, std::vector<Fd> fds);

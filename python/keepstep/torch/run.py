@@ -70,7 +70,6 @@ class Run:
         self._joined = False  # once: then the registry is complete
         self._version = 0
         self._step: Step | None = None
-        self._last_step: Step | None = None
         self._digests: dict[str, int] | None = None
         self._checks_left = checks.CHECKED_STEPS
         self._checked_unprotected = False
@@ -257,7 +256,6 @@ class Run:
         step.committed = True
         self._version = number
         step._global_loss = engine.mean_loss(number)
-        self._last_step = step
         self._check_after(number)
 
     def _vote(self, number: int) -> bool:
