@@ -51,5 +51,15 @@ if [ "$(cat .venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
     .venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
   fi
   echo "$PWD/python" > "$site/keepstep-source.pth"
+  # What an install would tell about the package: torch finds the backend by it (the same text as in pyproject.toml).
+  mkdir -p "$site/keepstep-source.dist-info"
+  printf 'Metadata-Version: 2.1\nName: keepstep-source\nVersion: 0\n' > "$site/keepstep-source.dist-info/METADATA"
+  "$python" - > "$site/keepstep-source.dist-info/entry_points.txt" <<'PY'
+lines = open("pyproject.toml").read().splitlines()
+for number, line in enumerate(lines):
+    if line.startswith("[project.entry-points."):
+        print("[" + line.split('"')[1] + "]")
+        print(lines[number + 1].replace('"', ""))
+PY
   echo "$key" > .venv/.keepstep-key
 fi

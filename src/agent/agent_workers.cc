@@ -10,6 +10,7 @@
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/comm_config.h"
 
 namespace keepstep::agent {
 
@@ -198,12 +199,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
         {"inject", inject},
         {"rank_variables", rank_variables},
         {"learn", config_.spec.preload && !preload_sent_},
-        {"comm",
-         {{"max_world", comm_config_.max_world},
-          {"groups", comm_config_.groups},
-          {"slot_bytes", comm_config_.slot_bytes},
-          {"group_slot_bytes", comm_config_.group_slot_bytes},
-          {"ring_bytes", comm_config_.ring_bytes}}}});
+        {"comm", worker::to_json(comm_config_)}});
 }
 
 // For a rank that died after its vote and before it could report: what it wrote into its page, which nobody moves now.

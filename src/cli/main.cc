@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/find_python.h"
+#include "cli/node_command.h"
 #include "cli/run_command.h"
 #include "cli/suggest.h"
 #include "cli/version.h"
@@ -25,6 +26,7 @@ commands:
   run      start a training script on several ranks, with torchrun's options
   report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
   bench    measure recovery or the cost of a step on this machine
+  node     serve ranks that torchrun or srun started (they start it by themselves)
 
   keepstep COMMAND --help    all options of a command
   keepstep --version
@@ -64,7 +66,7 @@ int exec_python(const std::string& module, const std::vector<std::string>& args)
 }
 
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run", "--help", "--version"};
+  std::vector<std::string> known = {"run", "node", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -95,6 +97,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "run") {
     return run_main(args);
+  }
+  if (command == "node") {
+    return node_main(args);
   }
   if (const auto found = python_commands().find(command); found != python_commands().end()) {
     return exec_python(found->second, args);

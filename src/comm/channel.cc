@@ -15,7 +15,67 @@ constexpr auto kSeqCst = std::memory_order_seq_cst;  // a counter is what the ot
 
 bool expired(const Transfer& transfer, int64_t now_ns) { return transfer.deadline_ns <= now_ns; }
 
+// Tells the caller how a transfer ended; an interrupted receive is filled with zeros.
+void complete(const Transfer& transfer, Outcome outcome, const std::string& why, Completions& completions) {
+  if (outcome == Outcome::kInterrupted && !transfer.is_send && transfer.bytes > 0) {
+    std::memset(transfer.data, 0, transfer.bytes);
+  }
+  completions.complete(transfer.op, outcome, why.empty() ? why : absl::StrCat(transfer.title, ": ", why),
+                       transfer.group_peer);
+}
+
 }  // namespace
+
+void Transfer::came_from(Rank world_rank) {
+  group_peer = static_cast<Rank>(std::find(any_of.begin(), any_of.end(), world_rank) - any_of.begin());
+  peer = world_rank;
+}
+
+// ---- receives from any source
+
+void AnySource::add(Transfer transfer) {
+  const Key key(transfer.context, transfer.tag);
+  waiting_.emplace(key, std::move(transfer));
+}
+
+std::optional<Transfer> AnySource::take(const Key& key, Rank peer, uint64_t before) {
+  const auto it = waiting_.find(key);  // the first of equal ones
+  if (it == waiting_.end() || it->second.order > before) {
+    return std::nullopt;
+  }
+  Transfer transfer = std::move(it->second);
+  waiting_.erase(it);
+  transfer.came_from(peer);
+  return transfer;
+}
+
+int64_t AnySource::next_deadline_ns() const {
+  int64_t next = kNoDeadline;
+  for (const auto& [key, transfer] : waiting_) {
+    next = std::min(next, transfer.deadline_ns);
+  }
+  return next;
+}
+
+void AnySource::expire(int64_t now_ns, Completions& completions) {
+  std::erase_if(waiting_, [&](const auto& entry) {
+    const bool over = expired(entry.second, now_ns);
+    if (over) {
+      complete(entry.second, Outcome::kFailed,
+               absl::StrCat("nothing arrived within ", seconds(entry.second.timeout_ns)), completions);
+    }
+    return over;
+  });
+}
+
+void AnySource::end_all(Outcome outcome, Completions& completions) {
+  for (const auto& [key, transfer] : waiting_) {
+    complete(transfer, outcome, {}, completions);
+  }
+  waiting_.clear();
+}
+
+// ---- both ends
 
 bool Channel::advance(const std::atomic<uint32_t>& interrupted) {
   if (const uint32_t by = pair_.given_up_by.load(kSeqCst); by != 0) {
@@ -44,10 +104,7 @@ void Channel::give_up() {
 }
 
 void Channel::end(const Transfer& transfer, Outcome outcome, const std::string& why) {
-  if (outcome == Outcome::kInterrupted && !transfer.is_send && transfer.bytes > 0) {
-    std::memset(transfer.data, 0, transfer.bytes);
-  }
-  completions_.complete(transfer.op, outcome, why.empty() ? why : absl::StrCat(transfer.title, ": ", why));
+  complete(transfer, outcome, why, completions_);
 }
 
 void Channel::end_misfit(const Transfer& transfer, uint64_t message_bytes, uint64_t capacity) {
@@ -227,6 +284,17 @@ void ReceiveChannel::add(Transfer transfer) {
   }
 }
 
+bool ReceiveChannel::take_offered(Transfer& transfer) {
+  read_offers();
+  const auto it = queues_.find({transfer.context, transfer.tag});
+  if (it == queues_.end() || it->second.offers.empty()) {
+    return false;
+  }
+  transfer.came_from(peer_);
+  add(std::move(transfer));
+  return true;
+}
+
 bool ReceiveChannel::move(const std::atomic<uint32_t>& interrupted) {
   const bool offers = read_offers();
   const bool grants = write_grants();
@@ -244,6 +312,14 @@ bool ReceiveChannel::read_offers() {
     const auto key = std::pair(offer.context, offer.tag);
     Queues& queues = queues_[key];
     const Known known{number, offer.bytes};
+    const uint64_t named = queues.receives.empty() ? std::numeric_limits<uint64_t>::max() : queues.receives[0].order;
+    if (std::optional<Transfer> taker = any_.take(key, peer_, named); taker.has_value()) {
+      matched_.push_back({known, *std::move(taker)});
+      if (queues.receives.empty() && queues.offers.empty()) {
+        queues_.erase(key);
+      }
+      continue;
+    }
     if (queues.receives.empty()) {
       queues.offers.push_back(known);
       continue;

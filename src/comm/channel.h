@@ -5,9 +5,12 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/completions.h"
 #include "comm/layout.h"
@@ -20,11 +23,35 @@ struct Transfer {
   std::byte* data = nullptr;  // a send only reads it
   size_t bytes = 0;
   Rank peer = 0;         // world rank
+  Rank group_peer = 0;   // the same as a rank in its group
   uint64_t context = 0;  // tags of different contexts never match
   uint32_t tag = 0;
   int64_t timeout_ns = -1;
   int64_t deadline_ns = 0;
-  std::string title;  // "send to rank 2 (tag 7) in group world"
+  std::string title;         // "send to rank 2 (tag 7) in group world"
+  std::vector<Rank> any_of;  // a receive from any source: the world ranks it may come from, in group order
+  uint64_t order = 0;        // of the receives of this rank: which was posted first
+
+  bool from_any() const { return !any_of.empty(); }
+  void came_from(Rank world_rank);  // settles the source of a receive from any
+};
+
+// Receives that take a message from whoever sends first, until one does. Shared by the receiving channels of a rank;
+// the progress thread only.
+class AnySource {
+ public:
+  using Key = std::pair<uint64_t, uint32_t>;  // context, tag
+
+  void add(Transfer transfer);
+  // The oldest under `key`, if it may come from `peer` and was posted before `before`.
+  std::optional<Transfer> take(const Key& key, Rank peer, uint64_t before);
+  bool empty() const { return waiting_.empty(); }
+  int64_t next_deadline_ns() const;
+  void expire(int64_t now_ns, Completions& completions);
+  void end_all(Outcome outcome, Completions& completions);
+
+ private:
+  std::multimap<Key, Transfer> waiting_;  // equal keys in the order they were added
 };
 
 class Channel {
@@ -89,7 +116,12 @@ class SendChannel final : public Channel {
 
 class ReceiveChannel final : public Channel {
  public:
-  using Channel::Channel;
+  // `peer`: the sender's world rank. `any` must outlive the channel.
+  ReceiveChannel(PairBlock& pair, std::byte* ring, size_t ring_bytes, Rank self, Completions& completions, Rank peer,
+                 AnySource& any)
+      : Channel(pair, ring, ring_bytes, self, completions), peer_(peer), any_(any) {}
+  // Matches a receive from any source with a message that was offered here before; false if there is none.
+  bool take_offered(Transfer& transfer);
   void add(Transfer transfer) override;
   bool idle() const override { return posted_ == 0 && matched_.empty() && incoming_.empty(); }
   int64_t next_deadline_ns() const override;
@@ -114,7 +146,9 @@ class ReceiveChannel final : public Channel {
   bool write_grants();
   bool read_bytes(const std::atomic<uint32_t>& interrupted);
 
-  std::map<std::pair<uint64_t, uint32_t>, Queues> queues_;
+  Rank peer_;
+  AnySource& any_;
+  std::map<AnySource::Key, Queues> queues_;
   size_t posted_ = 0;           // receives in queues_
   std::deque<Match> matched_;   // no room for the grant yet
   std::deque<Match> incoming_;  // in the order of their bytes in the ring

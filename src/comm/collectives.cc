@@ -66,8 +66,14 @@ class Run {
 
   // True when everyone came and called the same; else result_ says why not.
   bool meet();
+  std::vector<size_t> note_missing() {
+    const std::vector<size_t> missing = group_.sync.missing();
+    result_.missing.assign(missing.begin(), missing.end());
+    return missing;
+  }
   bool fail(const std::string& why) {
-    result_ = {Outcome::kFailed, absl::StrCat(title(group_, operation_), ": ", why)};
+    result_.outcome = Outcome::kFailed;
+    result_.error = absl::StrCat(title(group_, operation_), ": ", why);
     return false;
   }
 
@@ -101,13 +107,14 @@ bool Run::meet() {
       result_.outcome = Outcome::kInterrupted;
       return false;
     case Meeting::kTimedOut: {
-      const auto missing = group_.sync.missing();
+      const auto missing = note_missing();
       group_.sync.give_up(group_.members[self()]);
       return fail(absl::StrCat(missing.empty() ? "some ranks" : rank_list(group_, missing),
                                first ? " did not arrive within " : " stopped in the middle of it; waited ",
-                               seconds(operation_.timeout_ns)));
+                               seconds(operation_.timeout_ns), ", the timeout of this call"));
     }
     case Meeting::kGivenUp:
+      (void)note_missing();
       return fail(
           absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this generation; "
                           "its error tells who was missing",

@@ -14,6 +14,7 @@ namespace keepstep::comm {
 struct Result {
   Outcome outcome = Outcome::kDone;
   std::string error;
+  std::vector<Rank> missing = {};  // who had not come when time was over, as ranks in the group
 };
 
 // Carries out one operation on the calling thread. One thread at a time per group; `group.entered` counts it.

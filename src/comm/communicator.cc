@@ -123,7 +123,7 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
   queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
     entered.fetch_add(1, std::memory_order_relaxed);
     Result result = run_collective(*group, operation);
-    completions.complete(op, result.outcome, std::move(result.error));
+    completions.complete(op, result.outcome, std::move(result.error), 0, std::move(result.missing));
   });
   return op;
 }
@@ -136,7 +136,7 @@ OpId Communicator::Impl::start_transfer(GroupId id, Transfer transfer) {
   std::string why;
   if (group == nullptr) {
     why = absl::StrFormat("%s: group %d is not known here; was it released?", kind, id);
-  } else if (transfer.peer >= group->size()) {
+  } else if (transfer.peer >= group->size() && (transfer.is_send || transfer.peer != kAnySource)) {
     why = absl::StrFormat("%s: rank %d is not in group %s, which has %d ranks", kind, transfer.peer, group->name,
                           group->size());
   } else if (transfer.data == nullptr && transfer.bytes > 0) {
@@ -146,10 +146,16 @@ OpId Communicator::Impl::start_transfer(GroupId id, Transfer transfer) {
     completions.complete(transfer.op, Outcome::kFailed, why);
     return transfer.op;
   }
-  transfer.peer = group->members[transfer.peer];
   transfer.context = group->context;
-  transfer.title = absl::StrFormat("%s %s rank %d (tag %d) in group %s", kind, transfer.is_send ? "to" : "from",
-                                   transfer.peer, transfer.tag, group->name);
+  if (transfer.peer == kAnySource) {
+    transfer.any_of = group->members;
+    transfer.title = absl::StrFormat("%s from any rank (tag %d) in group %s", kind, transfer.tag, group->name);
+  } else {
+    transfer.group_peer = transfer.peer;
+    transfer.peer = group->members[transfer.peer];
+    transfer.title = absl::StrFormat("%s %s rank %d (tag %d) in group %s", kind, transfer.is_send ? "to" : "from",
+                                     transfer.peer, transfer.tag, group->name);
+  }
   const OpId op = transfer.op;
   point_to_point.post(std::move(transfer));
   return op;

@@ -65,12 +65,16 @@ struct Endpoint {
 using OpId = uint64_t;
 using GroupId = uint32_t;
 inline constexpr GroupId kWorld = 0;
+inline constexpr Rank kAnySource = ~Rank{0};
 
 enum class Outcome : uint8_t { kPending, kDone, kInterrupted, kFailed };
 struct Completion {
   OpId op = 0;
   Outcome outcome = Outcome::kDone;
   std::string error;  // for kFailed: which ranks differ in what, or who did not come in time
+  Rank source = 0;    // of a receive: the sender, as a rank in the group
+  // Of a collective that ran out of time, on every rank that waited: who had not come, as ranks in the group.
+  std::vector<Rank> missing = {};
 };
 
 class Communicator {
@@ -110,7 +114,9 @@ class Communicator {
                   const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes, int64_t timeout_ns = -1);
   OpId barrier(GroupId group, int64_t timeout_ns = -1);
   // Matched by (peer, tag) in order, whatever the order of the tags; to oneself too. A send completes after its receive
-  // was posted. A message longer than the receiver's buffer fails on both sides; a shorter one leaves the rest alone.
+  // was posted. `from` may be kAnySource: the first message with this tag from any rank of the group; receives take
+  // messages in the order in which they were posted, whether they name their source or not. A message longer than the
+  // receiver's buffer fails on both sides; a shorter one leaves the rest alone.
   OpId send(GroupId group, const void* data, size_t bytes, Rank to, uint32_t tag, int64_t timeout_ns = -1);
   OpId receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns = -1);
 

@@ -27,7 +27,7 @@ OpId Completions::open() {
   return last_;
 }
 
-void Completions::complete(OpId op, Outcome outcome, std::string error) {
+void Completions::complete(OpId op, Outcome outcome, std::string error, Rank source, std::vector<Rank> missing) {
   bool wake_waiters = false;
   bool wake_watcher = false;
   {
@@ -39,6 +39,8 @@ void Completions::complete(OpId op, Outcome outcome, std::string error) {
     KEEPSTEP_CHECK(record->completion.outcome == Outcome::kPending, "an operation completed twice");
     record->completion.outcome = outcome;
     record->completion.error = std::move(error);
+    record->completion.source = source;
+    record->completion.missing = std::move(missing);
     if (record->watched) {
       ready_.push_back(record->completion);
       wake_watcher = true;

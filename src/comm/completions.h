@@ -16,7 +16,7 @@ class Completions {
  public:
   OpId open();
   // Once each; wakes who waits, and reports the operation where it is watched.
-  void complete(OpId op, Outcome outcome, std::string error = {});
+  void complete(OpId op, Outcome outcome, std::string error = {}, Rank source = 0, std::vector<Rank> missing = {});
 
   Completion test(OpId op) const;
   Completion wait(OpId op);

@@ -45,7 +45,8 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
     if (is_send) {
       channel = std::make_unique<SendChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_);
     } else {
-      channel = std::make_unique<ReceiveChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_);
+      channel =
+          std::make_unique<ReceiveChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_, peer, any_);
     }
   }
   return *channel;
@@ -62,9 +63,25 @@ bool PointToPoint::take_posted() {
     has_posted_.store(false, std::memory_order_seq_cst);
   }
   for (Transfer& transfer : posted) {
-    channel(transfer.peer, transfer.is_send).add(std::move(transfer));
+    start(std::move(transfer));
   }
   return !posted.empty();
+}
+
+void PointToPoint::start(Transfer transfer) {
+  if (!transfer.is_send) {
+    transfer.order = ++receives_;
+  }
+  if (!transfer.from_any()) {
+    channel(transfer.peer, transfer.is_send).add(std::move(transfer));
+    return;
+  }
+  for (const Rank peer : std::vector(transfer.any_of)) {
+    if (static_cast<ReceiveChannel&>(channel(peer, false)).take_offered(transfer)) {
+      return;
+    }
+  }
+  any_.add(std::move(transfer));
 }
 
 bool PointToPoint::advance_all() {
@@ -76,9 +93,14 @@ bool PointToPoint::advance_all() {
         any = true;
       }
     }
+    any = any || !any_.empty();
+    any_.end_all(Outcome::kInterrupted, completions_);
     return any;
   }
   const int64_t now_ns = monotonic_ns();
+  if (!any_.empty()) {
+    any_.expire(now_ns, completions_);
+  }
   for (size_t i = 0; i < channels_.size(); ++i) {
     if (channels_[i] == nullptr) {
       continue;
@@ -94,8 +116,8 @@ bool PointToPoint::advance_all() {
 }
 
 int64_t PointToPoint::sleep_ns() const {
-  int64_t deadline_ns = kNoDeadline;
-  bool idle = true;
+  int64_t deadline_ns = any_.next_deadline_ns();
+  bool idle = any_.empty();
   for (const auto& channel : channels_) {
     if (channel != nullptr && !channel->idle()) {
       idle = false;

@@ -35,6 +35,7 @@ class PointToPoint {
   void loop();
   bool advance_all();  // does what can be done now; true when that was something
   bool take_posted();
+  void start(Transfer transfer);
   int64_t sleep_ns() const;
   Channel& channel(Rank peer, bool is_send);
 
@@ -51,6 +52,8 @@ class PointToPoint {
 
   // The progress thread's own; at 2 * peer + is_send.
   std::vector<std::unique_ptr<Channel>> channels_;
+  AnySource any_;
+  uint64_t receives_ = 0;  // posted so far
   Spin spin_;
 };
 

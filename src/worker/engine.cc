@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "worker/comm_config.h"
 
 namespace keepstep::worker {
 
@@ -26,16 +27,6 @@ constexpr int kExitAgentLost = 75;
 
 uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
 Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
-
-comm::CommConfig comm_config_of(const nlohmann::json& json) {
-  comm::CommConfig config;
-  config.max_world = json.at("max_world");
-  config.groups = json.at("groups");
-  config.slot_bytes = json.at("slot_bytes");
-  config.group_slot_bytes = json.at("group_slot_bytes");
-  config.ring_bytes = json.at("ring_bytes");
-  return config;
-}
 
 }  // namespace
 
@@ -122,7 +113,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
     case MessageType::kWelcome:
       node_ = message.node;
       welcome_ = std::move(message.body);
-      comm_config_ = comm_config_of(welcome_.at("comm"));
+      comm_config_ = comm_config_from(welcome_.at("comm"));
       welcomed_ = true;
       break;
     case MessageType::kPrepare:
@@ -150,12 +141,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       break;
     case MessageType::kStoreReply:
       if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
-        std::string value;
-        const std::string hex = message.body.value("value", "");
-        for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-          value.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-        }
-        it->second = StoreReply{true, false, message.body.value("ok", false), std::move(value)};
+        it->second = store_reply(message.body);
       }
       break;
     default:
@@ -429,16 +415,11 @@ Status Engine::finish() {
 
 StoreReply Engine::store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms,
                          bool ends_with_generation) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (unsigned char byte : value) {
-    hex += {kDigits[byte >> 4], kDigits[byte & 15]};
-  }
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
   replies_[id] = StoreReply{};
   lock.unlock();
-  (void)send(MessageType::kStore, {{"id", id}, {"op", op}, {"key", key}, {"value", hex}});
+  (void)send(MessageType::kStore, store_request(id, op, key, value));
   lock.lock();
   const auto done = [&] {
     StoreReply& reply = replies_[id];

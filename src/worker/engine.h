@@ -22,6 +22,7 @@
 #include "worker/messages.h"
 #include "worker/page.h"
 #include "worker/step_vote.h"
+#include "worker/store_messages.h"
 
 namespace keepstep::worker {
 
@@ -42,13 +43,6 @@ struct Activation {
   std::vector<uint32_t> sources;  // ranks
   std::vector<uint32_t> targets;
   bool compare = false;
-};
-
-struct StoreReply {
-  bool answered = false;     // false: timed out, or interrupted
-  bool interrupted = false;  // the generation was sealed, or the job ended
-  bool ok = false;           // the agent's answer: the key was there, the condition held
-  std::string value;
 };
 
 class Engine {

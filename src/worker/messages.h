@@ -30,6 +30,9 @@ enum class MessageType : uint16_t {
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
   kInjected = 13,    // {index}: this injected fault is being carried out now
   kStore = 14,       // {id, op, key, value, ...}
+  kJoin = 15,        // {key, rank, world}: to a node's agent, by a rank that somebody else started (node_link.h)
+  kLeave = 16,       // {}: the same rank needs its communicator no more
+  kAbort = 17,       // {because}: ends the communicator for all its ranks
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, table, env, because, entry}, fds: generation page, then each member's memory
@@ -37,7 +40,10 @@ enum class MessageType : uint16_t {
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over
   kStoreReply = 37,  // {id, ok, value}
-  kInterrupt = 38,   // {}: the words of the message's identity are sealed
+  kInterrupt = 38,   // {}: the words of the message's identity are sealed; {because} to a rank that joined
+  kMembers = 39,     // {comm}, fds: generation page, then each rank's arena: all ranks that were waited for joined
+  kWaiting = 40,     // {missing: [rank]}: who has not joined yet
+  kRefused = 41,     // {because}: the join, or the connection
 };
 
 struct Message {

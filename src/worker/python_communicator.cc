@@ -33,9 +33,10 @@ std::vector<Pointer> pointers(const std::vector<Address>& addresses) {
   return result;
 }
 
-using Result = std::tuple<uint64_t, int, std::string>;  // operation, outcome, error
+// operation, outcome, error, source, missing
+using Result = std::tuple<uint64_t, int, std::string, uint32_t, std::vector<uint32_t>>;
 Result to_python(const comm::Completion& completion) {
-  return {completion.op, static_cast<int>(completion.outcome), completion.error};
+  return {completion.op, static_cast<int>(completion.outcome), completion.error, completion.source, completion.missing};
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ NB_MODULE(_engine, module) {
   job_ended_type = PyErr_NewException("keepstep._engine.JobEnded", PyExc_BaseException, nullptr);
   module.attr("Interrupted") = nb::handle(interrupted_type);
   module.attr("JobEnded") = nb::handle(job_ended_type);
+  // What a process group holds lives until the process ends.
+  nanobind::set_leak_warnings(false);
   bind_engine(module);
   bind_communicator(module);
+  bind_node_link(module);
 }

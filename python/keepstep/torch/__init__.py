@@ -5,5 +5,12 @@ from __future__ import annotations
 from keepstep.torch import rendezvous
 from keepstep.torch.backend import register_backend
 
-register_backend()
-rendezvous.install()
+
+def install() -> None:
+    """Makes backend, Store and rendezvous known to torch; once per process. torch calls it through the package's entry
+    points, so ``init_process_group("keepstep")`` needs no import of keepstep."""
+    register_backend()
+    rendezvous.install()
+
+
+install()

@@ -1,76 +1,50 @@
-"""The c10d backend "keepstep": collectives of the worker engine for CPU tensors.
+"""The c10d backend "keepstep": collectives of the engine for CPU tensors.
 
-The Backend object lives as long as the process; the communicator below it changes with the generation. Interrupted
-collectives are drained, not raised (design section 7). A collective between the vote of a step and the end of its
-update is refused by name: updates must be local.
+The Backend object lives as long as the process; the communicator below it is its host's (hosts.py) and may change with
+the generation. A collective between the vote of a step and the end of its update is refused by name: updates must be
+local.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
-from keepstep import _engine
-from keepstep._errors import KeepstepError
-from keepstep._session import Session, session
-from keepstep.torch.memory import dense, piece
-from keepstep.torch.work import Completer, GroupOps, KeepstepWork
+from keepstep.torch.hosts import Host, host_for
+from keepstep.torch.memory import copier, dense, on_cpu, piece, staged
+from keepstep.torch.reductions import dtype_number, op_number, premultiplier
+from keepstep.torch.work import CoalescedWork, GroupOps, KeepstepWork, give_back_works
 
-_DTYPES = {
-    torch.float32: 0,
-    torch.float64: 1,
-    torch.float16: 2,
-    torch.bfloat16: 3,
-    torch.int8: 4,
-    torch.uint8: 5,
-    torch.int16: 6,
-    torch.int32: 7,
-    torch.int64: 8,
-    torch.bool: 9,
-}
-_OPS = {"SUM": 0, "AVG": 1, "PRODUCT": 2, "MIN": 3, "MAX": 4, "BAND": 5, "BOR": 6, "BXOR": 7}
+Tensors = list[torch.Tensor]
 
+ANY_SOURCE = 0xFFFF_FFFF
 
-class Communication:
-    """The communicator of the current generation and what belongs to it; swapped as a whole."""
-
-    def __init__(self) -> None:
-        self.current: GroupOps | None = None
-        self.generation = 0
-
-    def attach(self, current_session: Session) -> None:
-        """Takes the communicator of the generation that this process just formed."""
-        comm = current_session.engine.communicator()
-        assert current_session.assignment is not None
-        self.current = GroupOps(comm, Completer(comm))
-        self.generation = current_session.assignment.generation
-
-    def detach(self) -> None:
-        """Lets go of it: its arena belongs to the next generation."""
-        if self.current is not None:
-            current, self.current = self.current, None
-            current.completer.close()
-            current.release()
-
-
-communication = Communication()
+_alive: set[Backend] = set()  # torch keeps only the C++ half of a Backend alive
 
 
 class KeepstepBackend(Backend):
-    """One process group's view. `ranks`: the world ranks of the group, in group order; None for the world."""
+    """One process group's view. `ranks`: the host's ranks in the group, in group order; None for all of them."""
 
-    def __init__(self, group_rank: int, group_size: int, ranks: list[int] | None, key: str, timeout: Any) -> None:
+    def __init__(
+        self, group_rank: int, group_size: int, host: Host, ranks: list[int] | None, key: str, timeout: Any
+    ) -> None:
         super().__init__(group_rank, group_size)
-        self._session = session('backend="keepstep"')
+        self._host = host
         self._ranks = ranks
         self._key = key
         self._timeout = timeout
         self._group = 0
         self._generation = 0
+        self._sequence = 0
+        self._splits = 0
+        self._released = False
+        self._coalescing: list[KeepstepWork] | None = None
+        _alive.add(self)
 
     # ---- plumbing ----
 
@@ -83,210 +57,298 @@ class KeepstepBackend(Backend):
     def name(self) -> str:
         return "keepstep"
 
-    def _enter(self, what: str) -> tuple[GroupOps, int]:
-        if self._session.engine.updating():
-            raise KeepstepError(
-                f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "
-                "different states. Do it before run.commit, or say run.commit(..., communicates=True) if the "
-                "optimizer itself communicates."
-            )
-        current = communication.current
-        if current is None:
-            raise _engine.Interrupted(f"{what}: the generation ended")
-        if self._generation != communication.generation:
-            self._group = 0 if self._ranks is None else current.comm.create_group(self._ranks, self._key)
-            self._generation = communication.generation
-        return current, self._group
+    # torch's own getters of what is not overridden here call themselves for ever.
+    supports_splitting = True
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    supports_abort_hooks = False
+    _supports_time_estimate = False
 
-    def _timeout_ns(self, options: Any) -> int:
+    @property
+    def options(self) -> Any:
+        options = Backend.Options("keepstep", self._timeout)
+        options.global_ranks_in_group = list(self._ranks or [])
+        return options
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # counted from 0 on every rank
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _enter(self, what: str) -> tuple[GroupOps, int]:
+        ops, generation = self._host.enter(what)
+        if self._generation != generation:
+            self._group = 0 if self._ranks is None else ops.comm.create_group(self._ranks, self._key)
+            self._generation = generation
+        return ops, self._group
+
+    def _collective(self, what: str) -> tuple[GroupOps, int]:
+        entered = self._enter(what)
+        self._sequence += 1
+        return entered
+
+    def _timeout_ns(self, options: Any = None) -> int:
         timeout = getattr(options, "timeout", None)
         if not isinstance(timeout, datetime.timedelta) or timeout.total_seconds() <= 0:
             timeout = self._timeout
         return int(timeout.total_seconds() * 1e9) if isinstance(timeout, datetime.timedelta) else -1
 
-    @staticmethod
-    def _dtype(tensor: torch.Tensor, what: str) -> int:
-        if tensor.dtype not in _DTYPES:
-            raise TypeError(f'{what}: backend "keepstep" does not reduce {tensor.dtype}')
-        return _DTYPES[tensor.dtype]
+    def _work(
+        self,
+        what: str,
+        ops: GroupOps,
+        op: int,
+        result: Tensors,
+        keep: Any = None,
+        finish: Callable[[], None] | None = None,
+    ) -> KeepstepWork:
+        work = KeepstepWork(ops, op, result, keep, finish, lambda: self._host.interruption(what))
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
 
-    @staticmethod
-    def _op(options: Any, what: str) -> int:
-        op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
-        text = str(op).rsplit(".", 1)[-1].rstrip(">").split(":")[0]
-        for name, number in _OPS.items():
-            if op == getattr(dist.ReduceOp, name):
-                return number
-        raise TypeError(f'{what}: backend "keepstep" has no reduction {text}')
+    # ---- life ----
 
-    @staticmethod
-    def _cpu(tensors: list[torch.Tensor], what: str) -> None:
-        for tensor in tensors:
-            if tensor.device.type != "cpu":
-                raise TypeError(f'{what}: backend "keepstep" moves CPU tensors; this one is on {tensor.device}')
+    def split(self, store: Any, ranks: list[int], options: Any) -> KeepstepBackend | None:
+        """The backend of a part of this group; `ranks` are ranks in this group."""
+        self._splits += 1
+        if self.rank() not in ranks:
+            return None
+        mine = [rank if self._ranks is None else self._ranks[rank] for rank in ranks]
+        name = getattr(options, "group_name", "") or "".join(f"{rank}," for rank in ranks)
+        timeout = getattr(options, "_timeout", self._timeout)
+        return KeepstepBackend(
+            ranks.index(self.rank()), len(ranks), self._host, mine, f"{self._key}/{self._splits}/{name}", timeout
+        )
 
-    @staticmethod
-    def _staged(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], Any]:
-        """Dense stand-ins for outputs, and what copies them back (None if all are dense themselves)."""
-        stand_ins = [
-            tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            for tensor in tensors
-        ]
-        pairs = [(t, s) for t, s in zip(tensors, stand_ins, strict=True) if t is not s]
+    def comm_split_count(self) -> int:
+        return self._splits
 
-        def copy_back() -> None:
-            with torch.no_grad():
-                for tensor, stand_in in pairs:
-                    tensor.copy_(stand_in)
+    def abort(self) -> None:
+        """Ends the operations of all ranks that share this group's communicator; they raise."""
+        self._host.abort("dist.abort was called")
 
-        return stand_ins, (copy_back if pairs else None)
+    def shutdown(self) -> None:
+        _alive.discard(self)
+        if self._ranks is None:
+            self._host.close()
+        elif self._generation != 0 and not self._released:
+            self._released = True
+            self._host.release_group(self._group, self._generation)
 
     # ---- collectives ----
 
-    def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> KeepstepWork:
-        self._cpu(tensors, "all_reduce")
+    def allreduce(self, tensors: Tensors, options: Any = None) -> KeepstepWork:
+        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
+            return self._allreduce_sparse(tensors[0], options)
+        on_cpu(tensors, "all_reduce")
         (tensor,) = tensors
-        current, group = self._enter("all_reduce")
+        ops, group = self._collective("all_reduce")
+        factor = premultiplier(options)
+        if factor is not None:
+            tensor.mul_(factor)
         target = dense(tensor)
-        finish = None
-        if target is not tensor:
-            finish = _copier(tensor, target)
-        op = current.comm.all_reduce(
+        op = ops.comm.all_reduce(
             group,
             target.data_ptr(),
             target.numel(),
-            self._dtype(tensor, "all_reduce"),
-            self._op(options, "all_reduce"),
+            dtype_number(tensor, "all_reduce"),
+            op_number(options, "all_reduce"),
             self._timeout_ns(options),
         )
-        if self._session.injector.active:
-            self._inject_allreduce()
-        return KeepstepWork(current, op, tensors, target, finish)
+        self._host.after_allreduce()
+        return self._work("all_reduce", ops, op, tensors, target, copier(tensor, target))
 
-    def _inject_allreduce(self) -> None:
-        from keepstep.torch.run import current_step
+    def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> KeepstepWork:
+        """Sums sparse tensors: everybody gathers everybody's entries, and adds them in rank order."""
+        if getattr(options, "reduceOp", dist.ReduceOp.SUM) != dist.ReduceOp.SUM:
+            raise TypeError("all_reduce: sparse tensors can only be summed")
+        mine = tensor.coalesce()
+        indices, values = mine.indices(), mine.values().contiguous()
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size())]
+        self.allgather([counts], [torch.tensor([indices.shape[1]])]).wait()
+        most = max(int(count) for count in counts)
+        padded_indices = torch.zeros(most, indices.shape[0], dtype=torch.int64)
+        padded_indices[: indices.shape[1]] = indices.t()
+        padded_values = torch.zeros((most, *values.shape[1:]), dtype=values.dtype)
+        padded_values[: values.shape[0]] = values
+        all_indices = [torch.empty_like(padded_indices) for _ in counts]
+        all_values = [torch.empty_like(padded_values) for _ in counts]
+        self.allgather([all_indices], [padded_indices]).wait()
+        work = self.allgather([all_values], [padded_values])
 
-        self._session.injector.at("allreduce", current_step())
+        def add_up() -> None:
+            parts = [
+                torch.sparse_coo_tensor(index[: int(count)].t(), value[: int(count)], tensor.shape)
+                for index, value, count in zip(all_indices, all_values, counts, strict=True)
+            ]
+            total = parts[0]
+            for part in parts[1:]:
+                total = total + part
+            with torch.no_grad():
+                tensor.copy_(total.coalesce())
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], options: Any = None) -> KeepstepWork:
-        work = None
-        for tensor in tensors[:-1]:
-            self.allreduce([tensor], options).wait()
-        work = self.allreduce([tensors[-1]], options)
-        work._result = tensors
+        work.then(add_up, [tensor])
         return work
 
-    def reduce(self, tensors: list[torch.Tensor], options: Any) -> KeepstepWork:
-        self._cpu(tensors, "reduce")
+    def allreduce_coalesced(self, tensors: Tensors, options: Any = None) -> Any:
+        if len({tensor.dtype for tensor in tensors}) > 1 or len({tensor.device for tensor in tensors}) > 1:
+            raise ValueError("allreduce_coalesced: tensors must all have the same type and device")
+        return self._together([self.allreduce([tensor], options) for tensor in tensors], tensors)
+
+    def _together(self, works: list[KeepstepWork], result: Tensors) -> Any:
+        if self._coalescing is not None or len(works) == 1:
+            return works[-1]
+        return CoalescedWork(works, result)
+
+    def reduce(self, tensors: Tensors, options: Any) -> KeepstepWork:
+        on_cpu(tensors, "reduce")
         (tensor,) = tensors
-        current, group = self._enter("reduce")
-        target = dense(tensor)
-        op = current.comm.reduce(
+        ops, group = self._collective("reduce")
+        is_root = options.rootRank == self.rank()
+        factor = premultiplier(options)
+        target = dense(tensor) if factor is None else dense(tensor * factor)
+        op = ops.comm.reduce(
             group,
             target.data_ptr(),
             target.numel(),
-            self._dtype(tensor, "reduce"),
-            self._op(options, "reduce"),
+            dtype_number(tensor, "reduce"),
+            op_number(options, "reduce"),
             options.rootRank,
             self._timeout_ns(options),
         )
-        return KeepstepWork(current, op, tensors, target, None if target is tensor else _copier(tensor, target))
+        return self._work("reduce", ops, op, tensors, target, copier(tensor, target) if is_root else None)
 
-    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> KeepstepWork:
-        self._cpu(tensors, "broadcast")
+    def broadcast(self, tensors: Tensors, options: Any) -> KeepstepWork:
+        on_cpu(tensors, "broadcast")
         (tensor,) = tensors
-        current, group = self._enter("broadcast")
+        ops, group = self._collective("broadcast")
         target = dense(tensor)
         address, size = piece(target)
-        op = current.comm.broadcast(group, address, size, options.rootRank, self._timeout_ns(options))
-        return KeepstepWork(current, op, tensors, target, None if target is tensor else _copier(tensor, target))
+        op = ops.comm.broadcast(group, address, size, options.rootRank, self._timeout_ns(options))
+        return self._work("broadcast", ops, op, tensors, target, copier(tensor, target))
 
-    def allgather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
-    ) -> KeepstepWork:
-        self._cpu(inputs, "all_gather")
-        current, group = self._enter("all_gather")
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> KeepstepWork:
+        on_cpu(inputs, "all_gather")
+        ops, group = self._collective("all_gather")
         source = dense(inputs[0])
-        stand_ins, finish = self._staged(outputs[0])
+        stand_ins, finish = staged(outputs[0])
         address, size = piece(source)
-        self._same_bytes("all_gather", size, stand_ins)
-        op = current.comm.all_gather(group, address, [t.data_ptr() for t in stand_ins], size, self._timeout_ns(options))
-        return KeepstepWork(current, op, outputs[0], (source, stand_ins), finish)
+        _same_bytes("all_gather", size, stand_ins)
+        op = ops.comm.all_gather(group, address, [t.data_ptr() for t in stand_ins], size, self._timeout_ns(options))
+        return self._work("all_gather", ops, op, outputs[0], (source, stand_ins), finish)
 
-    @staticmethod
-    def _same_bytes(what: str, size: int, tensors: list[torch.Tensor]) -> None:
-        for number, tensor in enumerate(tensors):
-            if piece(tensor)[1] != size:
-                raise ValueError(f"{what}: tensor {number} has {piece(tensor)[1]} bytes where {size} are exchanged")
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> Any:
+        """outputs[rank][i] gets inputs[i] of that rank."""
+        works = [
+            self.allgather([[of_rank[i] for of_rank in outputs]], [tensor], options) for i, tensor in enumerate(inputs)
+        ]
+        return self._together(works, [tensor for of_rank in outputs for tensor in of_rank])
 
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> KeepstepWork:
-        self._cpu([output, input], "all_gather_into_tensor")
-        current, group = self._enter("all_gather_into_tensor")
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> KeepstepWork:
+        on_cpu([output, input], "all_gather_into_tensor")
+        if output.dtype != input.dtype:
+            raise TypeError(f"all_gather_into_tensor: the output is {output.dtype}, the input {input.dtype}")
+        ops, group = self._collective("all_gather_into_tensor")
         source = dense(input)
-        (stand_in,), finish = self._staged([output])
+        (stand_in,), finish = staged([output])
         address, size = piece(source)
         if piece(stand_in)[1] != size * self.size():
             raise ValueError(
                 f"all_gather_into_tensor: the output has {piece(stand_in)[1]} bytes, {size * self.size()} are gathered"
             )
         targets = [stand_in.data_ptr() + rank * size for rank in range(self.size())]
-        op = current.comm.all_gather(group, address, targets, size, self._timeout_ns(options))
-        return KeepstepWork(current, op, [output], (source, stand_in), finish)
+        op = ops.comm.all_gather(group, address, targets, size, self._timeout_ns(options))
+        return self._work("all_gather_into_tensor", ops, op, [output], (source, stand_in), finish)
 
-    all_gather_single = _allgather_base
+    _allgather_base = all_gather_single
 
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], options: Any = None
-    ) -> KeepstepWork:
-        self._cpu(outputs, "reduce_scatter")
-        current, group = self._enter("reduce_scatter")
-        sources = [dense(tensor) for tensor in inputs[0]]
-        (stand_in,), finish = self._staged([outputs[0]])
-        op = current.comm.reduce_scatter(
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, options: Any = None) -> Any:
+        works = [self.all_gather_single(out, into, options) for out, into in zip(outputs, inputs, strict=True)]
+        return self._together(works, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], options: Any = None) -> KeepstepWork:
+        on_cpu(outputs, "reduce_scatter")
+        ops, group = self._collective("reduce_scatter")
+        factor = premultiplier(options)
+        sources = [dense(tensor if factor is None else tensor * factor) for tensor in inputs[0]]
+        (stand_in,), finish = staged([outputs[0]])
+        _same_bytes("reduce_scatter", piece(stand_in)[1], sources)
+        op = ops.comm.reduce_scatter(
             group,
             [t.data_ptr() for t in sources],
             stand_in.data_ptr(),
             stand_in.numel(),
-            self._dtype(stand_in, "reduce_scatter"),
-            self._op(options, "reduce_scatter"),
+            dtype_number(stand_in, "reduce_scatter"),
+            op_number(options, "reduce_scatter"),
             self._timeout_ns(options),
         )
-        return KeepstepWork(current, op, outputs, (sources, stand_in), finish)
+        return self._work("reduce_scatter", ops, op, outputs, (sources, stand_in), finish)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> KeepstepWork:
-        pieces = list(dense(input).view(-1).chunk(self.size()))
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> KeepstepWork:
+        if output.dtype != input.dtype:
+            raise TypeError(f"reduce_scatter_tensor: the output is {output.dtype}, the input {input.dtype}")
+        if input.numel() != output.numel() * self.size():
+            raise ValueError(
+                f"reduce_scatter_tensor: the input has {input.numel()} elements, {output.numel()} for each of "
+                f"{self.size()} ranks are expected"
+            )
+        pieces = list(dense(input).view(self.size(), -1)) if input.numel() else [input.view(-1)] * self.size()
         return self.reduce_scatter([output], [pieces], options)
 
-    reduce_scatter_single = _reduce_scatter_base
+    _reduce_scatter_base = reduce_scatter_single
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any) -> KeepstepWork:
-        self._cpu(inputs, "gather")
-        current, group = self._enter("gather")
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, options: Any = None) -> Any:
+        works = [self.reduce_scatter_single(out, into, options) for out, into in zip(outputs, inputs, strict=True)]
+        return self._together(works, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, options: Any) -> KeepstepWork:
+        on_cpu(inputs, "gather")
+        ops, group = self._collective("gather")
         source = dense(inputs[0])
-        stand_ins, finish = self._staged(outputs[0] if outputs else [])
+        stand_ins, finish = staged(outputs[0] if outputs else [])
         address, size = piece(source)
-        op = current.comm.gather(
+        _same_bytes("gather", size, stand_ins)
+        op = ops.comm.gather(
             group, address, [t.data_ptr() for t in stand_ins], size, options.rootRank, self._timeout_ns(options)
         )
-        return KeepstepWork(current, op, outputs[0] if outputs else [], (source, stand_ins), finish)
+        return self._work("gather", ops, op, outputs[0] if outputs else [], (source, stand_ins), finish)
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], options: Any) -> KeepstepWork:
-        self._cpu(outputs, "scatter")
-        current, group = self._enter("scatter")
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], options: Any) -> KeepstepWork:
+        on_cpu(outputs, "scatter")
+        ops, group = self._collective("scatter")
         sources = [dense(tensor) for tensor in (inputs[0] if inputs else [])]
-        (stand_in,), finish = self._staged([outputs[0]])
+        (stand_in,), finish = staged([outputs[0]])
         address, size = piece(stand_in)
-        op = current.comm.scatter(
+        _same_bytes("scatter", size, sources)
+        op = ops.comm.scatter(
             group, [t.data_ptr() for t in sources], address, size, options.rootRank, self._timeout_ns(options)
         )
-        return KeepstepWork(current, op, outputs, (sources, stand_in), finish)
+        return self._work("scatter", ops, op, outputs, (sources, stand_in), finish)
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], options: Any = None) -> KeepstepWork:
-        self._cpu([*outputs, *inputs], "all_to_all")
-        current, group = self._enter("all_to_all")
+    def alltoall(self, outputs: Tensors, inputs: Tensors, options: Any = None) -> KeepstepWork:
+        return self._alltoall(outputs, inputs, options, outputs, None, None)
+
+    def _alltoall(
+        self, outputs: Tensors, inputs: Tensors, options: Any, result: Tensors, keep: Any, last: Any
+    ) -> KeepstepWork:
+        on_cpu([*outputs, *inputs], "all_to_all")
+        ops, group = self._collective("all_to_all")
         sources = [dense(tensor) for tensor in inputs]
-        stand_ins, finish = self._staged(outputs)
-        op = current.comm.all_to_all(
+        stand_ins, finish = staged(outputs)
+        op = ops.comm.all_to_all(
             group,
             [t.data_ptr() for t in sources],
             [piece(t)[1] for t in sources],
@@ -294,9 +356,9 @@ class KeepstepBackend(Backend):
             [piece(t)[1] for t in stand_ins],
             self._timeout_ns(options),
         )
-        return KeepstepWork(current, op, outputs, (sources, stand_ins), finish)
+        return self._work("all_to_all", ops, op, result, (sources, stand_ins, keep), last or finish)
 
-    def alltoall_base(
+    def all_to_all_single(
         self,
         output: torch.Tensor,
         input: torch.Tensor,
@@ -304,61 +366,104 @@ class KeepstepBackend(Backend):
         input_splits: list[int],
         options: Any = None,
     ) -> KeepstepWork:
-        (stand_in,), finish = self._staged([output])
+        if output.dtype != input.dtype:
+            raise TypeError(f"all_to_all_single: the output is {output.dtype}, the input {input.dtype}")
+        (stand_in,), finish = staged([output])
         source = dense(input)
-        world = self.size()
-        outputs = list(torch.split(stand_in, output_splits or [stand_in.shape[0] // world] * world))
-        inputs = list(torch.split(source, input_splits or [source.shape[0] // world] * world))
-        work = self.alltoall(outputs, inputs, options)
-        work._keep = (source, stand_in)
-        work._finish = finish
-        work._result = [output]
-        return work
+        outputs = self._split("output", stand_in, output_splits)
+        inputs = self._split("input", source, input_splits)
+        return self._alltoall(outputs, inputs, options, [output], (source, stand_in), finish)
 
-    all_to_all_single = alltoall_base
+    alltoall_base = all_to_all_single
+
+    def _split(self, what: str, tensor: torch.Tensor, sizes: list[int]) -> Tensors:
+        """Along dimension 0, one part a rank; equal ones if no sizes are given."""
+        length = tensor.shape[0] if tensor.dim() > 0 else tensor.numel()
+        if not sizes and length % self.size() != 0:
+            raise ValueError(
+                f"all_to_all_single: dimension 0 of the {what} is {length}, which does not divide equally among "
+                f"{self.size()} ranks"
+            )
+        if sizes and (len(sizes) != self.size() or sum(sizes) != length):
+            raise ValueError(
+                f"all_to_all_single: the {what} splits {sizes} must be {self.size()} and add up to {length}"
+            )
+        return list(torch.split(tensor, sizes or [length // self.size()] * self.size()))
 
     def barrier(self, options: Any = None) -> KeepstepWork:
-        current, group = self._enter("barrier")
-        op = current.comm.barrier(group, self._timeout_ns(options))
-        return KeepstepWork(current, op, [], None, raises=True)
+        ops, group = self._collective("barrier")
+        return self._work("barrier", ops, ops.comm.barrier(group, self._timeout_ns(options)), [])
 
-    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> KeepstepWork:
-        self._cpu(tensors, "send")
-        current, group = self._enter("send")
+    def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that names the ranks that did not come in time; in Gloo's words, for those who look for them."""
+        timeout = getattr(options, "timeout", self._timeout)
+        if timeout.total_seconds() <= 0:
+            raise RuntimeError(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms.")
+        ops, group = self._collective("monitored_barrier")
+        work = self._work("monitored_barrier", ops, ops.comm.barrier(group, self._timeout_ns(options)), [])
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if not work.missing:
+                raise
+            late = work.missing if wait_all_ranks else work.missing[:1]
+            names = ("Ranks " if len(late) > 1 else "Rank ") + ", ".join(str(rank) for rank in late)
+            failed = f"{names} failed to pass monitoredBarrier in {timeout.total_seconds() * 1000:.0f} ms"
+            if self.rank() != 0:
+                failed = (
+                    f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank 0: {failed}"
+                )
+            raise RuntimeError(failed) from error
+
+    # ---- messages ----
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> KeepstepWork:
+        on_cpu(tensors, "send")
+        ops, group = self._enter("send")
         source = dense(tensors[0])
         address, size = piece(source)
-        return KeepstepWork(current, current.comm.send(group, address, size, to, tag, -1), tensors, source)
+        op = ops.comm.send(group, address, size, to, tag, self._timeout_ns())
+        return self._work("send", ops, op, tensors, source)
 
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> KeepstepWork:
-        self._cpu(tensors, "recv")
-        current, group = self._enter("recv")
-        (stand_in,), finish = self._staged([tensors[0]])
+    def recv(self, tensors: Tensors, source: int, tag: int) -> KeepstepWork:
+        on_cpu(tensors, "recv")
+        ops, group = self._enter("recv")
+        (stand_in,), finish = staged([tensors[0]])
         address, size = piece(stand_in)
-        return KeepstepWork(
-            current, current.comm.receive(group, address, size, source, tag, -1), tensors, stand_in, finish
-        )
+        op = ops.comm.receive(group, address, size, source, tag, self._timeout_ns())
+        return self._work("recv", ops, op, tensors, stand_in, finish)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> KeepstepWork:
+        return self.recv(tensors, ANY_SOURCE, tag)
+
+    # ---- several as one ----
+
+    def start_coalescing(self) -> None:
+        if self._coalescing is not None:
+            raise RuntimeError("coalescing has begun already in this process group")
+        self._coalescing = []
+
+    def end_coalescing(self) -> Any:
+        works, self._coalescing = self._coalescing or [], None
+        return CoalescedWork(works, []) if works else None
 
 
-def _copier(target: torch.Tensor, source: torch.Tensor) -> Any:
-    def copy() -> None:
-        with torch.no_grad():
-            target.copy_(source)
-
-    return copy
+def _same_bytes(what: str, size: int, tensors: Tensors) -> None:
+    for number, tensor in enumerate(tensors):
+        if piece(tensor)[1] != size:
+            raise ValueError(f"{what}: tensor {number} has {piece(tensor)[1]} bytes where {size} are exchanged")
 
 
 def _create(options: Any, backend_options: Any = None) -> KeepstepBackend:
-    current = session('init_process_group(backend="keepstep")')
-    from keepstep.torch.run import form_for_process_group
-
-    form_for_process_group(current)
-    ranks = list(options.global_ranks_in_group) or None
-    if ranks is not None and current.assignment is not None and ranks == list(range(current.assignment.world_size)):
-        ranks = None if options.group_id == "0" else ranks
-    return KeepstepBackend(options.group_rank, options.group_size, ranks, str(options.group_id), options.timeout)
+    timeout = options.timeout
+    host, is_world = host_for(options, int(timeout.total_seconds() * 1000))
+    ranks = None if is_world else list(options.global_ranks_in_group)
+    return KeepstepBackend(options.group_rank, options.group_size, host, ranks, str(options.group_id), timeout)
 
 
 def register_backend() -> None:
     """Makes ``backend="keepstep"`` known to torch.distributed; once per process."""
     if "KEEPSTEP" not in dist.Backend._plugins:
         dist.Backend.register_backend("keepstep", _create, extended_api=True, devices=["cpu"])
+        give_back_works()

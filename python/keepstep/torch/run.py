@@ -43,7 +43,7 @@ def form_for_process_group(session: Session) -> None:
         _current._form("init_process_group")
     else:
         session.form_plain()
-        from keepstep.torch.backend import communication
+        from keepstep.torch.hosts import communication
 
         if communication.current is None:
             communication.attach(session)
@@ -169,9 +169,9 @@ class Run:
 
     def _init_process_group(self) -> None:
         if not dist.is_initialized():
-            from keepstep.torch.store import AgentStore
+            from keepstep.torch.store import GenerationStore
 
-            self._store = AgentStore(self._session)  # torch holds it, but only as C++ sees it
+            self._store = GenerationStore(self._session)  # torch holds it, but only as C++ sees it
             dist.init_process_group("keepstep", store=self._store, rank=self.rank, world_size=self.world_size)
 
     # ---- the loop ----
@@ -385,7 +385,7 @@ class Run:
 
     def _join(self) -> None:
         """Joins the current generation, or a newer one if it is interrupted meanwhile."""
-        from keepstep.torch.backend import communication
+        from keepstep.torch.hosts import communication
 
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
@@ -404,7 +404,7 @@ class Run:
 
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
-        from keepstep.torch.backend import communication
+        from keepstep.torch.hosts import communication
 
         self._step = None
         self._keeps = 0

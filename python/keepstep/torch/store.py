@@ -1,4 +1,8 @@
-"""c10d's Store, answered by the node's agent. One key space per generation: a new generation starts with none."""
+"""c10d's Store, answered by the node's agent.
+
+Under ``keepstep run`` there is one key space per generation: a new generation starts with none. For ranks that keepstep
+did not start there is one per job.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,22 @@ from keepstep._session import Session
 MAX_VALUE_BYTES = 64 * 1024  # what one message to the agent carries
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
+Answer = tuple[bool, bool, bool, bytes]  # answered, interrupted, ok, value
+
 
 class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
-    """Lives as long as the process; its keys belong to the generation this process is in at the time of the call."""
+    """A Store without a root. Subclasses say whom to ask, and in which key space."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._session = session
         self._timeout = _DEFAULT_TIMEOUT
 
-    def _key(self, key: str) -> str:
-        assignment = self._session.need_rank("the store")
-        return f"{assignment.generation}/{key}"
+    def _request(self, op: str, key: str, value: bytes, timeout_ms: int) -> Answer:
+        raise NotImplementedError
+
+    def _lost(self, key: str) -> BaseException:
+        """What to raise when the answer will never come."""
+        raise NotImplementedError
 
     def _ask(
         self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None
@@ -31,14 +39,12 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"store: the value of '{key}' has {len(value)} bytes, {MAX_VALUE_BYTES} is the most")
         limit = self._timeout if timeout is None else timeout
-        answered, interrupted, ok, result = self._session.store(
-            op, self._key(key), value, int(limit.total_seconds() * 1000)
-        )
+        answered, interrupted, ok, result = self._request(op, key, value, int(limit.total_seconds() * 1000))
         if answered:
             return ok, result
         if interrupted:
-            raise _engine.Interrupted(f"the generation ended while waiting for '{key}' in the store")
-        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():.0f} s")
+            raise self._lost(key)
+        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():g} s")
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask("set", key, _bytes(value))
@@ -69,6 +75,41 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return self._timeout
+
+
+class GenerationStore(AgentStore):
+    """Of a rank of ``keepstep run``. Lives as long as the process; its keys belong to the generation this process is in
+    at the time of the call."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def _request(self, op: str, key: str, value: bytes, timeout_ms: int) -> Answer:
+        generation = self._session.need_rank("the store").generation
+        return self._session.store(op, f"{generation}/{key}", value, timeout_ms)
+
+    def _lost(self, key: str) -> BaseException:
+        return _engine.Interrupted(f"the generation ended while waiting for '{key}' in the store")
+
+
+class NodeStore(AgentStore):
+    """Of a rank that somebody else started. `name`: the key space."""
+
+    def __init__(self, link: _engine.NodeLink, name: str) -> None:
+        super().__init__()
+        self._link = link
+        self._name = name
+
+    def _request(self, op: str, key: str, value: bytes, timeout_ms: int) -> Answer:
+        return self._link.store(op, f"{self._name}/{key}", value, timeout_ms)
+
+    def _lost(self, key: str) -> BaseException:
+        return dist.DistStoreError(f"store: this node's agent ended; '{key}' will never be set")
 
 
 def _bytes(value: str | bytes) -> bytes:

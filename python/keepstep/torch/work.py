@@ -1,25 +1,33 @@
 """c10d Works over engine operations, and the thread that completes their futures.
 
-An interrupted operation completes like any other, with zeros where nothing was received (design section 7): an
-exception set on a future that DDP's reducer waits for would crash the process.
+In a rank of ``keepstep run`` an interrupted operation completes like any other, with zeros where nothing was received
+(design section 7): an exception set on a future that DDP's reducer waits for would crash the process. Which operations
+raise when they are interrupted is the host's to say (hosts.py).
 """
 
 from __future__ import annotations
 
+import datetime
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import ProcessGroup, Work
 
 from keepstep import _engine
 
 DONE, INTERRUPTED, FAILED = 1, 2, 3
 
+_made = threading.local()
+
 
 class KeepstepWork(Work):
-    """One operation. `keep` holds what the engine reads and writes; `finish` runs once when it is complete."""
+    """One operation. `keep` holds what the engine reads and writes; `finish` runs once when it is complete.
+
+    `interruption` gives what to raise if it is interrupted; None, or a None from it: nothing.
+    """
 
     def __init__(
         self,
@@ -28,7 +36,7 @@ class KeepstepWork(Work):
         result: list[torch.Tensor],
         keep: Any,
         finish: Callable[[], None] | None = None,
-        raises: bool = False,
+        interruption: Callable[[], BaseException | None] | None = None,
     ) -> None:
         super().__init__()
         self._group = group
@@ -36,41 +44,67 @@ class KeepstepWork(Work):
         self._result = result
         self._keep = keep
         self._finish = finish
-        self._raises = raises
+        self._interruption = interruption
         self._outcome = 0
         self._error = ""
+        self._source = 0
+        self.missing: list[int] = []  # ranks in the group that had not come when time was over
         self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
         self._taken = threading.Event()  # by the completer
         group.hold(op, self)
+        _made.work = self
 
-    def _complete(self, outcome: int, error: str) -> None:
+    def _complete(self, outcome: int, error: str, source: int, missing: list[int]) -> None:
         with self._lock:
             if self._outcome:
                 return
             if self._finish is not None:
                 self._finish()
-            self._outcome = outcome
             self._error = error
+            self._source = source
+            self.missing = missing
             self._keep = self._finish = None
+            self._outcome = outcome
             self._group.let_go(self._op)
 
-    def complete_future(self, outcome: int, error: str) -> None:
+    def complete_future(self, outcome: int, error: str, source: int, missing: list[int]) -> None:
         """By the completer thread, once the operation is complete."""
-        self._complete(outcome, error)
+        self._complete(outcome, error, source, missing)
         self._taken.set()
+        self._set_future()
+
+    def _set_future(self) -> None:
         assert self._future is not None
-        if outcome == FAILED:
-            self._future.set_exception(RuntimeError(error))
+        failure = self.exception()
+        if failure is not None and not isinstance(failure, Exception):
+            failure = None  # an interruption is raised by the loop, never from inside a future
+        if failure is not None:
+            self._future.set_exception(failure)
         else:
             self._future.set_result(self._result)
 
+    def then(self, last: Callable[[], None], result: list[torch.Tensor]) -> None:
+        """Runs `last` after the operation, before anyone sees it complete. To be called before anyone else has it."""
+        first = self._finish
+
+        def both() -> None:
+            if first is not None:
+                first()
+            last()
+
+        self._finish = both
+        self._result = result
+
     def wait(self, timeout: Any = None) -> bool:
+        if isinstance(timeout, datetime.timedelta) and timeout.total_seconds() > 0 and not self._outcome:
+            self.get_future()
+            if not self._taken.wait(timeout.total_seconds()):
+                raise RuntimeError(f"the operation did not complete within {timeout.total_seconds():g} s")
         self.wait_quietly()
-        if self._outcome == FAILED:
-            raise RuntimeError(self._error)
-        if self._outcome == INTERRUPTED and self._raises:
-            raise _engine.Interrupted("the generation ended during a barrier")
+        failure = self.exception()
+        if failure is not None:
+            raise failure
         return True
 
     def wait_quietly(self) -> None:
@@ -83,8 +117,8 @@ class KeepstepWork(Work):
             # The completer takes the operation from the communicator, which then knows it no more.
             self._taken.wait()
         else:
-            _, outcome, error = self._group.comm.wait(self._op)
-            self._complete(outcome, error)
+            _, outcome, error, source, missing = self._group.comm.wait(self._op)
+            self._complete(outcome, error, source, missing)
             self._group.comm.forget(self._op)
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -94,10 +128,8 @@ class KeepstepWork(Work):
             self._future = torch.futures.Future()
             done = bool(self._outcome)
         if done:
-            if self._outcome == FAILED:
-                self._future.set_exception(RuntimeError(self._error))
-            else:
-                self._future.set_result(self._result)
+            self._taken.set()
+            self._set_future()
         else:
             self._group.completer.watch(self._op, self)
         return self._future
@@ -105,10 +137,15 @@ class KeepstepWork(Work):
     def is_completed(self) -> bool:
         if self._outcome:
             return True
-        return bool(self._group.comm.test(self._op)[1])
+        if self._future is not None:
+            return self._taken.is_set()
+        if not self._group.comm.test(self._op)[1]:
+            return False
+        self.wait_quietly()  # what it received is in the tensors from here on
+        return True
 
     def is_success(self) -> bool:
-        return self._outcome in (0, DONE, INTERRUPTED)
+        return self.exception() is None
 
     def result(self) -> list[torch.Tensor]:
         return self._result
@@ -116,11 +153,59 @@ class KeepstepWork(Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def exception(self) -> Any:
-        return RuntimeError(self._error) if self._outcome == FAILED else None
+    def exception(self) -> BaseException | None:
+        if self._outcome == FAILED:
+            return RuntimeError(self._error)
+        if self._outcome == INTERRUPTED and self._interruption is not None:
+            return self._interruption()
+        return None
 
     def source_rank(self) -> int:
-        return 0
+        """Of a receive: the rank in the group that sent the message."""
+        return self._source
+
+    _source_rank = source_rank
+
+
+class CoalescedWork(Work):
+    """Several operations as one: complete when all are, failed when one has."""
+
+    def __init__(self, works: list[KeepstepWork], result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._works = works
+        self._result = result
+        self._future: torch.futures.Future[Any] | None = None
+        _made.work = self
+
+    def wait(self, timeout: Any = None) -> bool:
+        for work in self._works:
+            work.wait_quietly() if timeout is None else work.wait(timeout)
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        if self._future is None:
+            result = self._result
+            together = torch.futures.collect_all([work.get_future() for work in self._works])
+            self._future = together.then(lambda done: ([each.wait() for each in done.value()] and result) or result)
+        return self._future
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return self.exception() is None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def exception(self) -> BaseException | None:
+        return next((failure for failure in (work.exception() for work in self._works) if failure is not None), None)
 
 
 class GroupOps:
@@ -148,6 +233,10 @@ class GroupOps:
 
     def let_go(self, op: int) -> None:
         self._held.pop(op, None)
+
+    def outstanding(self) -> bool:
+        """Whether operations are under way."""
+        return any(not work.is_completed() for work in list(self._held.values()))
 
     def release(self) -> None:
         """The generation is over: everything is complete, and Works that outlive it must not touch its memory."""
@@ -182,10 +271,10 @@ class Completer:
             completed = comm.next_completed()
             if not completed:
                 return
-            for op, outcome, error in completed:
+            for op, outcome, error, source, missing in completed:
                 with self._lock:
                     work = self._works.pop(op)
-                work.complete_future(outcome, error)
+                work.complete_future(outcome, error, source, missing)
 
     def close(self) -> None:
         """Ends the thread; all operations must be complete (they are, once interrupted)."""
@@ -194,7 +283,59 @@ class Completer:
             if self._thread is not None:
                 self._thread.join()
             for op, work in self._works.items():  # completed, but the thread had been told to end
-                _, outcome, error = self._comm.wait(op)
-                work.complete_future(outcome, error)
+                _, outcome, error, source, missing = self._comm.wait(op)
+                work.complete_future(outcome, error, source, missing)
             self._works.clear()
             self._comm = None
+
+
+_RETURN_WORK = (
+    "allreduce",
+    "allreduce_coalesced",
+    "broadcast",
+    "reduce",
+    "allgather",
+    "allgather_coalesced",
+    "all_gather_single",
+    "_allgather_base",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "send",
+    "recv",
+    "recv_anysource",
+    "barrier",
+    "_end_coalescing",
+)
+
+
+def give_back_works() -> None:
+    """Makes ProcessGroup's methods return our Works themselves; once per process.
+
+    torch wraps a Work made in Python into a holder that hands on ``wait`` and ``get_future`` only, so whoever asks it
+    for ``is_completed``, ``exception`` or the source rank of a receive would get the answers of an empty Work.
+    """
+
+    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            _made.work = None
+            holder = method(self, *args, **kwargs)
+            made, _made.work = _made.work, None
+            return holder if made is None else made
+
+        return call
+
+    for name in _RETURN_WORK:
+        method = getattr(ProcessGroup, name, None)
+        if method is not None:
+            setattr(ProcessGroup, name, wrapped(method))

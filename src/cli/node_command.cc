@@ -1,0 +1,46 @@
+#include "cli/node_command.h"
+
+#include <csignal>
+#include <cstdio>
+
+#include "agent/node_service.h"
+#include "base/log.h"
+
+namespace keepstep::cli {
+namespace {
+
+constexpr const char* kHelp = R"(usage: keepstep node --job NAME
+
+Serves the ranks of job NAME on this machine that were not started by `keepstep run`: shared memory for backend
+"keepstep", and a Store without a root. Such ranks start it by themselves and it ends after them, so nobody needs to
+call it. It listens on an abstract Unix socket, for processes of the same user.
+
+exit codes: 0 its ranks have gone, or another one serves the job already; 1 it could not listen; 2 wrong options.
+)";
+
+}  // namespace
+
+int node_main(const std::vector<std::string>& args) {
+  if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (args.size() != 2 || args[0] != "--job" || args[1].empty()) {
+    std::fprintf(stderr, "keepstep node: it takes --job NAME\n%s", kHelp);
+    return 2;
+  }
+  init_log("node");
+  signal(SIGPIPE, SIG_IGN);
+  auto service = agent::NodeService::create(args[1]);
+  if (absl::IsAlreadyExists(service.status())) {
+    return 0;
+  }
+  if (!service.ok()) {
+    std::fprintf(stderr, "keepstep node: %s\n", std::string(service.status().message()).c_str());
+    return 1;
+  }
+  (*service)->run();
+  return 0;
+}
+
+}  // namespace keepstep::cli

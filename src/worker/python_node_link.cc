@@ -1,0 +1,64 @@
+// Binds worker/node_link.h. Every call that may wait gives up the GIL.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <tuple>
+
+#include "worker/node_link.h"
+#include "worker/python_convert.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace keepstep::worker {
+
+void bind_node_link(nb::module_& module) {
+  nb::class_<NodeLink>(module, "NodeLink",
+                       "A rank that keepstep did not start, and its node's agent (src/worker/node_link.h).")
+      .def_static(
+          "connect",
+          [](const std::string& job) -> std::unique_ptr<NodeLink> {
+            auto link = [&] {
+              nb::gil_scoped_release release;
+              return NodeLink::connect(job);
+            }();
+            if (absl::IsNotFound(link.status())) {
+              return nullptr;
+            }
+            return value_or_throw(std::move(link));
+          },
+          "job"_a, "None when the job has no agent on this machine.")
+      .def(
+          "join",
+          [](NodeLink& link, const std::string& key, uint32_t rank, uint32_t world, int64_t timeout_ms) {
+            const Status status = [&] {
+              nb::gil_scoped_release release;
+              return link.join(key, rank, world, timeout_ms);
+            }();
+            throw_if_error(status);
+          },
+          "key"_a, "rank"_a, "world"_a, "timeout_ms"_a)
+      .def("communicator", &NodeLink::communicator)
+      .def("abort", &NodeLink::abort, "because"_a)
+      .def("interrupted", &NodeLink::interrupted)
+      .def("why_interrupted", &NodeLink::why_interrupted, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "store",
+          [](NodeLink& link, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms) {
+            const std::string text(value.c_str(), value.size());
+            const StoreReply reply = [&] {
+              nb::gil_scoped_release release;
+              return link.store(op, key, text, timeout_ms);
+            }();
+            return std::tuple(reply.answered, reply.interrupted, reply.ok,
+                              nb::bytes(reply.value.data(), reply.value.size()));
+          },
+          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "(answered, interrupted, ok, value)")
+      .def("close", &NodeLink::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,88 @@
+"""Ranks that torchrun, srun or a test started: the rootless Store, and backend "keepstep" without recovery."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from harness import JOBS, ROOT
+
+PYTHON = ROOT / ".venv" / "bin" / "python"
+SCRIPT = JOBS / "standalone.py"
+
+
+def environment(name):
+    values = dict(os.environ, KEEPSTEP_STORE="1", KEEPSTEP_JOB=f"{name}-{os.getpid()}-{time.monotonic_ns()}")
+    values["KEEPSTEP_COMMAND"] = str(ROOT / "build" / "keepstep")
+    return values
+
+
+def run_ranks(what, world):
+    values = environment(what)
+    ranks = [
+        subprocess.Popen(
+            [PYTHON, SCRIPT, what],
+            env={**values, "RANK": str(rank), "WORLD_SIZE": str(world)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    return [rank.returncode for rank in ranks], outputs, values["KEEPSTEP_JOB"]
+
+
+def agents_of(job):
+    found = subprocess.run(["pgrep", "-f", f"keepstep node --job .*{job}"], capture_output=True, text=True)
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize(("what", "world"), [("gloo", 2), ("keepstep", 3), ("groups", 2)])
+def test_a_job_without_keepstep_run(what, world):
+    codes, outputs, job = run_ranks(what, world)
+    assert codes == [0] * world, outputs
+    assert all("fine" in output for output in outputs), outputs
+    deadline = time.monotonic() + 30
+    while agents_of(job):  # the agent ends a moment after its last rank
+        assert time.monotonic() < deadline, "the node's agent outlives its job"
+        time.sleep(0.1)
+
+
+def test_torchrun_starts_it_with_one_environment_variable():
+    done = subprocess.run(
+        [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", SCRIPT, "gloo"],
+        env=environment("torchrun"), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fine") == 2, done.stdout + done.stderr
+
+
+def test_a_killed_rank_is_named_by_the_others():
+    codes, outputs, _ = run_ranks("killed", 3)
+    assert codes == [0, -9, 0], outputs
+    for rank in (0, 2):
+        assert "all_reduce was interrupted: rank 1 (process " in outputs[rank], outputs
+        assert "stays interrupted" in outputs[rank], outputs
+
+
+def test_an_abort_ends_what_the_others_wait_for():
+    codes, outputs, _ = run_ranks("aborted", 3)
+    assert codes == [0, 0, 0], outputs
+    assert all("rank 0 aborted: dist.abort was called" in output for output in outputs[1:]), outputs
+
+
+def test_a_missing_rank_is_named():
+    codes, outputs, _ = run_ranks("missing", 3)
+    assert codes == [0, 0, 0], outputs
+    assert all("did not join within 1 s: rank 1" in outputs[rank] for rank in (0, 2)), outputs
+
+
+def test_without_an_agent_to_start_it_says_so():
+    done = subprocess.run(
+        [PYTHON, "-c", "from keepstep import _node; _node.link('x')"],
+        env={**environment("none"), "KEEPSTEP_COMMAND": "/bin/false"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "this node's agent ended with exit code 1" in done.stderr

@@ -1,0 +1,86 @@
+"""A rank that keepstep did not start: ``standalone.py WHAT``, with RANK and WORLD_SIZE in the environment."""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+what = sys.argv[1]
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def say(*words):
+    print(f"rank {rank}:", *words, flush=True)
+
+
+def all_reduce():
+    tensor = torch.full((3,), float(rank + 1))
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [world * (world + 1) / 2] * 3, tensor
+
+
+if what == "gloo":  # only the Store is ours
+    dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    assert not isinstance(store, (dist.TCPStore, dist.FileStore, dist.HashStore)), store
+    all_reduce()
+    store.set("large", b"x" * 60_000)
+    assert store.get("large") == b"x" * 60_000
+    dist.destroy_process_group()
+    say("fine")
+elif what == "keepstep":
+    for _ in range(2):  # made anew after it was destroyed
+        dist.init_process_group("keepstep", init_method="keepstep://")
+        all_reduce()
+        pair = dist.new_group([0, world - 1])
+        if rank in (0, world - 1):
+            dist.barrier(pair)
+        half = dist.split_group(split_ranks=[[0], list(range(1, world))])
+        value = torch.ones(1)
+        dist.all_reduce(value, group=half)
+        assert value.item() == (1 if rank == 0 else world - 1)
+        dist.destroy_process_group()
+    say("fine")
+elif what == "killed":
+    dist.init_process_group("keepstep", init_method="keepstep://")
+    all_reduce()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(1 << 20))
+    except RuntimeError as error:
+        say("raised", error)
+    try:
+        dist.barrier()
+    except RuntimeError:
+        say("stays interrupted")
+elif what == "aborted":
+    dist.init_process_group("keepstep", init_method="keepstep://")
+    all_reduce()
+    if rank == 0:
+        dist.distributed_c10d._abort_process_group()
+    else:
+        try:
+            dist.all_reduce(torch.ones(1 << 20))
+        except RuntimeError as error:
+            say("raised", error)
+elif what == "missing":
+    if rank == 1:
+        sys.exit(0)
+    try:
+        dist.init_process_group("keepstep", init_method="keepstep://", timeout=timedelta(seconds=1))
+    except RuntimeError as error:
+        say("raised", error)
+elif what == "groups":  # more groups one after the other than there are places
+    dist.init_process_group("keepstep", init_method="keepstep://")
+    for _ in range(200):
+        group = dist.new_group(list(range(world)))
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+    dist.destroy_process_group()
+    say("fine")
