@@ -1,0 +1,77 @@
+"""Backend "keepstep" against Gloo: what is built on c10d, and random collectives."""
+
+import json
+import os
+import random
+import subprocess
+
+import pytest
+
+from harness import JOBS, ROOT
+
+PYTHON = ROOT / ".venv" / "bin" / "python"
+
+
+def run_ranks(script, arguments_of, world, limit_s=300):
+    values = dict(os.environ, KEEPSTEP_COMMAND=str(ROOT / "build" / "keepstep"), OMP_NUM_THREADS="1")
+    ranks = [
+        subprocess.Popen(
+            [PYTHON, JOBS / script, *map(str, arguments_of(rank))],
+            env=values,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=limit_s)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(outputs)
+    return outputs
+
+
+def same(ours, theirs, path=""):
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            same(ours[key], theirs[key], f"{path}/{key}")
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs), path
+        for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            same(mine, other, f"{path}[{number}]")
+    elif isinstance(ours, float):
+        assert ours == pytest.approx(theirs, rel=1e-4), path  # Gloo adds in another order
+    else:
+        assert ours == theirs, path
+
+
+def test_ddp_fsdp2_hsdp_tensor_parallel_and_dcp_run_over_it(tmp_path):
+    results = {}
+    for backend in ("keepstep", "gloo"):
+        run_ranks(
+            "parallelisms.py", lambda rank, b=backend: [b, tmp_path / f"store-{b}", rank, 4, tmp_path / "out"], world=4
+        )
+        results[backend] = [json.loads((tmp_path / f"out-{backend}-{rank}.json").read_text()) for rank in range(4)]
+    assert all(result["dcp"] and all(result["dcp"]) for result in results["keepstep"])
+    same(results["keepstep"], results["gloo"])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_random_collectives_give_what_gloo_gives(tmp_path, world):
+    seed = random.SystemRandom().randrange(1 << 30)
+    outputs = run_ranks("random_collectives.py", lambda rank: [tmp_path / "store", rank, world, seed, 150], world)
+    assert all("equal" in output for output in outputs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_many_random_collectives_give_what_gloo_gives(tmp_path, world):
+    for part in range(3):
+        seed = random.SystemRandom().randrange(1 << 30)
+        outputs = run_ranks(
+            "random_collectives.py", lambda rank, p=part, s=seed: [tmp_path / f"s{p}", rank, world, s, 1500], world
+        )
+        assert all("equal" in output for output in outputs)
