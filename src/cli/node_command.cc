@@ -1,7 +1,12 @@
 #include "cli/node_command.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "agent/node_service.h"
 #include "base/log.h"
@@ -13,9 +18,10 @@ constexpr const char* kHelp = R"(usage: keepstep node --job NAME
 
 Serves the ranks of job NAME on this machine that were not started by `keepstep run`: shared memory for backend
 "keepstep", and a Store without a root. Such ranks start it by themselves and it ends after them, so nobody needs to
-call it. It listens on an abstract Unix socket, for processes of the same user.
+call it. It listens on an abstract Unix socket, for processes of the same user, and goes into the background once it
+does.
 
-exit codes: 0 its ranks have gone, or another one serves the job already; 1 it could not listen; 2 wrong options.
+exit codes: 0 it serves the job, or another one does already; 1 it could not listen; 2 wrong options.
 )";
 
 }  // namespace
@@ -38,6 +44,20 @@ int node_main(const std::vector<std::string>& args) {
   if (!service.ok()) {
     std::fprintf(stderr, "keepstep node: %s\n", std::string(service.status().message()).c_str());
     return 1;
+  }
+  const pid_t pid = fork();
+  if (pid != 0) {
+    if (pid < 0) {
+      std::fprintf(stderr, "keepstep node: cannot fork: %s\n", std::strerror(errno));
+    }
+    _exit(pid < 0 ? 1 : 0);  // whoever started us can connect now
+  }
+  // In a session of its own, so that a Ctrl-C ends the ranks and not it; and without the ranks' output, whose reader
+  // would wait for our end.
+  setsid();
+  const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    dup2(nowhere, fd);
   }
   (*service)->run();
   return 0;

@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "comm/agreement.h"
 #include "comm/collective_queue.h"
 #include "comm/collectives.h"
 #include "comm/completions.h"
+#include "comm/flight_recorder.h"
 #include "comm/group_table.h"
 #include "comm/layout.h"
 #include "comm/operation.h"
@@ -82,6 +84,7 @@ struct Communicator::Impl {
   std::map<std::string, uint32_t> uses;  // of each key so far
   GroupId last_group = kWorld;
   std::atomic<uint64_t> entered = 0;
+  FlightRecorder recorder;
 
   PointToPoint point_to_point;
   CollectiveQueue queue;  // last: its thread ends first
@@ -120,9 +123,12 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
                          absl::StrFormat("%s: group %d is not known here; was it released?", name(operation.kind), id));
     return op;
   }
+  recorder.queued(op, id, descriptor_of(operation, false));
   queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
     entered.fetch_add(1, std::memory_order_relaxed);
+    recorder.started(op, group->entered + 1);
     Result result = run_collective(*group, operation);
+    recorder.ended(op, result.outcome);
     completions.complete(op, result.outcome, std::move(result.error), 0, std::move(result.missing));
   });
   return op;
@@ -332,6 +338,7 @@ std::vector<Completion> Communicator::next_completed() { return impl_->completio
 void Communicator::close() { impl_->completions.close(); }
 
 bool Communicator::interrupted() const { return impl_->endpoint.interrupted->load(std::memory_order_acquire) != 0; }
+std::vector<FlightRecord> Communicator::recent() const { return impl_->recorder.records(); }
 uint64_t Communicator::collectives_entered() const { return impl_->entered.load(std::memory_order_relaxed); }
 
 }  // namespace keepstep::comm

@@ -77,6 +77,21 @@ struct Completion {
   std::vector<Rank> missing = {};
 };
 
+// What the flight recorder keeps of one collective.
+struct FlightRecord {
+  OpId op = 0;
+  GroupId group = kWorld;
+  uint64_t number = 0;  // of this collective in its group, from 1; 0: not its turn yet
+  std::string kind;     // "all_reduce"
+  std::string type;     // "float32", where it reduces
+  std::string reduction;
+  uint64_t bytes = 0;  // of one buffer
+  Outcome outcome = Outcome::kPending;
+  int64_t queued_ns = 0;  // CLOCK_MONOTONIC; 0: not yet
+  int64_t started_ns = 0;
+  int64_t ended_ns = 0;
+};
+
 class Communicator {
  public:
   Communicator(CommConfig config, Endpoint endpoint);
@@ -137,6 +152,8 @@ class Communicator {
   bool interrupted() const;
   // Collectives this rank has begun to carry out so far (for progress counters and metrics).
   uint64_t collectives_entered() const;
+  // The last collectives of this rank, oldest first: the flight recorder.
+  std::vector<FlightRecord> recent() const;
 
  private:
   struct Impl;

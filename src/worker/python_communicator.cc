@@ -116,6 +116,26 @@ void bind_communicator(nb::module_& module) {
            })
       .def("close", &Communicator::close)
       .def("interrupted", &Communicator::interrupted)
+      .def("recent",
+           [](const Communicator& self) {
+             nb::list records;
+             for (const comm::FlightRecord& record : self.recent()) {
+               nb::dict entry;
+               entry["group"] = record.group;
+               entry["number"] = record.number;
+               entry["kind"] = record.kind;
+               entry["type"] = record.type;
+               entry["reduction"] = record.reduction;
+               entry["bytes"] = record.bytes;
+               entry["outcome"] = static_cast<int>(record.outcome);
+               entry["queued_ns"] = record.queued_ns;
+               entry["started_ns"] = record.started_ns;
+               entry["ended_ns"] = record.ended_ns;
+               records.append(entry);
+             }
+             return records;
+           },
+           nb::sig("def recent(self) -> list[dict[str, object]]"))
       .def("collectives_entered", &Communicator::collectives_entered);
 }
 

@@ -8,7 +8,7 @@
 
 #include <tuple>
 
-#include "worker/node_link.h"
+#include "worker/node_start.h"
 #include "worker/python_convert.h"
 
 namespace nb = nanobind;
@@ -20,18 +20,15 @@ void bind_node_link(nb::module_& module) {
   nb::class_<NodeLink>(module, "NodeLink",
                        "A rank that keepstep did not start, and its node's agent (src/worker/node_link.h).")
       .def_static(
-          "connect",
-          [](const std::string& job) -> std::unique_ptr<NodeLink> {
+          "connect_or_start",
+          [](const std::string& job, const std::string& command) {
             auto link = [&] {
               nb::gil_scoped_release release;
-              return NodeLink::connect(job);
+              return connect_or_start(job, command);
             }();
-            if (absl::IsNotFound(link.status())) {
-              return nullptr;
-            }
             return value_or_throw(std::move(link));
           },
-          "job"_a, "None when the job has no agent on this machine.")
+          "job"_a, "command"_a)
       .def(
           "join",
           [](NodeLink& link, const std::string& key, uint32_t rank, uint32_t world, int64_t timeout_ms) {

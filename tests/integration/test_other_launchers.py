@@ -18,11 +18,11 @@ def environment(name):
     return values
 
 
-def run_ranks(what, world):
+def run_ranks(what, world, *arguments, limit_s=120):
     values = environment(what)
     ranks = [
         subprocess.Popen(
-            [PYTHON, SCRIPT, what],
+            [PYTHON, SCRIPT, what, *arguments],
             env={**values, "RANK": str(rank), "WORLD_SIZE": str(world)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -30,7 +30,7 @@ def run_ranks(what, world):
         )
         for rank in range(world)
     ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=limit_s)[0] for rank in ranks]
     return [rank.returncode for rank in ranks], outputs, values["KEEPSTEP_JOB"]
 
 
@@ -50,6 +50,17 @@ def test_a_job_without_keepstep_run(what, world):
         time.sleep(0.1)
 
 
+def test_groups_made_and_destroyed_leave_nothing_behind():
+    codes, outputs, _ = run_ranks("generations", 2, "60")
+    assert codes == [0, 0], outputs
+
+
+@pytest.mark.long
+def test_a_thousand_generations_leave_nothing_behind():
+    codes, outputs, _ = run_ranks("generations", 2, "1000", limit_s=900)
+    assert codes == [0, 0], outputs
+
+
 def test_torchrun_starts_it_with_one_environment_variable():
     done = subprocess.run(
         [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", SCRIPT, "gloo"],
@@ -57,6 +68,21 @@ def test_torchrun_starts_it_with_one_environment_variable():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2, done.stdout + done.stderr
+
+
+def test_a_cpp_program_needs_no_python(tmp_path):
+    program = ROOT / "build" / "keepstep_example_all_reduce"
+    values = environment("cpp")
+    ranks = [
+        subprocess.Popen(
+            [program, values["KEEPSTEP_JOB"], str(rank), "3"], env=values, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(3)
+    ]
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
+    for rank, output in enumerate(outputs):
+        assert f"rank {rank} of 3: the sum is 6, rank {(rank + 2) % 3} sent {(rank + 2) % 3}" in output, outputs
 
 
 def test_a_killed_rank_is_named_by_the_others():
@@ -85,4 +111,4 @@ def test_without_an_agent_to_start_it_says_so():
         env={**environment("none"), "KEEPSTEP_COMMAND": "/bin/false"}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "this node's agent ended with exit code 1" in done.stderr
+    assert "/bin/false node` ended with status 1" in done.stderr

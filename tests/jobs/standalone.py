@@ -84,3 +84,25 @@ elif what == "groups":  # more groups one after the other than there are places
         dist.destroy_process_group(group)
     dist.destroy_process_group()
     say("fine")
+elif what == "generations":  # what a process holds must not grow with the number of groups it had
+    import resource
+
+    def held():
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        threads = len(os.listdir("/proc/self/task"))
+        return len(os.listdir("/proc/self/fd")), threads, pages * resource.getpagesize() >> 20
+
+    count = int(sys.argv[2])
+    for number in range(count):
+        dist.init_process_group("keepstep", init_method="keepstep://")
+        all_reduce()
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        work.get_future().wait()
+        dist.barrier(dist.new_group(list(range(world))))
+        dist.destroy_process_group()
+        if number == count // 4:
+            early = held()
+    late = held()
+    assert late[0] <= early[0] and late[1] <= early[1] and late[2] <= early[2] + 16, (early, late)
+    say("fine", early, late)

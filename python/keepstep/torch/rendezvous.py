@@ -18,7 +18,8 @@ from keepstep._session import session_or_none
 
 SWITCH = "KEEPSTEP_STORE"
 
-_stores: list[Any] = []  # torch keeps only the C++ half of a Store alive
+_store: Any = None  # of the newest process group: torch keeps only the C++ half of a Store alive
+_made = 0
 
 
 def install() -> None:
@@ -50,14 +51,16 @@ def install() -> None:
 def _of_generation() -> tuple[Any, int, int]:
     from keepstep.torch.store import GenerationStore
 
+    global _store
     current = session_or_none()
     assert current is not None
     assignment = current.need_rank("init_process_group")
-    _stores.append(GenerationStore(current))
-    return _stores[-1], assignment.rank, assignment.world_size
+    _store = GenerationStore(current)
+    return _store, assignment.rank, assignment.world_size
 
 
 def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, int]:
+    global _store, _made
     from keepstep.torch.store import NodeStore
 
     rank = _number("RANK", rank)
@@ -69,8 +72,9 @@ def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, 
             f"works within one node. Unset {SWITCH} for this job"
         )
     # Each init_process_group of a process meets the same one of the others, with no keys left from the one before.
-    _stores.append(NodeStore(_node.link(_job()), str(len(_stores))))
-    return _stores[-1], rank, world_size
+    _store = NodeStore(_node.link(_job()), str(_made))
+    _made += 1
+    return _store, rank, world_size
 
 
 def _number(name: str, given: int) -> int:
