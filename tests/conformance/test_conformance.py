@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from known import KNOWN
 
 HERE = Path(__file__).parent
