@@ -98,6 +98,13 @@ class KeepstepBackend(Backend):
             self._generation = communication.generation
         return current, self._group
 
+    def shutdown(self) -> None:
+        """The group is destroyed: its place is free again once every member came here. May be called repeatedly."""
+        current = communication.current
+        if current is not None and self._ranks is not None and self._generation == communication.generation:
+            current.comm.release_group(self._group)
+        self._generation = 0
+
     def _timeout_ns(self, options: Any) -> int:
         timeout = getattr(options, "timeout", None)
         if not isinstance(timeout, datetime.timedelta) or timeout.total_seconds() <= 0:
