@@ -21,7 +21,10 @@ from typing import Any
 
 MAX_PACKET = 160 * 1024
 # What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
-PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"]
+PRELOAD = [
+    *("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"),
+    *("keepstep.torch", "keepstep.worker"),
+]
 
 
 UNSAFE = ("threads run", "CUDA is initialized")  # how unsafe_to_fork() ends
@@ -115,17 +118,10 @@ class Zygote:
             if why:
                 self._send({"op": "unfit", "why": f"import {name}: {why}"})
                 return
-        import keepstep.torch
-        import keepstep.worker  # noqa: F401
-
         # What is here stays: the collector of a forked worker need not look at it, nor copy its pages.
         gc.collect()
         gc.freeze()
-        why = unsafe_to_fork()
-        if why:
-            self._send({"op": "unfit", "why": why})
-        else:
-            self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
+        self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
 
     def learn(self, modules: list[str], path: str, environment: dict[str, str]) -> None:
         """Imports what the first worker had imported, except what would make this process unsafe to fork.

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from harness import JOBS, KEEPSTEP, ROOT, environment, finish, start
+from harness import JOBS, KEEPSTEP, PYTHON, environment, finish, start
 
 
 def run(folder, script, *args, **options):
@@ -103,7 +103,7 @@ def test_a_model_saved_whole_in_the_loop_loads_without_keepstep(tmp_path):
     job = run(tmp_path / "job", tmp_path / "save.py")
     assert job.exit_code == 0, job.explain()
     loaded = subprocess.run(
-        [ROOT / ".venv" / "bin" / "python", "-c",
+        [PYTHON, "-c",
          "import sys; sys.modules['keepstep'] = None\n"
          f"import torch; model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False)\n"
          "print(tuple(model(torch.ones(2, 4)).shape))"],

@@ -3,16 +3,15 @@
 import json
 import os
 import subprocess
-import sys
 
-from harness import ROOT
+from harness import PYTHON, ROOT
 
 
 def probed(folder, modules, limit_s=1):
     """What `probe` says of `modules`, in a process of its own: it forks, and pytest has threads."""
     code = f"import json; from keepstep.zygote import probe; print(json.dumps(probe({modules!r}, {limit_s})))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [PYTHON, "-c", code], capture_output=True, text=True, timeout=60,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{folder}", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep._session import Session, session
+from keepstep.torch.backend_base import BackendBase
 from keepstep.torch.memory import dense, piece
 from keepstep.torch.work import Completer, GroupOps, KeepstepWork
 
@@ -60,7 +60,7 @@ class Communication:
 communication = Communication()
 
 
-class KeepstepBackend(Backend):
+class KeepstepBackend(BackendBase):
     """One process group's view. `ranks`: the world ranks of the group, in group order; None for the world."""
 
     def __init__(self, group_rank: int, group_size: int, ranks: list[int] | None, key: str, timeout: Any) -> None:
@@ -324,9 +324,9 @@ class KeepstepBackend(Backend):
 
     all_to_all_single = alltoall_base
 
-    def barrier(self, options: Any = None) -> KeepstepWork:
+    def barrier(self, opts: Any = None) -> KeepstepWork:  # torch names this one
         current, group = self._enter("barrier")
-        op = current.comm.barrier(group, self._timeout_ns(options))
+        op = current.comm.barrier(group, self._timeout_ns(opts))
         return KeepstepWork(current, op, [], None, raises=True)
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> KeepstepWork:
