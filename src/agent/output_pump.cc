@@ -257,6 +257,10 @@ StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, std::string
   return std::pair(std::move(out.second), std::move(err.second));
 }
 
+void OutputPump::say(std::string line) {
+  impl_->command([impl = impl_.get(), line = std::move(line) + "\n"] { impl->console.write(1, line); });
+}
+
 void OutputPump::assign(brain::WorkerId worker, uint32_t rank, uint32_t generation) {
   impl_->command([impl = impl_.get(), worker, rank, generation] {
     Impl::WorkerPtr entry;

@@ -56,6 +56,9 @@ class OutputPump {
   // Repeats and unknown workers are harmless.
   void assign(brain::WorkerId worker, uint32_t rank, uint32_t generation);
 
+  // A line of the launcher's own, to its stderr.
+  void say(std::string line);
+
   // Waits until both streams of a dead worker ended and are written, at most `limit_ms`. After that (a grandchild
   // holds them open, or the console takes nothing) what has come is still written, the rest is let go.
   void drain(brain::WorkerId worker, int limit_ms = 2000);
