@@ -54,11 +54,12 @@ bench: build  ## recovery against torchrun, and what a step costs
 	@$(PYTHON_VENV) -m keepstep.bench step --json
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
 
-lint: setup  ## formatting and types, as CI checks them
+lint: build  ## formatting, types, and mistakes that clang-tidy finds
 	@$(PYTHON_VENV) -m ruff check python tests examples
 	@$(PYTHON_VENV) -m ruff format --check python tests examples
 	@$(PYTHON_VENV) -m mypy
 	@scripts/format.sh --check
+	@scripts/tidy.sh
 
 format: setup  ## format C++ and Python
 	@$(PYTHON_VENV) -m ruff check --fix python tests examples

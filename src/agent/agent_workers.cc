@@ -271,7 +271,8 @@ void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback});
 }
 
-void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {  // by value: it may be the last owner
+// By value: it may be the last owner.  NOLINTNEXTLINE(performance-unnecessary-value-param)
+void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   const std::optional<ExitStatus> status = process->gone ? std::nullopt : try_reap(*process);
   if (!status.has_value()) {
     return;

@@ -48,7 +48,7 @@ class OutputPump {
   // Makes the pipes of a worker; returns the write ends (stdout, stderr; close-on-exec) to hand to the child, to be
   // closed here afterwards. `name` ("rank0", "spare1") is for messages and the prefix of a spare's teed lines. Without
   // `rank` the worker is a spare. RESOURCE_EXHAUSTED when descriptors are short.
-  StatusOr<std::pair<Fd, Fd>> open(brain::WorkerId worker, std::string name, std::optional<uint32_t> rank,
+  StatusOr<std::pair<Fd, Fd>> open(brain::WorkerId worker, const std::string& name, std::optional<uint32_t> rank,
                                    uint32_t generation);
 
   // From here on lines of `worker` are rank's in `generation`: a spare became a rank, or a generation began. What lies
