@@ -6,7 +6,11 @@ JOBS ?= $(shell nproc)
 CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(PYTHON_VENV)
 PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 
-.PHONY: help setup build demo test test-all test-cc test-python sanitize bench lint format clean
+# The engine's extension for another interpreter; the rest of the build does not depend on Python.
+OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python \
+	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
+
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest sanitize bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,7 +34,15 @@ test-cc: build
 test-python: build
 	@$(PYTEST) tests -m "not long"
 
-test-all: test sanitize  ## everything: the whole kill matrix, long schedules, sanitizers
+test-oldest: build  ## the tests in Python with the oldest Python and torch supported
+	@scripts/setup.sh oldest
+	@cmake -S . -B build-oldest $(OLDEST_FLAGS) >/dev/null
+	@ninja -C build-oldest -j $(JOBS) | tail -n 1
+	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv-oldest/bin/keepstep
+	@.venv-oldest/bin/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
+	@.venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests -m "not long"
+
+test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
 	@$(PYTEST) tests -m long
 
@@ -42,11 +54,12 @@ bench: build  ## recovery against torchrun, and what a step costs
 	@$(PYTHON_VENV) -m keepstep.bench step --json
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
 
-lint: setup  ## formatting and types, as CI checks them
+lint: build  ## formatting, types, and mistakes that clang-tidy finds
 	@$(PYTHON_VENV) -m ruff check python tests examples
 	@$(PYTHON_VENV) -m ruff format --check python tests examples
 	@$(PYTHON_VENV) -m mypy
 	@scripts/format.sh --check
+	@scripts/tidy.sh
 
 format: setup  ## format C++ and Python
 	@$(PYTHON_VENV) -m ruff check --fix python tests examples
@@ -54,4 +67,4 @@ format: setup  ## format C++ and Python
 	@scripts/format.sh
 
 clean:  ## remove build folders (packages stay)
-	@rm -rf $(BUILD) build-* demo
+	@rm -rf $(BUILD) build-* demo .venv-oldest

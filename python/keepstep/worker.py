@@ -90,10 +90,10 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     set_session(session)
     session.script_path = os.getcwd() if spec["module"] else os.path.dirname(os.path.abspath(spec["script"]))
     watch_environment(session.welcome["rank_variables"])
-    import keepstep.torch  # noqa: F401  (registers the backend)
-
     code = 0
     try:
+        import keepstep.torch  # noqa: F401  (registers the backend; refuses a torch that is too old)
+
         _run_script(spec)
         if not session.recoverable:
             # A script that never asked for a rank still is one of the ranks; spares wait here until the end.

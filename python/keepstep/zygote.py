@@ -21,10 +21,15 @@ from typing import Any
 
 MAX_PACKET = 160 * 1024
 # What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
-PRELOAD = ["torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"]
+PRELOAD = [
+    *("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"),
+    *("keepstep.torch", "keepstep.worker"),
+]
 
 
 UNSAFE = ("threads run", "CUDA is initialized")  # how unsafe_to_fork() ends
+LOST = "the probe that imported it"  # how the reason begins when the probe did not survive an import
+IMPORT_LIMIT_S = 60
 
 
 def thread_count() -> int:
@@ -52,8 +57,17 @@ def import_quietly(name: str) -> str:
     return unsafe_to_fork()
 
 
-def probe(modules: list[str]) -> dict[str, str]:
-    """Imports `modules` one by one in a forked child; returns those that must not be imported here, with the reason."""
+def inconclusive(bad: dict[str, str]) -> bool:
+    """Whether the probe ended early: then nothing is known about the modules after the last of `bad`."""
+    return any(why.endswith(UNSAFE) or why.startswith(LOST) for why in bad.values())
+
+
+def probe(modules: list[str], limit_s: int = IMPORT_LIMIT_S) -> dict[str, str]:
+    """Imports `modules` one by one in a forked child; returns those that must not be imported here, with the reason.
+
+    An import that takes longer than `limit_s` is one of them: it may wait for what never comes, and nothing can be
+    forked meanwhile.
+    """
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -62,7 +76,9 @@ def probe(modules: list[str]) -> dict[str, str]:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         with os.fdopen(write_end, "w") as out:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             for name in modules:
+                signal.alarm(limit_s)  # ends the probe, whoever is there to see it
                 why = import_quietly(name)
                 out.write(json.dumps([name, why]) + "\n")
                 out.flush()
@@ -72,16 +88,16 @@ def probe(modules: list[str]) -> dict[str, str]:
     os.close(write_end)
     bad: dict[str, str] = {}
     seen = 0
-    why = ""
     with os.fdopen(read_end) as lines:
         for line in lines:
             name, why = json.loads(line)
             seen += 1
             if why:
                 bad[name] = why
-    os.waitpid(child, 0)
-    if seen < len(modules) and not why.endswith(UNSAFE):
-        bad[modules[seen]] = "the probe that imported it died"
+    _, status = os.waitpid(child, 0)
+    if seen < len(modules) and not inconclusive(bad):
+        late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+        bad[modules[seen]] = f"{LOST} {f'took longer than {limit_s} s' if late else 'died'}"
     return bad
 
 
@@ -102,17 +118,10 @@ class Zygote:
             if why:
                 self._send({"op": "unfit", "why": f"import {name}: {why}"})
                 return
-        import keepstep.torch
-        import keepstep.worker  # noqa: F401
-
         # What is here stays: the collector of a forked worker need not look at it, nor copy its pages.
         gc.collect()
         gc.freeze()
-        why = unsafe_to_fork()
-        if why:
-            self._send({"op": "unfit", "why": why})
-        else:
-            self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
+        self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
 
     def learn(self, modules: list[str], path: str, environment: dict[str, str]) -> None:
         """Imports what the first worker had imported, except what would make this process unsafe to fork.
@@ -128,7 +137,7 @@ class Zygote:
             bad = probe(wanted)
             left_out.update(bad)
             wanted = [name for name in wanted if name not in bad]
-            if not any(why.endswith((*UNSAFE, "died")) for why in bad.values()):
+            if not inconclusive(bad):
                 break
         for name in wanted:
             import_quietly(name)

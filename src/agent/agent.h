@@ -92,6 +92,7 @@ class Agent {
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
   std::optional<LossPart> loss_of(brain::Step step, brain::Identity identity, brain::Rank rank) const;
   void refuse(const WorkerProcess& process, const std::string& because);
+  void say_recovered(brain::Identity identity);
   void update_status();
 
   AgentConfig config_;

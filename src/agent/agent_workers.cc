@@ -128,6 +128,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       note_.clear();
       if (message.identity.generation > 1) {
         ++recoveries_;
+        say_recovered(message.identity);
       }
       link_->send(brain::Formed{message.identity});
       if (generation_ != nullptr && message.identity == generation_->identity()) {
@@ -266,7 +267,8 @@ void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback});
 }
 
-void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {  // by value: it may be the last owner
+// By value: it may be the last owner.  NOLINTNEXTLINE(performance-unnecessary-value-param)
+void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   const std::optional<ExitStatus> status = process->gone ? std::nullopt : try_reap(*process);
   if (!status.has_value()) {
     return;
@@ -301,6 +303,15 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {  // by value: it m
         brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback});
   }
   finish_if_empty();
+}
+
+// A log without a terminal, and a job without a journal, should show a recovery too.
+void Agent::say_recovered(brain::Identity identity) {
+  if (generation_ != nullptr && generation_->identity() == identity) {
+    const brain::Prepare& prepare = generation_->prepare();
+    pump_.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because, identity.generation,
+                              prepare.version + 1));
+  }
 }
 
 void Agent::update_status() {

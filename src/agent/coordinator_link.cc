@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kGoodbye{1};  // for the coordinator to read what
 // slow one holds up nobody else's messages.
 class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::FromAgent, control::FromCoordinator> {
  public:
-  Impl(std::string address, brain::NodeId node, std::string node_name, const JobToken& token, OnEffect on_effect,
+  Impl(std::string address, brain::NodeId node, const std::string& node_name, const JobToken& token, OnEffect on_effect,
        OnLost on_lost)
       : address_(std::move(address)), token_(token), on_effect_(std::move(on_effect)), on_lost_(std::move(on_lost)) {
     handshake_.node = node;
@@ -309,11 +309,11 @@ void CoordinatorLink::Impl::close() {
 }
 
 StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string address, brain::NodeId node,
-                                                                    std::string node_name, const JobToken& token,
+                                                                    const std::string& node_name, const JobToken& token,
                                                                     OnEffect on_effect, OnLost on_lost,
                                                                     std::chrono::milliseconds timeout) {
-  auto impl = std::make_unique<Impl>(std::move(address), node, std::move(node_name), token, std::move(on_effect),
-                                     std::move(on_lost));
+  auto impl =
+      std::make_unique<Impl>(std::move(address), node, node_name, token, std::move(on_effect), std::move(on_lost));
   KEEPSTEP_RETURN_IF_ERROR(impl->attend(timeout));
   return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
 }

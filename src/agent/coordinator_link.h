@@ -27,7 +27,7 @@ class CoordinatorLink {
   // UNAUTHENTICATED: one side refused the other's token. DEADLINE_EXCEEDED: nobody answered. ALREADY_EXISTS: an agent
   // of that node is connected. `address` as Coordinator::address() gives it.
   static StatusOr<std::unique_ptr<CoordinatorLink>> connect(std::string address, brain::NodeId node,
-                                                            std::string node_name, const JobToken& token,
+                                                            const std::string& node_name, const JobToken& token,
                                                             OnEffect on_effect, OnLost on_lost,
                                                             std::chrono::milliseconds timeout);
   ~CoordinatorLink();  // close()

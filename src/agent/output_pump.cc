@@ -227,8 +227,8 @@ OutputPump::OutputPump(const JobSpec& spec, observe::StatusLine* status_line, in
 
 OutputPump::~OutputPump() { finish(); }
 
-StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, std::string name, std::optional<uint32_t> rank,
-                                             uint32_t generation) {
+StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, const std::string& name,
+                                             std::optional<uint32_t> rank, uint32_t generation) {
   KEEPSTEP_ASSIGN_OR_RETURN(auto out, make_pipe(name));
   KEEPSTEP_ASSIGN_OR_RETURN(auto err, make_pipe(name));
   auto entry = std::make_shared<Impl::Worker>(OutputSink(impl_->spec, impl_->console, worker, name), worker);
@@ -255,6 +255,10 @@ StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, std::string
   impl_->commands.push_back([entry] { entry->sink.make_folder(); });
   eventfd_write(impl_->wake.get(), 1);
   return std::pair(std::move(out.second), std::move(err.second));
+}
+
+void OutputPump::say(std::string line) {
+  impl_->command([impl = impl_.get(), line = std::move(line) + "\n"] { impl->console.write(1, line); });
 }
 
 void OutputPump::assign(brain::WorkerId worker, uint32_t rank, uint32_t generation) {

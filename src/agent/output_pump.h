@@ -48,13 +48,16 @@ class OutputPump {
   // Makes the pipes of a worker; returns the write ends (stdout, stderr; close-on-exec) to hand to the child, to be
   // closed here afterwards. `name` ("rank0", "spare1") is for messages and the prefix of a spare's teed lines. Without
   // `rank` the worker is a spare. RESOURCE_EXHAUSTED when descriptors are short.
-  StatusOr<std::pair<Fd, Fd>> open(brain::WorkerId worker, std::string name, std::optional<uint32_t> rank,
+  StatusOr<std::pair<Fd, Fd>> open(brain::WorkerId worker, const std::string& name, std::optional<uint32_t> rank,
                                    uint32_t generation);
 
   // From here on lines of `worker` are rank's in `generation`: a spare became a rank, or a generation began. What lies
   // in the pipe still goes where it went. The folder of rank and generation is made (for torch's error.json, too).
   // Repeats and unknown workers are harmless.
   void assign(brain::WorkerId worker, uint32_t rank, uint32_t generation);
+
+  // A line of the launcher's own, to its stderr.
+  void say(std::string line);
 
   // Waits until both streams of a dead worker ended and are written, at most `limit_ms`. After that (a grandchild
   // holds them open, or the console takes nothing) what has come is still written, the rest is let go.

@@ -100,6 +100,13 @@ TEST_F(OutputPumpTest, by_default_lines_go_to_the_console_as_they_are) {
   EXPECT_EQ(console_err(), "oh\n");
 }
 
+TEST_F(OutputPumpTest, what_the_launcher_says_goes_to_stderr_as_a_line) {
+  pump().say("keepstep: rank 1 is gone");
+  pump().finish();
+  EXPECT_EQ(console_err(), "keepstep: rank 1 is gone\n");
+  EXPECT_EQ(console(), "");
+}
+
 TEST_F(OutputPumpTest, a_last_line_without_an_end_is_not_lost) {
   spec_.log_dir = dir_;
   run_worker(0, 0, "a\nb");

@@ -35,9 +35,11 @@ inline Status errno_status(std::string_view what, int error = errno) {
 #define KEEPSTEP_CONCAT(a, b) KEEPSTEP_CONCAT_INNER(a, b)
 #define KEEPSTEP_ASSIGN_OR_RETURN(lhs, expr) \
   KEEPSTEP_ASSIGN_OR_RETURN_IMPL(KEEPSTEP_CONCAT(result_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations cannot stand in parentheses
 #define KEEPSTEP_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
   auto result = (expr);                                   \
   if (!result.ok()) {                                     \
     return result.status();                               \
   }                                                       \
   lhs = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)

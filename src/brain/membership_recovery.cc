@@ -62,9 +62,6 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
                                {"signal", int64_t{event.signal}},
                                {"exit_code", int64_t{event.exit_code}},
                                {"kind", std::string("death")}});
-  if (worker.status == Status::kMember) {
-    fields.push_back({"step", static_cast<int64_t>(current_step())});
-  }
   journal("fault_noticed", because, std::move(fields));
 }
 

@@ -66,7 +66,7 @@ class Reader {
   void take(const char* name, Into& into, Parse parse, const std::string& what_to_do) {
     if (const auto given = tokens_.last(name)) {
       if (auto value = parse(given->value)) {
-        into = *std::move(value);
+        into = *std::move(value);  // NOLINT(bugprone-optional-value-conversion): Into may be an optional itself
       } else {
         mistake(*given, what_to_do);
       }

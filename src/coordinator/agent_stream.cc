@@ -258,7 +258,7 @@ void AgentStream::pump() {
     return;
   }
   if (!queue_.empty()) {
-    out_ = std::move(queue_.front());
+    out_.Swap(&queue_.front());
     queue_.pop_front();
     writing_ = true;
     StartWrite(&out_);

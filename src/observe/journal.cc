@@ -21,7 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double seconds(int64_t ns) { return static_cast<double>(ns / 1000) * 1e-6; }
+double seconds(int64_t ns) {
+  const int64_t us = ns / 1000;
+  return static_cast<double>(us) * 1e-6;
+}
 
 // To the microsecond, so that lines stay short: a double prints as its shortest exact decimal.
 double to_microseconds(double value) { return std::round(value * 1e6) / 1e6; }

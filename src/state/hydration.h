@@ -67,7 +67,8 @@ class Puller {
   // `sources`: the regions of the sources' workers, in the order of `Activate.sources`. `self`: any number that differs
   // between concurrent targets. `interrupted` (may be null): set by the agent; every call then returns ABORTED within
   // a few milliseconds.
-  Puller(std::vector<std::byte*> sources, uint32_t self, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
+  Puller(const std::vector<std::byte*>& sources, uint32_t self, DeviceCopy& copy,
+         const std::atomic<uint32_t>* interrupted);
   ~Puller();
 
   // The manifest of the first source that answers; waits until one has published `identity`. DATA_LOSS if none can be

@@ -21,18 +21,11 @@ using testing::model_sizes;
 using testing::Process;
 using testing::SharedRegion;
 using testing::source_process;
+using testing::source_processes;
 using testing::sum_of;
 using testing::Tensors;
 
 constexpr int64_t kSoonNs = 200'000'000;  // generous: two cores, perhaps a sanitizer
-
-std::vector<Process> source_processes(const std::vector<SharedRegion>& regions, const std::vector<uint64_t>& sizes) {
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
-  return sources;
-}
 
 TEST(HydrationFaults, a_byte_flipped_in_the_shared_slot_is_found_and_asked_for_again) {
   HookedCopy flips_once;

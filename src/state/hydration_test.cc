@@ -19,6 +19,7 @@ using testing::model_sizes;
 using testing::Process;
 using testing::SharedRegion;
 using testing::source_process;
+using testing::source_processes;
 using testing::sum_of;
 using testing::Tensors;
 
@@ -35,10 +36,7 @@ class FromSources : public ::testing::TestWithParam<int> {};
 TEST_P(FromSources, every_byte_arrives_and_each_source_gives_its_share) {
   const std::vector<uint64_t> sizes = model_sizes();
   std::vector<SharedRegion> regions(GetParam());
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
+  const std::vector<Process> sources = source_processes(regions, sizes);
   HostCopy host;
   Tensors mine(sizes, 99);
   Puller puller(data_of(regions), 0, host, nullptr);
@@ -58,10 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Hydration, FromSources, ::testing::Values(1, 2, 3));
 TEST(Hydration, more_targets_than_channels_all_get_everything) {
   const std::vector<uint64_t> sizes = model_sizes();
   std::vector<SharedRegion> regions(2);
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
+  const std::vector<Process> sources = source_processes(regions, sizes);
   std::vector<Process> targets;
   for (uint32_t self = 0; self < 2 * kChannels + 1; ++self) {
     targets.emplace_back([&regions, &sizes, self] {
@@ -83,10 +78,7 @@ TEST(Hydration, more_targets_than_channels_all_get_everything) {
 TEST(Hydration, compare_pulls_only_entries_that_differ) {
   const std::vector<uint64_t> sizes = model_sizes();
   std::vector<SharedRegion> regions(2);
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
+  const std::vector<Process> sources = source_processes(regions, sizes);
   HostCopy host;
   Tensors mine(sizes, 1);
   mine[0][999'999] ^= 1;
@@ -132,10 +124,7 @@ TEST(Hydration, thousands_of_tiny_entries_share_one_request) {
 TEST(Hydration, entries_without_bytes_need_no_memory) {
   const std::vector<uint64_t> sizes = {0, 5, 0, 0, 300'000, 0};
   std::vector<SharedRegion> regions(2);
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
+  const std::vector<Process> sources = source_processes(regions, sizes);
   HostCopy host;
   for (const bool compare : {false, true}) {
     Tensors mine(sizes, 99);

@@ -148,6 +148,16 @@ inline Process source_process(const SharedRegion& region, const std::vector<uint
   });
 }
 
+// One such process a region, with seed 1.
+inline std::vector<Process> source_processes(const std::vector<SharedRegion>& regions,
+                                             const std::vector<uint64_t>& sizes) {
+  std::vector<Process> sources;
+  for (const SharedRegion& region : regions) {
+    sources.push_back(source_process(region, sizes));
+  }
+  return sources;
+}
+
 // A state like that of a small model with Adam: large tensors, small ones, scalars, in the order torch gives them.
 inline std::vector<uint64_t> model_sizes() {
   std::vector<uint64_t> sizes;

@@ -119,7 +119,7 @@ struct Puller::Impl {
   std::vector<std::unique_ptr<Link>> links;
 };
 
-Puller::Puller(std::vector<std::byte*> sources, uint32_t self, DeviceCopy& copy,
+Puller::Puller(const std::vector<std::byte*>& sources, uint32_t self, DeviceCopy& copy,
                const std::atomic<uint32_t>* interrupted)
     : impl_(std::make_unique<Impl>()) {
   impl_->self = self;

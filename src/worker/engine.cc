@@ -308,7 +308,7 @@ state::Puller Engine::puller(const Activation& activation) {
   for (uint32_t rank : activation.sources) {
     regions.push_back(members_.at(rank) + layout_->hydration);
   }
-  return state::Puller(std::move(regions), assignment_.rank, copy_, &generation()->interrupted);
+  return state::Puller(regions, assignment_.rank, copy_, &generation()->interrupted);
 }
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-KEEPSTEP = ROOT / ".venv" / "bin" / "keepstep"
+PYTHON = Path(sys.executable)  # each environment (newest torch, oldest torch) tests itself
+KEEPSTEP = PYTHON.parent / "keepstep"
 JOBS = ROOT / "tests" / "jobs"
 LIMIT_S = 180  # a job that takes longer hangs
 
@@ -55,7 +56,7 @@ class Job:
 
 def environment():
     values = dict(os.environ)
-    values["KEEPSTEP_PYTHON"] = str(ROOT / ".venv" / "bin" / "python")
+    values["KEEPSTEP_PYTHON"] = str(PYTHON)
     return values
 
 

@@ -1,5 +1,7 @@
 """SIGKILL in every phase of a step, of every rank: nothing is lost, nothing is repeated, no bit changes."""
 
+import re
+
 import pytest
 
 from harness import assert_same_history, assert_survivors_kept_their_process, run_small
@@ -31,6 +33,9 @@ def test_a_killed_rank_is_replaced_from_the_zygote_and_no_bit_changes(tmp_path, 
     inject = ["kill:rank=0,step=3,phase=backward", "kill:rank=1,step=6,phase=between"]
     job = run_small(tmp_path, world=2, inject=inject)
     check(job, undisturbed(2), 2, [0, 1])
+    line = r"^keepstep: rank (\d) \(pid \d+\) is gone; generation (\d) goes on from step (\d)$"
+    said = re.findall(line, job.output, re.MULTILINE)
+    assert said == [("0", "2", "3"), ("1", "3", "6")], job.explain()
 
 
 def test_batch_norm_dropout_clipping_schedule_and_a_scaler_that_skips_steps_survive(tmp_path, undisturbed):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from harness import JOBS, KEEPSTEP, environment, finish, start
+from harness import JOBS, KEEPSTEP, PYTHON, environment, finish, start
 
 
 def run(folder, script, *args, **options):
@@ -77,3 +77,37 @@ def test_the_zygote_can_be_left_out(tmp_path):
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["hello from 0", "hello from 1"]
     assert os.listdir("/dev/shm") == [] or not any("keepstep" in name for name in os.listdir("/dev/shm"))
+
+
+def test_a_model_saved_whole_in_the_loop_loads_without_keepstep(tmp_path):
+    (tmp_path / "parts.py").write_text(
+        "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 64\n"
+        "    def __getitem__(self, i): return torch.full((4,), float(i))\n"
+    )
+    (tmp_path / "save.py").write_text(
+        "import copy, torch, keepstep, parts\n"
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    model = run.keep(lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))\n"
+        "    run.protect(model=model)\n"
+        "    replica = run.replicate(model)\n"
+        "    for step in run.steps(parts.Data(), global_batch=4, micro_batch=1, until=2):\n"
+        "        for x in step: step.backward(replica(x).sum())\n"
+        "        run.commit(lambda: None)\n"
+        "        assert torch.equal(copy.deepcopy(model)(x), model(x))\n"
+        f"    run.once('save', torch.save, model, {str(tmp_path / 'model.pt')!r})\n"
+        "train()\n"
+    )
+    job = run(tmp_path / "job", tmp_path / "save.py")
+    assert job.exit_code == 0, job.explain()
+    loaded = subprocess.run(
+        [PYTHON, "-c",
+         "import sys; sys.modules['keepstep'] = None\n"
+         f"import torch; model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False)\n"
+         "print(tuple(model(torch.ones(2, 4)).shape))"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout == "(2, 1)\n"

@@ -82,6 +82,13 @@ def check(run):
             tensor = torch.tensor([float(rank + 1)])
             dist.all_reduce(tensor, group=group)
             assert tensor.item() == 4.0
+    for turn in range(100):  # a generation has 16 places for groups: destroyed ones give theirs back
+        group = dist.new_group(ranks[turn % world :])
+        if rank >= turn % world:
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == world - turn % world
+            dist.destroy_process_group(group)
     work = dist.all_reduce(torch.ones(10), async_op=True)
     future = work.get_future()
     future.wait()

@@ -30,6 +30,7 @@ from keepstep.report.tables import print_report
 WORLD_SIZE = 4
 GLOBAL_BATCH = 16
 TIMEOUT_S = 600.0
+PATHS = ["spare", "zygote"]  # that the two kills take
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +58,7 @@ class _Demo:
         self.until: int = chosen.until
         self.seed: int = chosen.seed
         self.out: Path = chosen.out
+        self.chose_faults = bool(chosen.inject)
         self.faults: list[str] = chosen.inject or _faults(chosen.until)
         self._processes = processes
 
@@ -141,6 +143,18 @@ def _compare(demo: _Demo, peaceful: Path, disturbed: Path, analysis: Analysis) -
     return checks
 
 
+def _paths(analysis: Analysis) -> str:
+    """Which way each kill was replaced; says so if it is not the way that this demo means to show."""
+    taken = [", ".join(recovery.replaced_by) or "nobody" for recovery in analysis.recoveries]
+    text = f"replaced by: {', then '.join(taken)}"
+    if taken == PATHS:
+        return text
+    return (
+        f"{text}. Meant to be shown: {', then '.join(PATHS)}. Nothing is lost either way: which path a recovery takes "
+        "depends on whether a spare is parked when the rank dies"
+    )
+
+
 def _run(demo: _Demo, console: Console) -> bool:
     console.print(f"A GPT on {WORLD_SIZE} ranks and a spare, {demo.until} steps: first in peace, then with")
     for fault in demo.faults:
@@ -151,6 +165,8 @@ def _run(demo: _Demo, console: Console) -> bool:
     print_report(analysis, console)
     checks = _compare(demo, peaceful, disturbed, analysis)
     console.print(checks.table())
+    if not demo.chose_faults:
+        console.print(_paths(analysis))
     draw_picture(analysis, demo.out / "loss.png")
     write_page(analysis, demo.out / "report.html")
     console.print(f"pictures: {demo.out / 'loss.png'} {demo.out / 'report.html'}")

@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.environment import BenchError, keepstep_command
+
 STEP_MS = 200.0  # the step that `share` is a share of
 JOB = Path(__file__).parent / "jobs" / "step_job.py"
 
@@ -28,13 +30,13 @@ def percentile(values: list[float], share: float) -> float:
 def measure(command: str, world: int, steps: int) -> dict[str, float]:
     """One job of `world` ranks; times in microseconds."""
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as folder:
-        subprocess.run(
-            [
-                command, "run", "--nproc-per-node", str(world), "--journal", f"{folder}/journal", str(JOB),
-                "--out", folder, "--steps", str(steps),
-            ],
-            check=True,
-        )  # fmt: skip
+        job = [
+            *(command, "run", "--nproc-per-node", str(world), "--journal", f"{folder}/journal", str(JOB)),
+            *("--out", folder, "--steps", str(steps)),
+        ]
+        code = subprocess.run(job).returncode
+        if code != 0:
+            raise BenchError(f"the job of {world} ranks ended with exit code {code}")
         ranks: list[list[dict[str, Any]]] = [
             json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(world)
         ]
@@ -59,27 +61,38 @@ def measure(command: str, world: int, steps: int) -> dict[str, float]:
     }
 
 
+def _worlds(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"'{text}': numbers of ranks from 1, separated by commas, are needed")
+    return [int(part) for part in parts]
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench step", description=__doc__)
     parser.add_argument(
-        "--worlds", default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
+        "--worlds", type=_worlds, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
     )
     parser.add_argument("--steps", type=int, default=200, help="measured steps per world (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
-    parser.add_argument("--command", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    command = options.command or os.environ.get("KEEPSTEP_COMMAND") or str(Path(sys.executable).parent / "keepstep")
-    worlds = [int(part) for part in options.worlds.split(",")]
     results: dict[str, Any] = {}
-    for world in worlds:
-        results[str(world)] = measure(command, world, options.steps)
-        if not options.json:
-            figures = results[str(world)]
-            print(
-                f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
-                f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
-                f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
-            )
+    try:
+        command = keepstep_command()
+        for world in options.worlds:
+            figures = results[str(world)] = measure(command, world, options.steps)
+            if not options.json:
+                print(
+                    f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
+                    f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
+                    f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
+                )
+    except BenchError as error:
+        print(f"keepstep bench step: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("keepstep bench step: stopped; all its processes are ended", file=sys.stderr)
+        return 130
     share = max(figures["share"] for figures in results.values())
     print(json.dumps({"worlds": results, "share": share, "step_ms": STEP_MS, "cpus": os.cpu_count()}))
     return 0

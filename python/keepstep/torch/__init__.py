@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from keepstep.torch import rendezvous
-from keepstep.torch.backend import register_backend
+import torch
+
+from keepstep.torch import versions
+
+versions.check(torch.__version__)
+
+from keepstep.torch import rendezvous  # noqa: E402
+from keepstep.torch.backend import register_backend  # noqa: E402
 
 
 def install() -> None:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
+from keepstep.torch.backend_base import BackendBase
 from keepstep.torch.hosts import Host, host_for
 from keepstep.torch.memory import copier, dense, on_cpu, piece, staged
 from keepstep.torch.reductions import dtype_number, op_number, premultiplier
@@ -24,10 +25,10 @@ Tensors = list[torch.Tensor]
 
 ANY_SOURCE = 0xFFFF_FFFF
 
-_alive: set[Backend] = set()  # torch keeps only the C++ half of a Backend alive
+_alive: set[BackendBase] = set()  # torch keeps only the C++ half of a Backend alive
 
 
-class KeepstepBackend(Backend):
+class KeepstepBackend(BackendBase):
     """One process group's view. `ranks`: the host's ranks in the group, in group order; None for all of them."""
 
     def __init__(
@@ -390,9 +391,9 @@ class KeepstepBackend(Backend):
             )
         return list(torch.split(tensor, sizes or [length // self.size()] * self.size()))
 
-    def barrier(self, options: Any = None) -> KeepstepWork:
+    def barrier(self, opts: Any = None) -> KeepstepWork:  # torch names this one
         ops, group = self._collective("barrier")
-        return self._work("barrier", ops, ops.comm.barrier(group, self._timeout_ns(options)), [])
+        return self._work("barrier", ops, ops.comm.barrier(group, self._timeout_ns(opts)), [])
 
     def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come in time; in Gloo's words, for those who look for them."""

@@ -6,6 +6,7 @@ of a backward is safe as long as the wrapper is made anew (design section 7).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Iterator
@@ -42,38 +43,54 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
+class _Checks:
+    """The hooks of one block, before and after its forward.
+
+    They belong to this process: in a saved model a function of the standard library that does nothing stands in their
+    place (so that whoever loads it needs no keepstep); a copy of the model in this process shares them.
+    """
+
+    def __init__(self, session: Session, middle: bool) -> None:
+        self._session = session
+        self._middle = middle  # of the model's blocks: faults are injected here
+
+    def check(self, phase: str) -> None:
+        if self._session.engine.interrupted():
+            raise Interruption("the generation ended")
+        if self._middle and self._session.injector.active:
+            from keepstep.torch.run import current_step
+
+            self._session.injector.at(phase, current_step())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def __deepcopy__(self, _memo: Any) -> _Checks:
+        return self
+
+
+class _BeforeForward(_Checks):
+    def __call__(self, _module: torch.nn.Module, _inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.check("forward")
+
+
+class _AfterForward(_Checks):
+    def __call__(self, _module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        for tensor in itertools.islice(_tensors(output), 1):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _gradient: self.check("backward"))  # type: ignore[no-untyped-call]
+
+
 def install(model: torch.nn.Module, session: Session) -> None:
     """Puts the checks into `model`; once per model and process."""
     if model in _hooked:
         return
     _hooked.add(model)
-    engine = session.engine
     blocks = coarse_modules(model)
-    middle = blocks[len(blocks) // 2] if blocks else None
-
-    def check(phase: str, module: torch.nn.Module | None) -> None:
-        if engine.interrupted():
-            raise Interruption("the generation ended")
-        if session.injector.active and module is middle:
-            from keepstep.torch.run import current_step
-
-            session.injector.at(phase, current_step())
-
-    def before_forward(module: torch.nn.Module, _inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            check("forward", module)
-
-    def after_forward(module: torch.nn.Module, _inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return
-
-        def before_backward(_gradient: torch.Tensor) -> None:
-            check("backward", module)
-
-        for tensor in itertools.islice(_tensors(output), 1):
-            if tensor.requires_grad:
-                tensor.register_hook(before_backward)  # type: ignore[no-untyped-call]
-
-    for block in blocks:
-        block.register_forward_pre_hook(before_forward)
-        block.register_forward_hook(after_forward)
+    for number, block in enumerate(blocks):
+        middle = number == len(blocks) // 2
+        block.register_forward_pre_hook(_BeforeForward(session, middle))
+        block.register_forward_hook(_AfterForward(session, middle))
