@@ -9,6 +9,7 @@ from importlib import import_module
 BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
+    "rendezvous": "until every rank knows where every other is, against TCPStore",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 
