@@ -38,6 +38,10 @@ void Membership::on(const NodeJoined& event) {
     }
     return;
   }
+  if (phase_ != Phase::kWaiting && !nodes_.contains(event.node)) {
+    journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
+    return;
+  }
   nodes_[event.node] = event.endpoint;
   if (phase_ == Phase::kWaiting && nodes_.size() == config_.nodes) {
     start();
