@@ -50,8 +50,9 @@ sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
 	@scripts/sanitize.sh thread
 
-bench: build  ## recovery against torchrun, and what a step costs
+bench: build  ## recovery against torchrun, what a step costs, rendezvous against TCPStore
 	@$(PYTHON_VENV) -m keepstep.bench step --json
+	@$(PYTHON_VENV) -m keepstep.bench rendezvous --against tcpstore --json
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
 
 lint: build  ## formatting, types, and mistakes that clang-tidy finds

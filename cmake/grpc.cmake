@@ -21,4 +21,7 @@ set(proto_tests ${proto_sources})
 list(FILTER proto_sources EXCLUDE REGEX "_test\\.cc$")
 add_library(keepstep_proto STATIC ${generated} ${proto_sources})
 target_include_directories(keepstep_proto PUBLIC ${CMAKE_BINARY_DIR}/generated ${CMAKE_SOURCE_DIR}/src)
-target_link_libraries(keepstep_proto PUBLIC keepstep_base keepstep_brain PkgConfig::GRPCPP protobuf::libprotobuf)
+target_link_libraries(keepstep_proto PUBLIC keepstep_base keepstep_brain PkgConfig::GRPCPP protobuf::libprotobuf
+                      absl::synchronization)
+list(FILTER proto_tests INCLUDE REGEX "_test\\.cc$")
+keepstep_tests(proto ${proto_tests})

@@ -20,8 +20,13 @@ function(keepstep_module name)
   endif()
   target_include_directories(keepstep_${name} ${scope} ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   target_link_libraries(keepstep_${name} ${scope} ${ARGN})
-  if(KEEPSTEP_TESTS AND tests)
-    add_executable(keepstep_${name}_test ${tests})
+  keepstep_tests(${name} ${tests})
+endfunction()
+
+# keepstep_tests(NAME sources...): keepstep_NAME_test, of these sources and the library keepstep_NAME.
+function(keepstep_tests name)
+  if(KEEPSTEP_TESTS AND ARGN)
+    add_executable(keepstep_${name}_test ${ARGN})
     target_link_libraries(keepstep_${name}_test PRIVATE keepstep_${name} GTest::gtest_main GTest::gmock)
     target_compile_definitions(keepstep_${name}_test PRIVATE
       KEEPSTEP_TESTDATA="${CMAKE_SOURCE_DIR}/src/${name}/testdata")

@@ -86,7 +86,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
             });
           },
           std::chrono::seconds(30)));
-  link_->send(brain::NodeJoined{config_.node});
+  link_->send(brain::NodeJoined{config_.node, config_.endpoint});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
   link_->close();
@@ -187,7 +187,7 @@ nlohmann::json Agent::job_variables() const {
 
 std::vector<Generation::Holder> Agent::holders() const {
   std::vector<Generation::Holder> holders;
-  for (const Member& member : generation_->prepare().table) {
+  for (const Member& member : generation_->prepare().members) {
     if (const auto it = workers_.find(member.worker); it != workers_.end()) {
       holders.push_back({member.rank, member.worker, &it->second->page()});
     }
@@ -246,7 +246,7 @@ void Agent::prepare(const brain::Prepare& effect) {
     for (auto& [id, process] : workers_) {
       process->rank.reset();
     }
-    for (const Member& member : effect.table) {
+    for (const Member& member : effect.members) {
       const auto it = workers_.find(member.worker);
       if (it == workers_.end()) {
         continue;
@@ -270,7 +270,7 @@ void Agent::prepare(const brain::Prepare& effect) {
       }
     }
   }
-  for (const Member& member : effect.table) {
+  for (const Member& member : effect.members) {
     send_prepare(effect, member);
   }
 }
@@ -282,7 +282,7 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
   }
   std::vector<int> fds = {generation_->fd()};
   nlohmann::json ids = nlohmann::json::array();
-  for (const Member& each : effect.table) {
+  for (const Member& each : effect.members) {
     const auto peer = workers_.find(each.worker);
     if (peer == workers_.end()) {
       return;  // a member died for good meanwhile; the coordinator is about to seal this generation

@@ -34,6 +34,7 @@ struct AgentConfig {
   brain::NodeId node = 0;
   std::string coordinator;  // address
   JobToken token;
+  brain::NodeEndpoint endpoint;  // where other nodes reach the ranks of this one
 };
 
 // How the job ended, as the launcher reports it.

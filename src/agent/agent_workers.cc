@@ -30,7 +30,7 @@ void Agent::tell(const WorkerProcess& process, MessageType type, Identity identi
 std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
   std::vector<std::shared_ptr<WorkerProcess>> members;
   if (generation_ != nullptr) {
-    for (const brain::Member& member : generation_->prepare().table) {
+    for (const brain::Member& member : generation_->prepare().members) {
       const auto it = workers_.find(member.worker);
       if (it != workers_.end() && !it->second->dead) {
         members.push_back(it->second);
@@ -209,7 +209,7 @@ std::optional<LossPart> Agent::loss_of(brain::Step step, Identity identity, brai
     if (generation == nullptr || generation->identity() != identity) {
       continue;
     }
-    const auto it = workers_.find(generation->prepare().table.at(rank).worker);
+    const auto it = workers_.find(generation->prepare().members.at(rank).worker);
     if (it != workers_.end()) {
       const worker::LossSlot& slot = it->second->page().loss[step % 2];
       const LossPart part{slot.sum.load(), slot.micro_batches.load()};
@@ -226,7 +226,7 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
     return;
   }
   const brain::Step step = message.body.at("step");
-  const size_t world = generation_->prepare().table.size();
+  const size_t world = generation_->prepare().members.size();
   std::optional<LossPart> part;
   if (message.body.contains("loss_sum")) {
     part = LossPart{message.body.at("loss_sum"), message.body.at("micro_batches")};

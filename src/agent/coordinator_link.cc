@@ -2,19 +2,20 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include "proto/control.grpc.pb.h"
 #include "proto/convert.h"
 #include "proto/grpc_setup.h"
 #include "proto/handshake.h"
+#include "proto/held_tables.h"
 
 namespace keepstep::agent {
 namespace {
@@ -23,8 +24,7 @@ constexpr std::chrono::seconds kGoodbye{1};  // for the coordinator to read what
 
 }  // namespace
 
-// gRPC calls the On... functions on its own threads; effects go through `inbox_` to a thread of our own, so that a
-// slow one holds up nobody else's messages.
+// gRPC calls the On... functions on its own threads, those for reads one after the other: effects are delivered there.
 class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::FromAgent, control::FromCoordinator> {
  public:
   Impl(std::string address, brain::NodeId node, const std::string& node_name, const JobToken& token, OnEffect on_effect,
@@ -40,6 +40,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   void send(const brain::Event& event);
   void close();
   uint32_t term() const { return handshake_.term; }
+  uint64_t received_bytes() const { return received_bytes_.load(); }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -48,12 +49,14 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
  private:
   enum class Phase { kHello, kProof, kAttending, kOver };
 
-  Status handle();  // with the mutex held, as the two below
+  // With the mutex held, as the four below. What came and is to be delivered, if anything.
+  StatusOr<std::optional<brain::Effect>> handle();
   Status check_challenge(const control::Challenge& challenge);
+  StatusOr<std::optional<brain::Effect>> effect();
   void enqueue(control::FromAgent message);
   void pump();
   Status why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout);
-  void deliver();
+  std::string why_lost() const;
 
   const std::string address_;
   const JobToken token_;
@@ -71,21 +74,22 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   std::condition_variable changed_;
   Phase phase_ = Phase::kHello;
   bool started_ = false;
+  bool attended_ = false;
   bool writing_ = false;
   bool writes_ended_ = false;
   bool said_goodbye_ = false;
   bool closing_ = false;
   bool done_ = false;  // OnDone came: gRPC is through with us
   uint32_t generation_ = 0;
+  proto::HeldTables tables_;
   std::deque<control::FromAgent> queue_;
-  std::deque<brain::Effect> inbox_;
   grpc::Status status_;  // of the stream, once done_
   Status own_error_;     // why we ended it ourselves
-  std::thread delivery_;
+  std::atomic<uint64_t> received_bytes_ = 0;
 };
 
 Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
-  proto::route_grpc_log();
+  proto::setup_grpc();
   channel_ = grpc::CreateCustomChannel(proto::target(address_), grpc::InsecureChannelCredentials(),
                                        proto::channel_arguments());
   stub_ = control::Control::NewStub(channel_);
@@ -102,9 +106,8 @@ Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
   enqueue(std::move(hello));
   StartRead(&in_);
   StartCall();
-  const bool settled = changed_.wait_for(lock, timeout, [this] { return done_ || phase_ == Phase::kAttending; });
-  if (phase_ == Phase::kAttending) {
-    delivery_ = std::thread([this] { deliver(); });
+  const bool settled = changed_.wait_for(lock, timeout, [this] { return done_ || attended_; });
+  if (attended_) {
     return absl::OkStatus();
   }
   const Phase reached = phase_;
@@ -142,21 +145,27 @@ Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono
 
 void CoordinatorLink::Impl::OnReadDone(bool ok) {
   std::unique_lock lock(mutex_);
-  if (ok) {
-    if (const Status status = handle(); !status.ok()) {
-      own_error_ = status;
-      context_.TryCancel();
-    }
-    StartRead(&in_);
+  if (!ok) {
+    phase_ = Phase::kOver;
+    queue_.clear();
+    lock.unlock();
+    RemoveHold();
     return;
   }
-  phase_ = Phase::kOver;
-  queue_.clear();
-  lock.unlock();
-  RemoveHold();
+  received_bytes_ += in_.ByteSizeLong();
+  StatusOr<std::optional<brain::Effect>> came = handle();
+  if (!came.ok()) {
+    own_error_ = came.status();
+    context_.TryCancel();
+  } else if (came->has_value() && !closing_) {
+    lock.unlock();
+    on_effect_(**std::move(came));
+    lock.lock();
+  }
+  StartRead(&in_);
 }
 
-Status CoordinatorLink::Impl::handle() {
+StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::handle() {
   switch (phase_) {
     case Phase::kHello: {
       if (!in_.has_challenge()) {
@@ -164,33 +173,44 @@ Status CoordinatorLink::Impl::handle() {
             absl::StrFormat("what answers at %s speaks before it proved the job token", address_));
       }
       handshake_.term = in_.term();
-      return check_challenge(in_.challenge());
+      KEEPSTEP_RETURN_IF_ERROR(check_challenge(in_.challenge()));
+      return std::nullopt;
     }
     case Phase::kProof:
       if (!in_.has_welcome() || in_.term() != handshake_.term) {
         return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our proof", address_));
       }
       phase_ = Phase::kAttending;
+      attended_ = true;
       changed_.notify_all();
-      return absl::OkStatus();
-    case Phase::kAttending: {
+      return std::nullopt;
+    case Phase::kAttending:
       if (in_.term() < handshake_.term) {
-        return absl::OkStatus();
+        return std::nullopt;
       }
-      StatusOr<brain::Effect> effect = proto::effect_from_wire(in_);
-      if (!effect.ok()) {
-        return Status(effect.status().code(),
-                      absl::StrFormat("the coordinator at %s sent %s", address_, effect.status().message()));
-      }
-      generation_ = std::max(generation_, in_.generation());
-      inbox_.push_back(*std::move(effect));
-      changed_.notify_all();
-      return absl::OkStatus();
-    }
+      return effect();
     case Phase::kOver:
       break;
   }
-  return absl::OkStatus();
+  return std::nullopt;
+}
+
+StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::effect() {
+  StatusOr<brain::Effect> came = proto::effect_from_wire(in_, tables_);
+  if (absl::IsFailedPrecondition(came.status())) {
+    control::FromAgent lost;
+    lost.set_node(handshake_.node);
+    lost.set_term(handshake_.term);
+    lost.mutable_table_lost();
+    enqueue(std::move(lost));
+    return std::nullopt;  // the coordinator repeats its order, with the whole table
+  }
+  if (!came.ok()) {
+    return Status(came.status().code(),
+                  absl::StrFormat("the coordinator at %s sent %s", address_, came.status().message()));
+  }
+  generation_ = std::max(generation_, in_.generation());
+  return *std::move(came);
 }
 
 Status CoordinatorLink::Impl::check_challenge(const control::Challenge& challenge) {
@@ -220,16 +240,36 @@ void CoordinatorLink::Impl::OnWriteDone(bool ok) {
 }
 
 void CoordinatorLink::Impl::OnDone(const grpc::Status& status) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   status_ = status;
-  done_ = true;
+  if (attended_ && !closing_) {
+    const std::string why = why_lost();
+    lock.unlock();
+    on_lost_(why);
+    lock.lock();
+  }
+  done_ = true;  // from here on close() may return and the link be gone
   changed_.notify_all();
+}
+
+std::string CoordinatorLink::Impl::why_lost() const {
+  if (!own_error_.ok()) {
+    return std::string(own_error_.message());
+  }
+  const std::string message = status_.error_message();
+  return message.empty() ? absl::StrFormat("the coordinator at %s ended the stream", address_)
+                         : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_, message);
 }
 
 void CoordinatorLink::Impl::send(const brain::Event& event) {
   const std::lock_guard lock(mutex_);
-  if (phase_ == Phase::kAttending && !closing_) {
-    enqueue(proto::to_wire(event, handshake_.node, {handshake_.term, generation_}));
+  if (phase_ != Phase::kAttending || closing_) {
+    return;
+  }
+  control::FromAgent message = proto::to_wire(event, handshake_.node, {handshake_.term, generation_});
+  message.set_table(tables_.newest());
+  if (queue_.empty() || !proto::merge(message, queue_.back())) {
+    enqueue(std::move(message));
   }
 }
 
@@ -260,51 +300,17 @@ void CoordinatorLink::Impl::pump() {
   }
 }
 
-void CoordinatorLink::Impl::deliver() {
-  pthread_setname_np(pthread_self(), "ks-link");
+void CoordinatorLink::Impl::close() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return closing_ || done_ || !inbox_.empty(); });
-    if (closing_) {
-      return;
-    }
-    if (!inbox_.empty()) {
-      brain::Effect effect = std::move(inbox_.front());
-      inbox_.pop_front();
-      lock.unlock();
-      on_effect_(std::move(effect));
-      lock.lock();
-      continue;
-    }
-    const std::string why =
-        !own_error_.ok() ? std::string(own_error_.message())
-        : status_.error_message().empty()
-            ? absl::StrFormat("the coordinator at %s ended the stream", address_)
-            : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_, status_.error_message());
-    lock.unlock();
-    on_lost_(why);
+  if (!started_ || closing_) {
     return;
   }
-}
-
-void CoordinatorLink::Impl::close() {
-  std::thread delivery;
-  {
-    std::unique_lock lock(mutex_);
-    if (started_ && !closing_) {
-      closing_ = true;
-      changed_.notify_all();
-      pump();
-      const auto done = [this] { return done_; };
-      if (!changed_.wait_for(lock, kGoodbye, done)) {
-        context_.TryCancel();
-        changed_.wait(lock, done);
-      }
-    }
-    delivery = std::move(delivery_);
-  }
-  if (delivery.joinable()) {
-    delivery.join();
+  closing_ = true;
+  pump();
+  const auto done = [this] { return done_; };
+  if (!changed_.wait_for(lock, kGoodbye, done)) {
+    context_.TryCancel();
+    changed_.wait(lock, done);
   }
 }
 
@@ -322,6 +328,7 @@ CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(i
 CoordinatorLink::~CoordinatorLink() = default;
 void CoordinatorLink::send(const brain::Event& event) { impl_->send(event); }
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
+uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }
 
 }  // namespace keepstep::agent

@@ -1,6 +1,7 @@
 // The agent's end of the stream to the coordinator: events up, effects down.
 //
-// One link is one stream: when it is lost it stays lost, and the agent decides whether to connect anew.
+// One link is one stream: when it is lost it stays lost, and the agent decides whether to connect anew. It keeps the
+// rank tables that came, and makes whole tables of the differences that follow; `brain::Prepare` always has one.
 // Wire format: docs/design/wire_control.md.
 #pragma once
 
@@ -18,8 +19,9 @@ namespace keepstep::agent {
 
 class CoordinatorLink {
  public:
-  // Both are called on the link's own thread, in order; from about when connect() returns (perhaps a little
-  // before) until close() returns. They may call send(), not close().
+  // Both are called on gRPC's threads, one at a time, in order; from about when connect() returns (perhaps a little
+  // before) until close() returns. They must not block, for other streams share those threads: hand on what takes time.
+  // They may call send(), not close().
   using OnEffect = std::function<void(brain::Effect)>;
   using OnLost = std::function<void(std::string why)>;  // at most once, after the last effect; not because of close()
 
@@ -32,13 +34,17 @@ class CoordinatorLink {
                                                             std::chrono::milliseconds timeout);
   ~CoordinatorLink();  // close()
 
-  // Any thread; in order; never blocks. After the stream is lost or closed events are dropped.
+  // Any thread; in order; never blocks. What is sent while a message is under way goes out as one message after it.
+  // After the stream is lost or closed events are dropped.
   void send(const brain::Event& event);
 
   // The coordinator's term, from its welcome.
   uint32_t term() const;
 
-  // Sends what is queued (for up to a second), ends the stream and joins the link's thread. Idempotent.
+  // Bytes of all messages that came, without gRPC's frames.
+  uint64_t received_bytes() const;
+
+  // Sends what is queued (for up to a second) and ends the stream. Idempotent.
   void close();
 
  private:

@@ -138,13 +138,13 @@ class CoordinatorLinkTest : public testing::Test {
       link_->send(brain::WorkerParked{spawn.worker, 1000 + spawn.worker});
       link_->send(brain::WorkerRecoverable{spawn.worker});
     }
-    return form({StateKind::kEmpty, 0}).table;
+    return form({StateKind::kEmpty, 0}).members;
   }
 
   // Answers the next Prepare: members that are not newcomers hold `state`.
   brain::Prepare form(brain::StateWord state) {
     auto prepare = inbox_.next<brain::Prepare>();
-    for (const brain::Member& member : prepare.table) {
+    for (const brain::Member& member : prepare.members) {
       link_->send(brain::Ready{member.worker, prepare.identity, member.newcomer ? brain::StateWord{} : state});
     }
     const auto activate = inbox_.next<brain::Activate>();
@@ -183,24 +183,47 @@ TEST_F(CoordinatorLinkTest, a_job_starts_loses_a_rank_replaces_it_and_ends) {
 
   const auto prepare = form({StateKind::kClean, 42});
   EXPECT_EQ(prepare.identity, (Identity{5, 2}));
-  ASSERT_EQ(prepare.table.size(), 2u);
-  EXPECT_EQ(prepare.table[0].worker, table[0].worker);
-  EXPECT_TRUE(prepare.table[1].newcomer);
-  EXPECT_EQ(prepare.table[1].previous, table[1].worker);
+  ASSERT_EQ(prepare.members.size(), 2u);
+  EXPECT_EQ(prepare.members[0].worker, table[0].worker);
+  EXPECT_TRUE(prepare.members[1].newcomer);
+  EXPECT_EQ(prepare.members[1].previous, table[1].worker);
 
   link_->send(brain::Progress{prepare.identity, 43});
   const auto spare = inbox_.next<brain::Spawn>();
   EXPECT_TRUE(spare.spare);
-  for (const brain::Member& member : prepare.table) {
+  for (const brain::Member& member : prepare.members) {
     link_->send(brain::WorkerFinished{member.worker, prepare.identity});
   }
   EXPECT_EQ(inbox_.next<brain::Release>().identity, prepare.identity);
-  for (const brain::Member& member : prepare.table) {
+  for (const brain::Member& member : prepare.members) {
     link_->send(brain::WorkerExited{member.worker});
   }
   EXPECT_EQ(inbox_.next<brain::EndJob>().exit_code, 0);
   link_->close();
   EXPECT_FALSE(inbox_.has_lost());
+}
+
+TEST_F(CoordinatorLinkTest, every_generation_comes_with_the_whole_rank_table_though_only_the_first_travels_whole) {
+  start(1, 0);
+  attend();
+  const brain::NodeEndpoint endpoint{brain::ipv4(10, 0, 0, 3), 20000};
+  link_->send(brain::NodeJoined{kNode, endpoint});
+  brain::WorkerId worker = inbox_.next<brain::Spawn>().worker;
+  for (uint32_t generation = 1; generation <= 20; ++generation) {
+    link_->send(brain::WorkerRecoverable{worker});
+    link_->send(brain::WorkerParked{worker, 1000 + worker});
+    const auto prepare = inbox_.next<brain::Prepare>();
+    EXPECT_EQ(prepare.identity, (Identity{5, generation}));
+    ASSERT_EQ(prepare.table.world_size(), 1u);
+    EXPECT_EQ(prepare.table.place(0), (brain::RankTable::Place{kNode, 0, endpoint.address, endpoint.port_base}));
+    ASSERT_EQ(prepare.members.size(), 1u);
+    EXPECT_EQ(prepare.members[0].worker, worker);
+    link_->send(brain::WorkerDied{worker, 1, 9, 0, "robust mutex", ""});
+    inbox_.next<brain::Seal>();
+    link_->send(brain::Sealed{kNode, prepare.identity, {}});
+    inbox_.next<brain::Decide>();
+    worker = inbox_.next<brain::Spawn>().worker;
+  }
 }
 
 TEST_F(CoordinatorLinkTest, a_wrong_token_is_a_clear_error_on_the_agents_side_too) {
@@ -277,7 +300,7 @@ TEST_P(Latency, of_a_death_until_the_order_to_seal_is_well_below_a_millisecond) 
     link_->send(brain::WorkerRecoverable{spawn.worker});
     link_->send(brain::WorkerParked{spawn.worker, 1000 + spawn.worker});
     const brain::Prepare prepare = form({StateKind::kClean, 0});
-    table = prepare.table;
+    table = prepare.members;
     identity = prepare.identity;
   }
   std::sort(micros.begin(), micros.end());

@@ -13,7 +13,7 @@ StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& p
   page->magic = worker::kGenerationMagic;
   page->term = prepare.identity.term;
   page->generation = prepare.identity.generation;
-  page->world = static_cast<uint32_t>(prepare.table.size());
+  page->world = prepare.table.world_size();
   return std::unique_ptr<Generation>(new Generation(prepare, config, std::move(memory)));
 }
 

@@ -4,11 +4,17 @@
 #include <utility>
 
 #include "brain/membership_text.h"
+#include "brain/require.h"
 
 namespace keepstep::brain {
 
 Membership::Membership(MembershipConfig config)
-    : config_(config), ladder_(config.ladder), identity_{config.term, 0}, slots_(config.world_size) {}
+    : config_(config), ladder_(config.ladder), identity_{config.term, 0}, slots_(config.world_size) {
+  require(config.nodes >= 1 && config.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
+  require(config.world_size <= kMaxWorldSize && most_ranks_of_a_node() <= 65535, "too many ranks, or too many a node");
+}
+
+uint32_t Membership::most_ranks_of_a_node() const { return (config_.world_size + config_.nodes - 1) / config_.nodes; }
 
 Effects Membership::step(const Event& event, Time now) {
   now_ = now;
@@ -21,18 +27,44 @@ Effects Membership::step(const Event& event, Time now) {
 // ---- gathering ----------------------------------------------------------------------------------------------------
 
 void Membership::on(const NodeJoined& event) {
-  nodes_.insert(event.node);
-  if (phase_ != Phase::kWaiting) {
+  if (event.endpoint.port_base + most_ranks_of_a_node() > 65536) {
+    const std::string what = "node " + std::to_string(event.node) + " announced port base " +
+                             std::to_string(event.endpoint.port_base) + ", too high for the ports of " +
+                             std::to_string(most_ranks_of_a_node()) + " ranks";
+    if (phase_ == Phase::kWaiting) {
+      end(1, what, "");
+    } else {
+      journal("refused", what);
+    }
     return;
   }
+  if (phase_ != Phase::kWaiting && !nodes_.contains(event.node)) {
+    journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
+    return;
+  }
+  nodes_[event.node] = event.endpoint;
+  if (phase_ == Phase::kWaiting && nodes_.size() == config_.nodes) {
+    start();
+  }
+}
+
+// Each node gets its share of consecutive ranks, by node id; the first ones one more where it does not divide.
+void Membership::start() {
   phase_ = Phase::kGathering;
   because_ = "the job starts";
-  for (Rank rank = 0; rank < config_.world_size; ++rank) {
-    slots_[rank].node = event.node;
-    take(spawn(event.node, false, because_), rank, Origin::kStart);
-  }
-  for (uint32_t spare = 0; spare < config_.spares; ++spare) {
-    spawn(event.node, true, because_);
+  const auto nodes = static_cast<uint32_t>(nodes_.size());
+  Rank rank = 0;
+  uint32_t index = 0;
+  for (const auto& [node, endpoint] : nodes_) {
+    const uint32_t share = config_.world_size / nodes + (index++ < config_.world_size % nodes ? 1 : 0);
+    for (uint32_t local = 0; local < share; ++local, ++rank) {
+      slots_[rank].node = node;
+      slots_[rank].local_rank = static_cast<uint16_t>(local);
+      take(spawn(node, false, because_), rank, Origin::kStart);
+    }
+    for (uint32_t spare = 0; spare < config_.spares; ++spare) {
+      spawn(node, true, because_);
+    }
   }
 }
 
@@ -42,6 +74,9 @@ void Membership::on(const WorkerParked& event) {
     return;
   }
   worker->status = Status::kParked;
+  if (worker->taken) {
+    starting_.erase(worker->rank);
+  }
   worker->pid = event.pid;
   worker->killed_at.reset();
   journal("parked", worker->taken ? rank_text(worker->rank) + " counts on it" : "no rank needs it yet",
@@ -60,15 +95,10 @@ void Membership::gather() {
   if (phase_ != Phase::kGathering) {
     return;
   }
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    if (slots_[rank].holder == kNoWorker && !slots_[rank].left) {
-      fill(rank);
-    }
+  while (!empty_.empty()) {
+    fill(*empty_.begin());
   }
-  const bool waits = std::any_of(slots_.begin(), slots_.end(), [this](const Slot& slot) {
-    return !slot.left && workers_.at(slot.holder).status == Status::kStarting;
-  });
-  if (!waits && unconfirmed_.empty() && !all_left()) {
+  if (starting_.empty() && unconfirmed_.empty() && !all_left()) {
     prepare();
   }
 }
@@ -76,12 +106,12 @@ void Membership::gather() {
 void Membership::fill(Rank rank) {
   Slot& slot = slots_[rank];
   const Origin fresh = cause_ == Cause::kStart ? Origin::kStart : Origin::kRestart;
-  if (const WorkerId parked = free_worker(Status::kParked); parked != kNoWorker) {
+  if (const WorkerId parked = free_worker(slot.node, Status::kParked); parked != kNoWorker) {
     take(parked, rank, cause_ == Cause::kReplace ? Origin::kSpare : fresh);
     return;
   }
   // A spare that is still starting is ahead of any worker that would start now.
-  WorkerId starting = free_worker(Status::kStarting);
+  WorkerId starting = free_worker(slot.node, Status::kStarting);
   if (starting == kNoWorker) {
     starting = spawn(slot.node, false, because_);
   }
@@ -110,7 +140,8 @@ bool Membership::all_left() {
 
 void Membership::prepare() {
   ++identity_.generation;
-  table_.clear();
+  members_.clear();
+  ranks_of_.clear();
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
@@ -118,12 +149,14 @@ void Membership::prepare() {
     Worker& worker = workers_.at(slot.holder);
     worker.status = Status::kMember;
     const bool newcomer = slot.formed_holder != slot.holder;
-    table_.push_back(Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
+    ranks_of_[worker.node].push_back(rank);
+    members_.push_back(Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
     workers.push_back(slot.holder);
     if (newcomer) {
       newcomers.push_back(rank);
     }
   }
+  table_ = rank_table();
   ready_.clear();
   activated_.reset();
   formed_ = false;
@@ -136,11 +169,28 @@ void Membership::prepare() {
   journal("generation_prepared", because_,
           {{"generation", int64_t{identity_.generation}},
            {"version", static_cast<int64_t>(version_)},
-           {"ranks", static_cast<int64_t>(table_.size())},
+           {"ranks", static_cast<int64_t>(members_.size())},
            {"workers", workers},
            {"newcomers", newcomers},
            {"replaced_by", std::string(replaced_by(newcomers))}});
   send_prepare();
+}
+
+// Ranks that follow one another on their node share an entry.
+RankTable Membership::rank_table() const {
+  std::vector<RankTable::Entry> entries;
+  for (const Slot& slot : slots_) {
+    RankTable::Entry* last = entries.empty() ? nullptr : &entries.back();
+    if (last != nullptr && last->node == slot.node && last->first_local + last->ranks == slot.local_rank) {
+      ++last->ranks;
+    } else {
+      entries.push_back({slot.node, 1, slot.local_rank, nodes_.at(slot.node)});
+    }
+  }
+  std::string why;
+  const auto table = RankTable::make(std::move(entries), &why);
+  require(table.has_value(), why.c_str());
+  return *table;
 }
 
 const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const {
@@ -163,7 +213,7 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, prepared_because_});
+  emit(Prepare{identity_, version_, table_, members_, prepared_because_});
 }
 
 void Membership::on(const Ready& event) {
@@ -173,12 +223,13 @@ void Membership::on(const Ready& event) {
     return;
   }
   worker->killed_at.reset();
+  sent_at_ = now_;  // thousands of answers may take longer than the wait for one
   journal("rank_ready", "it left the old step",
           {{"rank", int64_t{worker->rank}},
            {"worker", int64_t{event.worker}},
            {"state", std::string(name(event.state.kind))},
            {"version", static_cast<int64_t>(event.state.version)}});
-  if (ready_.size() == table_.size()) {
+  if (ready_.size() == members_.size()) {
     activate();
   } else {
     check_left_behind();
@@ -187,10 +238,14 @@ void Membership::on(const Ready& event) {
 
 // A plain rank ended while others already wait for it to form a process group with them: nothing will ever come.
 void Membership::check_left_behind() {
-  const bool all_wait = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
+  if (phase_ != Phase::kForming || exited_.empty() || ready_.empty() ||
+      exited_.size() + ready_.size() < members_.size()) {
+    return;
+  }
+  const bool all_wait = std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
     return exited_.contains(member.rank) || ready_.contains(member.rank);
   });
-  if (phase_ == Phase::kForming && all_wait && !exited_.empty() && !ready_.empty()) {
+  if (all_wait) {
     end(1,
         rank_text(*exited_.begin()) + " exited with code 0, but " + rank_text(ready_.begin()->first) +
             " waits for all ranks in a process group; do all take the same path?",
@@ -200,7 +255,7 @@ void Membership::check_left_behind() {
 
 void Membership::activate() {
   Activate activate{identity_, version_};
-  const bool protects = std::any_of(table_.begin(), table_.end(),
+  const bool protects = std::any_of(members_.begin(), members_.end(),
                                     [this](const Member& member) { return workers_.at(member.worker).recoverable; });
   if (protects) {
     for (const auto& [rank, state] : ready_) {
@@ -266,7 +321,7 @@ void Membership::formed() {
 
 void Membership::remember_formed() {
   ever_formed_ = true;
-  for (const Member& member : table_) {
+  for (const Member& member : members_) {
     slots_[member.rank].formed_holder = member.worker;
   }
 }
@@ -282,8 +337,13 @@ void Membership::keep_spares() {
     }
     return;
   }
-  while (spares_alive() < config_.spares) {
-    spawn(slots_.front().node, true, "the job keeps " + std::to_string(config_.spares) + " spares");
+  if (config_.spares == 0) {
+    return;
+  }
+  for (const auto& [node, endpoint] : nodes_) {
+    while (spare_[node].size() < config_.spares) {
+      spawn(node, true, "the job keeps " + std::to_string(config_.spares) + " spares");
+    }
   }
 }
 
@@ -298,11 +358,14 @@ void Membership::on(const WorkerFinished& event) {
 }
 
 void Membership::check_finished() {
-  if (exited_.size() == table_.size()) {
+  if (exited_.size() == members_.size()) {
     end(0, "all ranks finished", "");
     return;
   }
-  const bool all = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
+  if (finished_.size() + exited_.size() < members_.size()) {
+    return;
+  }
+  const bool all = std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
     return finished_.contains(member.rank) || exited_.contains(member.rank);
   });
   if (all && !released_) {
@@ -379,36 +442,46 @@ Membership::Worker* Membership::find(WorkerId id) {
 
 bool Membership::alive(const Member& member) const { return workers_.at(member.worker).status == Status::kMember; }
 
-WorkerId Membership::free_worker(Status status) const {
-  for (const auto& [id, worker] : workers_) {
-    if (worker.status == status && !worker.taken && !worker.killed_at) {
-      return id;
-    }
+WorkerId Membership::free_worker(NodeId node, Status status) const {
+  const auto spares = spare_.find(node);
+  if (spares == spare_.end()) {
+    return kNoWorker;
   }
-  return kNoWorker;
-}
-
-uint32_t Membership::spares_alive() const {
-  return static_cast<uint32_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
-    const Worker& worker = entry.second;
-    return !worker.taken && worker.status != Status::kGone;
-  }));
+  const auto found = std::find_if(spares->second.begin(), spares->second.end(), [&](WorkerId id) {
+    const Worker& worker = workers_.at(id);
+    return worker.status == status && !worker.killed_at;
+  });
+  return found == spares->second.end() ? kNoWorker : *found;
 }
 
 void Membership::take(WorkerId id, Rank rank, Origin origin) {
   Worker& worker = workers_.at(id);
   worker.taken = true;
   worker.rank = rank;
+  spare_[worker.node].erase(id);
   slots_[rank].holder = id;
-  slots_[rank].node = worker.node;
   slots_[rank].origin = origin;
+  empty_.erase(rank);
+  if (worker.status == Status::kStarting) {
+    starting_.insert(rank);
+  }
 }
 
 void Membership::retire(WorkerId id) {
   Worker& worker = workers_.at(id);
   worker.status = Status::kGone;
-  if (worker.taken && slots_[worker.rank].holder == id) {
-    slots_[worker.rank].holder = kNoWorker;
+  spare_[worker.node].erase(id);
+  if (!worker.taken) {
+    return;
+  }
+  if (worker.rank < members_.size() && members_[worker.rank].worker == id) {
+    awaited_ranks_.erase(worker.rank);
+  }
+  Slot& slot = slots_[worker.rank];
+  if (slot.holder == id) {
+    slot.holder = kNoWorker;
+    starting_.erase(worker.rank);
+    empty_.insert(worker.rank);
   }
 }
 
@@ -417,6 +490,7 @@ WorkerId Membership::spawn(NodeId node, bool spare, const std::string& because) 
   Worker& worker = workers_[id];
   worker.node = node;
   worker.spawned_at = now_;
+  spare_[node].insert(id);
   journal("spawn_requested", because, {{"worker", int64_t{id}}, {"spare", spare}});
   emit(Spawn{node, id, spare, because});
   return id;

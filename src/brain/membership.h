@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "brain/rank_table.h"
 #include "brain/recovery_ladder.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
@@ -33,8 +34,10 @@ namespace keepstep::brain {
 
 // ---- events: what the world tells ---------------------------------------------------------------------------------
 
+// An agent attends. Repeated when it attends anew.
 struct NodeJoined {
   NodeId node = 0;
+  NodeEndpoint endpoint;  // where peers find the node's ranks
 };
 // A worker attached, ran the script and waits at the first call that needs a rank.
 struct WorkerParked {
@@ -137,7 +140,8 @@ struct Member {
 struct Prepare {
   Identity identity;
   Version version = 0;
-  std::vector<Member> table;  // by rank
+  RankTable table;
+  std::vector<Member> members;  // by rank; what reaches an agent are those of its node
   std::string because;
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
@@ -175,8 +179,9 @@ using Effects = std::vector<Effect>;
 
 struct MembershipConfig {
   uint32_t term = 1;
-  uint32_t world_size = 1;
-  uint32_t spares = 0;
+  uint32_t nodes = 1;       // the job starts once so many have joined; each gets its share of consecutive ranks
+  uint32_t world_size = 1;  // ranks, at least one a node
+  uint32_t spares = 0;      // on each node
   LadderConfig ladder;
   Time repeat_after = std::chrono::milliseconds(500);  // unanswered Seal, Prepare
   Time interrupt_timeout = std::chrono::seconds(60);   // a survivor that does not leave its step is killed
@@ -214,6 +219,7 @@ class Membership {
   // What is known of a rank across generations.
   struct Slot {
     NodeId node = 0;
+    uint16_t local_rank = 0;
     WorkerId holder = kNoWorker;         // of the next generation while gathering, else of this one
     WorkerId formed_holder = kNoWorker;  // in the last generation that formed
     Origin origin = Origin::kStart;
@@ -236,10 +242,13 @@ class Membership {
   void on(const Tick& event);
 
   // membership.cc: from gathering to running to the end
+  uint32_t most_ranks_of_a_node() const;
+  void start();
   void gather();
   void fill(Rank rank);
   bool all_left();
   void prepare();
+  RankTable rank_table() const;
   void send_prepare();
   const char* replaced_by(const std::vector<int64_t>& newcomers) const;
   void activate();
@@ -259,8 +268,8 @@ class Membership {
   void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
   void take_rung(const Fault& fault);
   void seal(const std::string& because);
+  void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
-  bool has_word(WorkerId worker) const;
   void conclude();
   void restart(const std::string& because);
   void confirm_exit(WorkerId worker);
@@ -270,8 +279,7 @@ class Membership {
   // small helpers
   Worker* find(WorkerId id);
   bool alive(const Member& member) const;
-  WorkerId free_worker(Status status) const;
-  uint32_t spares_alive() const;
+  WorkerId free_worker(NodeId node, Status status) const;
   void take(WorkerId id, Rank rank, Origin origin);
   void retire(WorkerId id);
   WorkerId spawn(NodeId node, bool spare, const std::string& because);
@@ -290,17 +298,23 @@ class Membership {
   Version version_ = 0;   // the floor: the newest announced verdict
   Version progress_ = 0;  // the newest committed step that we heard of
 
-  std::set<NodeId> nodes_;
+  // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
+  std::map<NodeId, NodeEndpoint> nodes_;
   std::map<WorkerId, Worker> workers_;
   WorkerId next_worker_ = 0;
-  std::vector<Slot> slots_;  // by rank
-  int lost_in_a_row_ = 0;    // see MembershipConfig::start_failures
+  std::vector<Slot> slots_;                     // by rank
+  std::set<Rank> empty_;                        // slots without a holder
+  std::set<Rank> starting_;                     // slots whose holder has not parked yet
+  std::map<NodeId, std::set<WorkerId>> spare_;  // workers that live, or start, and that no rank counts on
+  int lost_in_a_row_ = 0;                       // see MembershipConfig::start_failures
   bool spares_given_up_ = false;
   bool ever_formed_ = false;
   std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
 
   // The generation `identity_`.
-  std::vector<Member> table_;
+  std::vector<Member> members_;  // by rank
+  std::map<NodeId, std::vector<Rank>> ranks_of_;
+  RankTable table_;
   std::string prepared_because_;
   std::map<Rank, StateWord> ready_;
   std::optional<Activate> activated_;
@@ -310,11 +324,12 @@ class Membership {
   std::set<Rank> finished_;
   std::set<Rank> exited_;
   std::set<NodeId> sealed_nodes_;
-  std::vector<SealedWord> words_;
+  std::set<Rank> awaited_ranks_;  // living members that the verdict must hear of first
+  std::map<Rank, SealedWord> words_;
   std::optional<Decide> decided_;  // over the generation before
 
   Time now_{};
-  Time sent_at_{};  // of the last Seal, Prepare, Activate or Release
+  Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer
   Time prepared_at_{};
   Effects effects_;
 };

@@ -29,6 +29,7 @@ class Schedule {
  public:
   Schedule(uint64_t seed, Paths& paths, bool trace) : loop_(seed), paths_(paths), trace_(trace) {
     config_.world_size = 1 + static_cast<uint32_t>(loop_.below(4));
+    config_.nodes = 1 + static_cast<uint32_t>(loop_.below(2) * loop_.below(config_.world_size));
     config_.spares = static_cast<uint32_t>(loop_.below(3));
     config_.repeat_after = std::chrono::milliseconds(20);
     config_.interrupt_timeout = std::chrono::milliseconds(200);
@@ -48,12 +49,14 @@ class Schedule {
     target_ = 1 + loop_.below(5);
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
-    node_ = std::make_unique<Node>(loop_, ledger_, paths_, chances_, target_,
-                                   [this](Event event) { tell_brain(std::move(event)); });
+    nodes_ = std::make_unique<Nodes>(loop_, ledger_, paths_, chances_, target_,
+                                     [this](Event event) { tell_brain(std::move(event)); });
   }
 
   void run() {
-    tell_brain(NodeJoined{0});
+    for (NodeId node = 0; node < config_.nodes; ++node) {
+      tell_brain(NodeJoined{node, {ipv4(10, 0, 0, static_cast<uint8_t>(node)), 20000}});
+    }
     loop_.after(5 * kMs, [this] { tick(); });
     loop_.after(quiet_from_,
                 [this] { chances_ = Chances{.reorder = chances_.reorder, .dead_pages = chances_.dead_pages}; });
@@ -73,6 +76,9 @@ class Schedule {
     must(ended_->exit_code == 0, "the job ended with: " + ended_->message);
     must(ledger_.newest_decided() == target_, "the job ended before its last step");
     paths_.count("finished");
+    if (config_.nodes > 1) {
+      paths_.count("finished on several nodes");
+    }
   }
 
  private:
@@ -133,7 +139,7 @@ class Schedule {
         continue;
       }
       auto shared = std::make_shared<Effect>(effect);
-      carry(true, last_effect_, [this, shared] { node_->handle(*shared); });
+      carry(true, last_effect_, [this, shared] { nodes_->handle(*shared); });
     }
     must(restarted || brain_->version() >= floor_before, "the floor went back");
   }
@@ -181,16 +187,19 @@ class Schedule {
 
   void check_prepare(const Prepare& prepare) {
     if (last_prepare_ && prepare.identity == last_prepare_->identity) {
-      must(prepare.table == last_prepare_->table && prepare.version == last_prepare_->version,
+      must(prepare.members == last_prepare_->members && prepare.table == last_prepare_->table &&
+               prepare.version == last_prepare_->version,
            "one identity with two tables");
       return;
     }
     must(!last_prepare_ || prepare.identity > last_prepare_->identity, "a generation went back");
     must(prepare.version >= ledger_.newest_decided(), "a decided step was undone");
-    must(prepare.table.size() == config_.world_size, "a table with holes");
+    must(prepare.members.size() == config_.world_size, "a generation with holes");
+    must(prepare.table.world_size() == config_.world_size, "a rank table with holes");
+    must(prepare.table.entries().size() == config_.nodes, "a node has more than one run of ranks");
     std::set<WorkerId> workers;
-    for (Rank rank = 0; rank < prepare.table.size(); ++rank) {
-      const Member& member = prepare.table[rank];
+    for (Rank rank = 0; rank < prepare.members.size(); ++rank) {
+      const Member& member = prepare.members[rank];
       must(member.rank == rank && workers.insert(member.worker).second, "a worker with two ranks");
       const auto [held, fresh] = rank_of_.emplace(member.worker, rank);
       must(fresh || held->second == rank, "a worker changed its rank");
@@ -201,7 +210,7 @@ class Schedule {
   void check_restart() {
     paths_.count("restart");
     if (!tight_budgets_) {
-      for (const auto& [id, worker] : node_->workers()) {
+      for (const auto& [id, worker] : nodes_->workers()) {
         must(!worker.alive || ledger_.newest_decided() == 0 ||
                  worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
              "a restart although a clean copy survives");
@@ -220,7 +229,7 @@ class Schedule {
   Version target_ = 1;
   int64_t quiet_from_ = 0;
   std::unique_ptr<Membership> brain_;
-  std::unique_ptr<Node> node_;
+  std::unique_ptr<Nodes> nodes_;
   int64_t last_event_ = 0;
   int64_t last_effect_ = 0;
   std::optional<Prepare> last_prepare_;
@@ -282,6 +291,7 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "sealed between update and next step",
                            "message lost",
                            "ended by the ladder",
+                           "finished on several nodes",
                            "finished"}) {
     EXPECT_GT(paths.taken[path], 0u) << "this path was never taken: " << path;
   }

@@ -87,7 +87,7 @@ void Membership::member_died(const WorkerDied& event, Rank rank, bool recoverabl
 
 bool Membership::survivors_recoverable(bool the_lost_one_was) const {
   bool any = the_lost_one_was;
-  for (const Member& member : table_) {
+  for (const Member& member : members_) {
     if (!alive(member)) {
       continue;
     }
@@ -115,6 +115,7 @@ void Membership::on(const WorkerExited& event) {
     member_left(worker->rank, worker->recoverable, what);
   } else if (before == Status::kStarting && worker->taken && cause_ != Cause::kReplace) {
     slots_[worker->rank].left = true;
+    empty_.erase(worker->rank);
     gather();
   } else {
     candidate_lost(worker->taken, 1, what, "");
@@ -221,6 +222,12 @@ void Membership::seal(const std::string& because) {
   because_ = because;
   sealed_nodes_.clear();
   words_.clear();
+  awaited_ranks_.clear();
+  for (const Member& member : members_) {
+    if (alive(member)) {
+      awaited_ranks_.insert(awaited_ranks_.end(), member.rank);
+    }
+  }
   sent_at_ = now_;
   emit(Seal{identity_, because});
   conclude_if_sealed();
@@ -230,45 +237,54 @@ void Membership::on(const Sealed& event) {
   if (phase_ != Phase::kSealing || event.identity != identity_) {
     return;
   }
-  sealed_nodes_.insert(event.node);
+  if (ranks_of_.contains(event.node) && sealed_nodes_.insert(event.node).second) {
+    sent_at_ = now_;
+  }
   for (const SealedWord& word : event.words) {
-    const bool member = std::any_of(table_.begin(), table_.end(), [&](const Member& candidate) {
-      return candidate.worker == word.worker && candidate.rank == word.rank && candidate.node == event.node;
-    });
-    if (member && !has_word(word.worker)) {
-      words_.push_back(word);
+    note_word(word, event.node);
+  }
+  if (const auto ranks = ranks_of_.find(event.node); !activated_ && ranks != ranks_of_.end()) {
+    for (const Rank rank : ranks->second) {
+      awaited_ranks_.erase(rank);
     }
   }
   conclude_if_sealed();
 }
 
-bool Membership::has_word(WorkerId worker) const {
-  return std::any_of(words_.begin(), words_.end(), [&](const SealedWord& word) { return word.worker == worker; });
+void Membership::note_word(const SealedWord& word, NodeId node) {
+  if (word.rank < members_.size() && members_[word.rank].worker == word.worker && members_[word.rank].node == node) {
+    words_.emplace(word.rank, word);
+    awaited_ranks_.erase(word.rank);
+  }
 }
 
 // A member whose node sent no word of it is dead there, and the notice is on its way: without waiting for it, the last
 // survivor's death could pass for a verdict at the floor. Before Activate nobody can have voted, and a node that missed
-// Prepare knows nothing of its newcomers.
+// Prepare knows nothing of its newcomers: that it answered is enough. Afterwards a node whose members are all dead is
+// awaited too, as long as others live: it may know that one of them had not voted.
 void Membership::conclude_if_sealed() {
-  const bool sealed = std::all_of(table_.begin(), table_.end(), [this](const Member& member) {
-    return !alive(member) || (sealed_nodes_.contains(member.node) && (!activated_ || has_word(member.worker)));
-  });
-  if (sealed) {
+  if (!awaited_ranks_.empty()) {
+    return;
+  }
+  const bool all_answered = !activated_ || sealed_nodes_.size() >= ranks_of_.size();
+  if (all_answered || std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); })) {
     conclude();
   }
 }
 
 // The word of a member that died after it was sealed still counts: what it proves stays true.
 void Membership::conclude() {
-  std::sort(words_.begin(), words_.end(),
-            [](const SealedWord& left, const SealedWord& right) { return left.rank < right.rank; });
-  journal("sealed", because_, {{"words", words_text(words_)}, {"nodes", static_cast<int64_t>(sealed_nodes_.size())}});
-  const bool nobody_left = std::none_of(table_.begin(), table_.end(), [this](const Member& m) { return alive(m); });
+  std::vector<SealedWord> words;
+  for (const auto& [rank, word] : words_) {
+    words.push_back(word);
+  }
+  journal("sealed", because_, {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(sealed_nodes_.size())}});
+  const bool nobody_left = std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
   if (nobody_left && (version_ > 0 || activated_)) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const Verdict verdict = decide(identity_, version_, words_);
+  const Verdict verdict = decide(identity_, version_, words);
   if (verdict.version > version_) {
     remember_formed();
     lost_in_a_row_ = 0;
@@ -296,7 +312,7 @@ void Membership::conclude() {
 void Membership::restart(const std::string& because) {
   journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
   because_ = because;
-  for (const Member& member : table_) {
+  for (const Member& member : members_) {
     if (alive(member)) {
       retire(member.worker);
       unconfirmed_.insert(member.worker);
@@ -306,7 +322,8 @@ void Membership::restart(const std::string& because) {
   for (Slot& slot : slots_) {
     slot.formed_holder = kNoWorker;
   }
-  table_.clear();
+  members_.clear();
+  ranks_of_.clear();
   activated_.reset();  // late news of the old generation's progress must not count for the new start
   decided_.reset();
   version_ = 0;

@@ -62,6 +62,7 @@ class Scene {
   void configure(const Line& line) {
     MembershipConfig config;
     config.world_size = static_cast<uint32_t>(line.number("world_size"));
+    config.nodes = static_cast<uint32_t>(line.number("nodes", 1));
     config.spares = static_cast<uint32_t>(line.number("spares"));
     config.ladder.restarts = static_cast<int>(line.number("restarts", 3));
     config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
@@ -108,12 +109,18 @@ class Scene {
     return words;
   }
 
+  static std::vector<Event> joined(const Line& line) {
+    const auto node = static_cast<NodeId>(line.number("node"));
+    const auto port_base = static_cast<uint16_t>(line.number("port_base"));
+    return {NodeJoined{node, {ipv4(10, 0, 0, static_cast<uint8_t>(node)), port_base}}};
+  }
+
   std::vector<Event> events(const Line& line) {
     if (line.verb == "tick") {
       now_ += std::chrono::milliseconds(line.number("after_ms"));
       return {Tick{}};
     }
-    if (line.verb == "joined") return {NodeJoined{static_cast<NodeId>(line.number("node"))}};
+    if (line.verb == "joined") return joined(line);
     if (line.verb == "sealed") return {Sealed{static_cast<NodeId>(line.number("node")), identity(line), words(line)}};
     if (line.verb == "formed") return {Formed{identity(line)}};
     if (line.verb == "progress") return {Progress{identity(line), line.number("version")}};
@@ -165,12 +172,25 @@ class Scene {
   void show(const Prepare& effect) {
     std::string text = "prepare" + gen(effect.identity) + " version=" + std::to_string(effect.version) + " table=";
     table_.clear();
-    for (const Member& member : effect.table) {
+    for (const Member& member : effect.members) {
       table_[member.rank] = member.worker;
       text += (member.rank == 0 ? "" : " ") + std::to_string(member.rank) + ":" + std::to_string(member.worker);
       if (member.newcomer) {
         text += member.previous == kNoWorker ? "(new)" : "(new, after " + std::to_string(member.previous) + ")";
       }
+    }
+    lines_.push_back(text);
+    if (effect.table.entries().size() > 1) {
+      show(effect.table);
+    }
+  }
+  void show(const RankTable& table) {
+    std::string text = "  rank table:";
+    Rank rank = 0;
+    for (const RankTable::Entry& entry : table.entries()) {
+      text += " " + std::to_string(rank) + ".." + std::to_string(rank + entry.ranks - 1) + "@node" +
+              std::to_string(entry.node) + ":" + std::to_string(entry.endpoint.port_base);
+      rank += entry.ranks;
     }
     lines_.push_back(text);
   }

@@ -1,5 +1,5 @@
-// A node in miniature for membership_random_test.cc: an agent and its workers, with the step words, seals, votes,
-// updates and hydration of design section 6, advanced one atomic action at a time. Test code only.
+// The nodes of a job in miniature for membership_random_test.cc: agents and their workers, with the step words, seals,
+// votes, updates and hydration of design section 6, advanced one atomic action at a time. Test code only.
 //
 // What must hold is checked where it happens: see Ledger.
 #pragma once
@@ -40,6 +40,7 @@ enum class At {
 
 struct Worker {
   WorkerId id = kNoWorker;
+  NodeId node = 0;
   bool alive = true;
   bool noticed_dead = false;
   bool exited = false;
@@ -72,10 +73,10 @@ struct Generation {
   bool released = false;
 };
 
-class Node {
+class Nodes {
  public:
-  Node(Loop& loop, Ledger& ledger, Paths& paths, const Chances& chances, Version target,
-       std::function<void(Event)> tell)
+  Nodes(Loop& loop, Ledger& ledger, Paths& paths, const Chances& chances, Version target,
+        std::function<void(Event)> tell)
       : loop_(loop), ledger_(ledger), paths_(paths), chances_(chances), target_(target), tell_(std::move(tell)) {}
 
   void handle(const Effect& effect) {
@@ -86,13 +87,15 @@ class Node {
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
 
  private:
-  // ---- the agent ----
+  // ---- the agents ----
   void on(const Spawn& effect) {
     if (workers_.contains(effect.worker) || killed_unborn_.contains(effect.worker)) {
       return;
     }
     Worker& worker = workers_[effect.worker];
     worker.id = effect.worker;
+    worker.node = effect.node;
+    nodes_.insert(effect.node);
     worker.content = mix(effect.worker, 12345);  // every process starts with other random weights
     schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
   }
@@ -101,15 +104,17 @@ class Node {
     if (effect.identity < prepared_) {
       return;
     }
-    Sealed answer{0, effect.identity, {}};
-    for (auto& [id, worker] : workers_) {
-      if (worker.assigned && (chances_.dead_pages || !worker.noticed_dead)) {
-        worker.word |= kSealedBit;
-        answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
+    for (const NodeId node : nodes_) {
+      Sealed answer{node, effect.identity, {}};
+      for (auto& [id, worker] : workers_) {
+        if (worker.node == node && worker.assigned && (chances_.dead_pages || !worker.noticed_dead)) {
+          worker.word |= kSealedBit;
+          answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
+        }
       }
+      tell_(answer);
     }
     sealed_ = std::max(sealed_, effect.identity);
-    tell_(answer);
   }
 
   void on(const Decide& effect) { set_verdict(effect.identity, effect.verdict.version); }
@@ -119,7 +124,7 @@ class Node {
       return;
     }
     if (effect.identity == prepared_) {
-      for (const Member& member : effect.table) {  // who answered already says it again
+      for (const Member& member : effect.members) {  // who answered already says it again
         Worker& worker = workers_.at(member.worker);
         if (worker.alive && worker.entered == prepared_ && worker.at >= At::kReady && worker.at != At::kHung) {
           tell_(Ready{worker.id, prepared_, answered_[worker.id]});
@@ -133,8 +138,10 @@ class Node {
     prepared_ = effect.identity;
     generations_[prepared_].prepare = effect;
     answered_.clear();
-    for (const Member& member : effect.table) {
+    for (const Member& member : effect.members) {
       Worker& worker = workers_.at(member.worker);
+      must(worker.node == member.node, "a rank is said to be where its worker is not");
+      must(effect.table.place(member.rank).node == member.node, "the rank table has a rank on another node");
       if (member.previous != kNoWorker) {
         must(member.newcomer, "a survivor takes over a capsule");
         worker.capsules = workers_.at(member.previous).capsules;
@@ -194,7 +201,7 @@ class Node {
   }
 
   static Rank rank_of(const Worker& worker) {
-    for (const Member& member : worker.assigned->table) {
+    for (const Member& member : worker.assigned->members) {
       if (member.worker == worker.id) {
         return member.rank;
       }
@@ -204,12 +211,12 @@ class Node {
 
   static int64_t pid(const Worker& worker) { return 100 + int64_t{worker.id}; }
   static bool is_formed(const Generation& generation) {
-    return generation.formed.size() == generation.prepare.table.size();
+    return generation.formed.size() == generation.prepare.members.size();
   }
   bool interrupted(const Worker& worker) const { return worker.entered <= sealed_ || worker.entered < prepared_; }
   Generation& generation_of(const Worker& worker) { return generations_.at(worker.entered); }
   bool all(const std::set<Rank>& ranks, const Worker& worker) {
-    return ranks.size() == generation_of(worker).prepare.table.size();
+    return ranks.size() == generation_of(worker).prepare.members.size();
   }
 
   // ---- a worker: one atomic action each ----
@@ -354,7 +361,7 @@ class Node {
     }
     const std::vector<Rank>& sources = generation.activate->sources;
     const Rank rank = sources[loop_.below(sources.size())];
-    const Worker& source = workers_.at(generation.prepare.table[rank].worker);
+    const Worker& source = workers_.at(generation.prepare.members[rank].worker);
     if (source.alive && source.state_word() == StateWord{StateKind::kClean, generation.activate->version}) {
       worker.pulled.push_back(source.content);
     }
@@ -382,13 +389,13 @@ class Node {
 
   void check_equal(const Generation& generation) {
     const Version version = generation.prepare.version;
-    for (const Member& member : generation.prepare.table) {
+    for (const Member& member : generation.prepare.members) {
       const Worker& worker = workers_.at(member.worker);
       if (!worker.alive) {
         continue;
       }
-      must(worker.content == workers_.at(generation.prepare.table[0].worker).content ||
-               !workers_.at(generation.prepare.table[0].worker).alive,
+      must(worker.content == workers_.at(generation.prepare.members[0].worker).content ||
+               !workers_.at(generation.prepare.members[0].worker).alive,
            "a generation formed with different states");
       must(version == 0 || ledger_.content(version) == nullptr || worker.content == *ledger_.content(version),
            "a generation formed with a state that was never committed");
@@ -572,6 +579,7 @@ class Node {
   const Chances& chances_;
   Version target_;
   std::function<void(Event)> tell_;
+  std::set<NodeId> nodes_;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;
   std::map<Identity, Generation> generations_;

@@ -10,6 +10,7 @@
 
 #include "cli/find_python.h"
 #include "cli/node_command.h"
+#include "cli/rendezvous_bench.h"
 #include "cli/run_command.h"
 #include "cli/suggest.h"
 #include "cli/version.h"
@@ -100,6 +101,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "node") {
     return node_main(args);
+  }
+  if (command == "rendezvous-bench") {  // not in the overview: `keepstep bench rendezvous` starts it
+    return rendezvous_bench_main();
   }
   if (const auto found = python_commands().find(command); found != python_commands().end()) {
     return exec_python(found->second, args);

@@ -91,7 +91,9 @@ int run_main(const std::vector<std::string>& args) {
   }
   observe::StatusLine status;
   agent::OutputPump pump(spec, &status);
-  agent::Agent node({spec, 0, (*coordinator)->address(), *token}, **journal, pump, status);
+  // The only node: its ranks meet in shared memory, so that nobody needs a port of theirs.
+  const brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
+  agent::Agent node({spec, 0, (*coordinator)->address(), *token, endpoint}, **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();
   status.close();

@@ -29,8 +29,10 @@ std::string body_name(const control::FromAgent& message) {
       return "a hello";
     case control::FromAgent::kProof:
       return "a proof";
-    case control::FromAgent::kEvent:
+    case control::FromAgent::kEvents:
       return "an event";
+    case control::FromAgent::kTableLost:
+      return "word of a lost table";
     case control::FromAgent::kLeave:
       return "a goodbye";
     case control::FromAgent::BODY_NOT_SET:
@@ -53,8 +55,7 @@ AgentStream::Phase AgentStream::phase() const {
   return phase_;
 }
 
-void AgentStream::send(const control::FromCoordinator& message) {
-  grpc::ByteBuffer bytes = to_bytes(message);
+void AgentStream::send(grpc::ByteBuffer message) {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kOver) {
     return;
@@ -63,7 +64,7 @@ void AgentStream::send(const control::FromCoordinator& message) {
     context_->TryCancel();
     return;
   }
-  queue_.push_back(std::move(bytes));
+  queue_.push_back(std::move(message));
   pump();
 }
 
@@ -119,7 +120,7 @@ void AgentStream::handle(const control::FromAgent& message) {
     case Phase::kProof:
       return on_proof(message);
     case Phase::kAttending:
-      return on_event(message);
+      return on_attending(message);
     case Phase::kOver:
       return;
   }
@@ -151,7 +152,7 @@ void AgentStream::on_hello(const control::FromAgent& message) {
       phase_ = Phase::kProof;
     }
   }
-  send(answer);
+  send(to_bytes(answer));
 }
 
 void AgentStream::on_proof(const control::FromAgent& message) {
@@ -188,7 +189,7 @@ void AgentStream::on_proof(const control::FromAgent& message) {
   }
 }
 
-void AgentStream::on_event(const control::FromAgent& message) {
+void AgentStream::on_attending(const control::FromAgent& message) {
   if (message.node() != handshake_.node) {
     return refuse(grpc::StatusCode::INVALID_ARGUMENT,
                   absl::StrFormat("node %d speaks for node %d", handshake_.node, message.node()));
@@ -198,17 +199,23 @@ void AgentStream::on_event(const control::FromAgent& message) {
     said_goodbye_ = true;
     return;
   }
-  if (!message.has_event()) {
+  if (!message.has_events() && !message.has_table_lost()) {
     return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after the handshake");
   }
   if (message.term() != handshake_.term) {
     return owner_->dropped_stale(*this, {message.term(), message.generation()});
   }
-  StatusOr<brain::Event> event = proto::event_from_wire(message);
-  if (!event.ok()) {
-    return refuse(grpc::StatusCode::INVALID_ARGUMENT, std::string(event.status().message()));
+  StatusOr<std::vector<brain::Event>> events = proto::events_from_wire(message);
+  if (!events.ok()) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT, std::string(events.status().message()));
   }
-  owner_->received(*std::move(event));
+  if (message.table() != table_) {
+    table_ = message.table();
+    owner_->holds_table(*this, table_);
+  }
+  if (!events->empty()) {
+    owner_->received(*std::move(events));
+  }
 }
 
 void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {

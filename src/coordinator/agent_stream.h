@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/token.h"
 #include "brain/membership.h"
@@ -31,7 +32,9 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     virtual ~Owner() = default;
     // The peer proved the token: true if it may attend, false if its node is connected already.
     virtual bool admit(AgentStream* stream) = 0;
-    virtual void received(brain::Event event) = 0;
+    virtual void received(std::vector<brain::Event> events) = 0;
+    // The agent holds the rank table of `generation`; 0: of none (any more).
+    virtual void holds_table(const AgentStream& stream, uint32_t generation) = 0;
     virtual void dropped_stale(const AgentStream& stream, brain::Identity identity) = 0;
     virtual void refused(const AgentStream& stream, const std::string& why) = 0;
     // No more events will come: the node may attend anew.
@@ -44,8 +47,8 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   AgentStream(grpc::CallbackServerContext* context, Owner* owner, const JobToken& token, uint32_t term,
               Clock::time_point handshake_deadline);
 
-  // Queues a message for the agent; dropped once the stream is over.
-  void send(const control::FromCoordinator& message);
+  // Queues a message (a control::FromCoordinator's bytes) for the agent; dropped once the stream is over.
+  void send(grpc::ByteBuffer message);
   // Sends what is queued, then ends the stream with `status`.
   void finish(grpc::Status status);
   // Ends the stream if its handshake is not done at `now` though its deadline passed.
@@ -66,7 +69,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void handle(const control::FromAgent& message);
   void on_hello(const control::FromAgent& message);
   void on_proof(const control::FromAgent& message);
-  void on_event(const control::FromAgent& message);
+  void on_attending(const control::FromAgent& message);
   void refuse(grpc::StatusCode code, const std::string& why);
   void read_ended();
   Phase phase() const;
@@ -78,6 +81,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   const std::string peer_;
   const Clock::time_point handshake_deadline_;
   proto::Handshake handshake_;  // written before admission only, by the one read reaction that runs at a time
+  uint32_t table_ = 0;          // what the agent said it holds; the read reactions' own
   grpc::ByteBuffer in_;         // owned by the read under way
 
   mutable std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -26,12 +27,16 @@ BrainThread::BrainThread(const brain::MembershipConfig& config, CarryOut carry_o
 
 BrainThread::~BrainThread() { stop(); }
 
-void BrainThread::post(brain::Event event) {
+void BrainThread::post(std::vector<brain::Event> events) {
+  bool sleeps = false;
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(event));
+    sleeps = queue_.empty();
+    queue_.insert(queue_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
   }
-  wake_.notify_one();
+  if (sleeps) {
+    wake_.notify_one();
+  }
 }
 
 void BrainThread::stop() {

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "coordinator/agent_stream.h"
 #include "coordinator/brain_thread.h"
+#include "coordinator/broadcast.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/convert.h"
 #include "proto/grpc_setup.h"
@@ -62,7 +63,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   uint64_t stale_count() const { return stale_.load(); }
 
   bool admit(AgentStream* stream) override;
-  void received(brain::Event event) override { brain_.post(std::move(event)); }
+  void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
+  void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
   void dropped_stale(const AgentStream& stream, brain::Identity identity) override;
   void refused(const AgentStream& stream, const std::string& why) override;
   void left(AgentStream* stream) override;
@@ -97,6 +99,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
   bool stopping_ = false;
   std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
+  TableHoldings tables_;
 
   Service service_;
   std::unique_ptr<grpc::Server> server_;
@@ -104,7 +107,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
 };
 
 Status Coordinator::Impl::listen() {
-  proto::route_grpc_log();
+  proto::setup_grpc();
   proto::take_grpc_error();
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second job would share the port
@@ -185,6 +188,7 @@ bool Coordinator::Impl::admit(AgentStream* stream) {
 void Coordinator::Impl::left(AgentStream* stream) {
   const std::lock_guard lock(mutex_);
   if (const auto it = nodes_.find(stream->node()); it != nodes_.end() && it->second.get() == stream) {
+    tables_.held(stream->node(), 0);
     nodes_.erase(it);
   }
 }
@@ -242,7 +246,7 @@ void Coordinator::Impl::send_to(brain::NodeId node, const brain::Effect& effect,
     }
   }
   if (stream != nullptr) {
-    stream->send(proto::to_wire(effect, node, newest));
+    stream->send(Broadcast(effect, newest, tables_).message_for(node));
     return;
   }
   journal_->write("undelivered", newest, absl::StrFormat("node %d is not connected", node),
@@ -257,8 +261,9 @@ void Coordinator::Impl::send_to_all(const brain::Effect& effect, brain::Identity
       streams.push_back(stream);
     }
   }
+  Broadcast broadcast(effect, newest, tables_);
   for (const StreamPtr& stream : streams) {
-    stream->send(proto::to_wire(effect, stream->node(), newest));
+    stream->send(broadcast.message_for(stream->node()));
   }
 }
 

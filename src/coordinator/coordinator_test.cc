@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "proto/convert.h"
 #include "proto/grpc_setup.h"
 #include "proto/handshake.h"
+#include "proto/rank_table_wire.h"
 
 namespace keepstep::coordinator {
 namespace {
@@ -279,7 +281,7 @@ TEST_F(CoordinatorTest, an_oversized_event_ends_its_stream_and_the_job_goes_on) 
   control::FromAgent event;
   event.set_node(1);
   event.set_term(kTerm);
-  event.mutable_event()->mutable_stop_requested()->set_because(std::string(5 << 20, 'x'));
+  event.mutable_events()->add_event()->mutable_stop_requested()->set_because(std::string(5 << 20, 'x'));
   agent.say(event);
   EXPECT_FALSE(agent.end().ok());
   expect_the_job_goes_on(2);
@@ -335,6 +337,99 @@ TEST_F(CoordinatorTest, a_handshake_that_stalls_is_cancelled) {
   ASSERT_TRUE(slow.hello(1));
   EXPECT_EQ(slow.end().error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(coordinator_->refused(), 2u);
+}
+
+// One agent with one rank, by the raw protocol: what it says of the table it holds decides what it is sent.
+class RankTableTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    CoordinatorTest::SetUp();
+    CoordinatorConfig hasty = config();
+    hasty.membership.repeat_after = std::chrono::milliseconds(1);
+    hasty.membership.ladder.replacements_per_step = 1000;
+    start(std::move(hasty));
+    agent_.emplace(coordinator_->address());
+    ASSERT_TRUE(agent_->attend(1));
+    say(brain::NodeJoined{1, {brain::ipv4(10, 0, 0, 1), 20000}});
+  }
+  void say(const brain::Event& event) {
+    control::FromAgent message = proto::to_wire(event, 1, {kTerm, generation_});
+    message.set_table(table_);
+    ASSERT_TRUE(agent_->say(message));
+  }
+  // The next order of that kind; others are repetitions, or of no interest here.
+  control::FromCoordinator hear(control::CoordinatorEffect::KindCase kind) {
+    control::FromCoordinator order;
+    while (agent_->hear(&order) && order.effect().kind_case() != kind) {
+    }
+    generation_ = order.generation();
+    return order;
+  }
+  void park_what_is_spawned() {
+    worker_ = hear(control::CoordinatorEffect::kSpawn).effect().spawn().worker();
+    say(brain::WorkerRecoverable{worker_});
+    say(brain::WorkerParked{worker_, 1000 + int64_t{worker_}});
+  }
+  // The worker dies and another takes its place; the Prepare that follows.
+  control::FromCoordinator lose_the_rank() {
+    say(brain::WorkerDied{worker_, 1, 9, 0, "pidfd", ""});
+    say(brain::Sealed{1, {kTerm, hear(control::CoordinatorEffect::kSeal).generation()}, {}});
+    park_what_is_spawned();
+    return hear(control::CoordinatorEffect::kPrepare);
+  }
+
+  std::optional<Peer> agent_;
+  brain::WorkerId worker_ = 0;
+  uint32_t generation_ = 0;
+  uint32_t table_ = 0;
+};
+
+TEST_F(RankTableTest, goes_out_whole_until_the_agent_says_that_it_holds_one_and_again_when_it_lost_it) {
+  park_what_is_spawned();
+  const auto first = hear(control::CoordinatorEffect::kPrepare);
+  const auto whole = proto::decode_table(first.effect().prepare().table());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->identity, (brain::Identity{kTerm, 1}));
+  EXPECT_EQ(whole->table.place(0), (brain::RankTable::Place{1, 0, brain::ipv4(10, 0, 0, 1), 20000}));
+  ASSERT_EQ(first.members_size(), 1);
+  EXPECT_EQ(first.members(0).worker(), worker_);
+
+  EXPECT_TRUE(lose_the_rank().effect().prepare().has_table()) << "it said nothing of a table";
+
+  table_ = 2;
+  const auto third = lose_the_rank();
+  const auto delta = proto::decode_delta(third.effect().prepare().delta());
+  ASSERT_TRUE(delta.ok()) << delta.status();
+  EXPECT_EQ(delta->identity, (brain::Identity{kTerm, 3}));
+  EXPECT_EQ(delta->base, 2u);
+  EXPECT_TRUE(delta->delta.splices.empty());
+  EXPECT_EQ(delta->result, proto::digest(whole->table));
+
+  control::FromAgent lost;
+  lost.set_node(1);
+  lost.set_term(kTerm);
+  lost.mutable_table_lost();
+  ASSERT_TRUE(agent_->say(lost));
+  control::FromCoordinator repeated;
+  do {
+    repeated = hear(control::CoordinatorEffect::kPrepare);
+  } while (repeated.effect().prepare().has_delta());
+  const auto again = proto::decode_table(repeated.effect().prepare().table());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->identity, (brain::Identity{kTerm, 3}));
+  EXPECT_EQ(again->table, whole->table);
+}
+
+TEST_F(RankTableTest, goes_out_whole_on_a_new_stream) {
+  park_what_is_spawned();
+  hear(control::CoordinatorEffect::kPrepare);
+  table_ = 1;
+  EXPECT_TRUE(lose_the_rank().effect().prepare().has_delta());
+  EXPECT_TRUE(agent_->leave().ok());
+  agent_.emplace(coordinator_->address());
+  ASSERT_TRUE(agent_->attend(1));
+  table_ = 0;
+  EXPECT_TRUE(hear(control::CoordinatorEffect::kPrepare).effect().prepare().has_table()) << "the repetition";
 }
 
 TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_and_the_job_goes_on) {

@@ -1,10 +1,12 @@
 #include "proto/convert.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
+#include "proto/held_tables.h"
 
 namespace keepstep::proto {
 namespace {
@@ -72,26 +74,69 @@ StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId no
   return sealed;
 }
 
-brain::Prepare prepare_from(const control::Prepare& from, brain::Identity identity) {
-  brain::Prepare prepare{identity, from.version(), {}, from.because()};
-  prepare.table.reserve(from.table_size());
-  for (const control::Prepare::Member& member : from.table()) {
-    prepare.table.push_back({member.rank(), member.worker(), member.node(), member.newcomer(), member.previous()});
+StatusOr<brain::Event> joined_from(const control::NodeJoined& from, brain::NodeId node) {
+  brain::NodeJoined joined{node, {}};
+  if (from.address().size() != joined.endpoint.address.bytes.size() || from.port_base() > 65535) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "an address of %d bytes (not 16) with port base %d (at most 65535)", from.address().size(), from.port_base()));
+  }
+  std::copy(from.address().begin(), from.address().end(), joined.endpoint.address.bytes.begin());
+  joined.endpoint.port_base = static_cast<uint16_t>(from.port_base());
+  return joined;
+}
+
+StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, HeldTables& tables) {
+  const control::Prepare& from = message.effect().prepare();
+  brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because()};
+  KEEPSTEP_ASSIGN_OR_RETURN(prepare.table, tables.take(from, prepare.identity));
+  prepare.members.reserve(message.members_size());
+  for (const control::Member& member : message.members()) {
+    prepare.members.push_back({member.rank(), member.worker(), message.node(), member.newcomer(), member.previous()});
   }
   return prepare;
 }
 
-void set_prepare(const brain::Prepare& from, control::Prepare* to) {
-  to->set_version(from.version);
-  to->set_because(text(from.because));
-  for (const brain::Member& member : from.table) {
-    control::Prepare::Member* entry = to->add_table();
-    entry->set_rank(member.rank);
-    entry->set_worker(member.worker);
-    entry->set_node(member.node);
-    entry->set_newcomer(member.newcomer);
-    entry->set_previous(member.previous);
+// Ascending ranks as runs: how many are left out, how many follow, and so on.
+void set_runs(const std::vector<brain::Rank>& ranks, google::protobuf::RepeatedField<uint32_t>* runs) {
+  brain::Rank next = 0;
+  for (const brain::Rank rank : ranks) {
+    KEEPSTEP_CHECK(rank >= next, "ranks travel in ascending order");
+    if (rank > next || runs->empty()) {
+      runs->Add(rank - next);
+      runs->Add(0);
+    }
+    *runs->Mutable(runs->size() - 1) += 1;
+    next = rank + 1;
   }
+}
+
+StatusOr<std::vector<brain::Rank>> ranks_from(const google::protobuf::RepeatedField<uint32_t>& runs) {
+  uint64_t next = 0;
+  uint64_t count = 0;
+  for (int i = 0; i < runs.size(); ++i) {
+    next += runs[i];
+    count += i % 2 == 1 ? runs[i] : 0;
+  }
+  if (next > brain::kMaxWorldSize || runs.size() % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d runs of ranks up to %d", runs.size(), next));
+  }
+  std::vector<brain::Rank> ranks;
+  ranks.reserve(count);
+  brain::Rank rank = 0;
+  for (int i = 0; i < runs.size(); i += 2) {
+    rank += runs[i];
+    for (uint32_t left = runs[i + 1]; left > 0; --left) {
+      ranks.push_back(rank++);
+    }
+  }
+  return ranks;
+}
+
+StatusOr<brain::Effect> activate_from(const control::Activate& from, brain::Identity identity) {
+  brain::Activate activate{identity, from.version(), {}, {}, from.compare()};
+  KEEPSTEP_ASSIGN_OR_RETURN(activate.sources, ranks_from(from.sources()));
+  KEEPSTEP_ASSIGN_OR_RETURN(activate.targets, ranks_from(from.targets()));
+  return activate;
 }
 
 }  // namespace
@@ -100,11 +145,13 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
   control::FromAgent message;
   message.set_node(node);
   set_identity(newest, message);
-  control::AgentEvent& out = *message.mutable_event();
+  control::AgentEvent& out = *message.mutable_events()->add_event();
   std::visit(Overloaded{
                  [&](const brain::NodeJoined& e) {
                    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
-                   out.mutable_node_joined();
+                   const auto& address = e.endpoint.address.bytes;
+                   out.mutable_node_joined()->set_address(address.data(), address.size());
+                   out.mutable_node_joined()->set_port_base(e.endpoint.port_base);
                  },
                  [&](const brain::WorkerParked& e) {
                    out.mutable_worker_parked()->set_worker(e.worker);
@@ -167,12 +214,12 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
   return message;
 }
 
-StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
-  const brain::Identity identity = identity_of(message);
-  const control::AgentEvent& in = message.event();
+namespace {
+
+StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId node, brain::Identity identity) {
   switch (in.kind_case()) {
     case control::AgentEvent::kNodeJoined:
-      return brain::NodeJoined{message.node()};
+      return joined_from(in.node_joined(), node);
     case control::AgentEvent::kWorkerParked:
       return brain::WorkerParked{in.worker_parked().worker(), in.worker_parked().pid()};
     case control::AgentEvent::kWorkerRecoverable:
@@ -190,7 +237,7 @@ StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
                                   faulted.traceback(), faulted.fatal()};
     }
     case control::AgentEvent::kSealed:
-      return sealed_from(in.sealed(), message.node(), identity);
+      return sealed_from(in.sealed(), node, identity);
     case control::AgentEvent::kReady: {
       KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(in.ready().state()));
       return brain::Ready{in.ready().worker(), identity, state};
@@ -209,48 +256,86 @@ StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
   return absl::InvalidArgumentError("a message without an event that this version knows");
 }
 
-control::FromCoordinator to_wire(const brain::Effect& effect, brain::NodeId node, brain::Identity newest) {
+}  // namespace
+
+StatusOr<std::vector<brain::Event>> events_from_wire(const control::FromAgent& message) {
+  std::vector<brain::Event> events;
+  events.reserve(message.events().event_size());
+  for (const control::AgentEvent& event : message.events().event()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(events.emplace_back(), event_from(event, message.node(), identity_of(message)));
+  }
+  return events;
+}
+
+bool merge(control::FromAgent& message, control::FromAgent& into) {
+  constexpr size_t kMostBytes = 64 * 1024;  // far from the receiver's limit
+  if (!message.has_events() || !into.has_events() || identity_of(message) != identity_of(into) ||
+      message.ByteSizeLong() + into.ByteSizeLong() > kMostBytes) {
+    return false;
+  }
+  into.set_table(message.table());
+  for (control::AgentEvent& event : *message.mutable_events()->mutable_event()) {
+    into.mutable_events()->add_event()->Swap(&event);
+  }
+  return true;
+}
+
+control::FromCoordinator envelope(const brain::Effect& effect, brain::NodeId node, brain::Identity newest,
+                                  const std::vector<const brain::Member*>& members) {
   control::FromCoordinator message;
   message.set_node(node);
-  set_identity(newest, message);
+  set_identity(std::visit(
+                   [&](const auto& e) {
+                     if constexpr (requires { e.identity; }) {
+                       return e.identity;
+                     } else {
+                       return newest;
+                     }
+                   },
+                   effect),
+               message);
+  for (const brain::Member* member : members) {
+    KEEPSTEP_CHECK(member->node == node, "a member goes to its own node");
+    control::Member* entry = message.add_members();
+    entry->set_rank(member->rank);
+    entry->set_worker(member->worker);
+    entry->set_newcomer(member->newcomer);
+    entry->set_previous(member->previous);
+  }
+  return message;
+}
+
+control::FromCoordinator payload(const brain::Effect& effect) {
+  control::FromCoordinator message;
   control::CoordinatorEffect& out = *message.mutable_effect();
   std::visit(Overloaded{
                  [&](const brain::Spawn& e) {
-                   KEEPSTEP_CHECK(e.node == node, "Spawn goes to the node it names");
                    out.mutable_spawn()->set_worker(e.worker);
                    out.mutable_spawn()->set_spare(e.spare);
                    out.mutable_spawn()->set_because(text(e.because));
                  },
-                 [&](const brain::Seal& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_seal()->set_because(text(e.because));
-                 },
+                 [&](const brain::Seal& e) { out.mutable_seal()->set_because(text(e.because)); },
                  [&](const brain::Decide& e) {
-                   set_identity(e.identity, message);
                    out.mutable_decide()->set_version(e.verdict.version);
                    out.mutable_decide()->set_forward(e.verdict.forward);
                    out.mutable_decide()->set_because(text(e.verdict.because));
                  },
                  [&](const brain::Prepare& e) {
-                   set_identity(e.identity, message);
-                   set_prepare(e, out.mutable_prepare());
+                   out.mutable_prepare()->set_version(e.version);
+                   out.mutable_prepare()->set_because(text(e.because));
                  },
                  [&](const brain::Activate& e) {
-                   set_identity(e.identity, message);
                    control::Activate* activate = out.mutable_activate();
                    activate->set_version(e.version);
-                   activate->mutable_sources()->Add(e.sources.begin(), e.sources.end());
-                   activate->mutable_targets()->Add(e.targets.begin(), e.targets.end());
+                   set_runs(e.sources, activate->mutable_sources());
+                   set_runs(e.targets, activate->mutable_targets());
                    activate->set_compare(e.compare);
                  },
                  [&](const brain::Kill& e) {
                    out.mutable_kill()->set_worker(e.worker);
                    out.mutable_kill()->set_because(text(e.because));
                  },
-                 [&](const brain::Release& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_release();
-                 },
+                 [&](const brain::Release&) { out.mutable_release(); },
                  [&](const brain::EndJob& e) {
                    out.mutable_end_job()->set_exit_code(e.exit_code);
                    out.mutable_end_job()->set_message(text(e.message));
@@ -262,7 +347,7 @@ control::FromCoordinator to_wire(const brain::Effect& effect, brain::NodeId node
   return message;
 }
 
-StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message) {
+StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message, HeldTables& tables) {
   const brain::Identity identity = identity_of(message);
   const control::CoordinatorEffect& in = message.effect();
   switch (in.kind_case()) {
@@ -273,15 +358,9 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
     case control::CoordinatorEffect::kDecide:
       return brain::Decide{identity, {in.decide().version(), in.decide().forward(), in.decide().because()}};
     case control::CoordinatorEffect::kPrepare:
-      return prepare_from(in.prepare(), identity);
-    case control::CoordinatorEffect::kActivate: {
-      const control::Activate& activate = in.activate();
-      return brain::Activate{identity,
-                             activate.version(),
-                             {activate.sources().begin(), activate.sources().end()},
-                             {activate.targets().begin(), activate.targets().end()},
-                             activate.compare()};
-    }
+      return prepare_from(message, tables);
+    case control::CoordinatorEffect::kActivate:
+      return activate_from(in.activate(), identity);
     case control::CoordinatorEffect::kKill:
       return brain::Kill{in.kill().worker(), in.kill().because()};
     case control::CoordinatorEffect::kRelease:

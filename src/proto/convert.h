@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "base/status.h"
 #include "brain/membership.h"
@@ -13,15 +14,27 @@
 
 namespace keepstep::proto {
 
+class HeldTables;
+
 inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;  // a larger one is refused by the receiver
 inline constexpr size_t kMaxTextBytes = 1024 * 1024;      // a longer text is cut by the sender
 
 // `node` is the agent that speaks; NodeJoined and Sealed must name the same. Tick never travels. (Both asserted.)
 control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest);
-StatusOr<brain::Event> event_from_wire(const control::FromAgent& message);
+StatusOr<std::vector<brain::Event>> events_from_wire(const control::FromAgent& message);
 
-// `node` is the agent that is spoken to; Spawn must name the same. Journal never travels. (Both asserted.)
-control::FromCoordinator to_wire(const brain::Effect& effect, brain::NodeId node, brain::Identity newest);
-StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message);
+// Moves the events of `message` to the end of `into` if both travel under one identity and stay small together.
+bool merge(control::FromAgent& message, control::FromAgent& into);
+
+// What goes to agents is put together from two parts, so that the larger one is made once for all of them:
+// - the envelope: whom it goes to, and the identity. `members` are those of `node`; only a Prepare has any;
+control::FromCoordinator envelope(const brain::Effect& effect, brain::NodeId node, brain::Identity newest,
+                                  const std::vector<const brain::Member*>& members = {});
+// - the payload: the effect. In a Prepare the rank table is left out; see set_table and set_delta of control::Prepare.
+// Journal never travels. (Asserted.)
+control::FromCoordinator payload(const brain::Effect& effect);
+
+// The table of a Prepare comes from `tables`, which see for its errors.
+StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message, HeldTables& tables);
 
 }  // namespace keepstep::proto

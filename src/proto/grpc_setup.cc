@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "proto/convert.h"
 
@@ -20,7 +21,8 @@ bool is_numeric(int family, const std::string& host) {
 
 }  // namespace
 
-void route_grpc_log() {
+void setup_grpc() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   gpr_set_log_function([](gpr_log_func_args* line) {
     if (line->severity == GPR_LOG_SEVERITY_ERROR) {
       newest_error = line->message;

@@ -7,9 +7,10 @@
 
 namespace keepstep::proto {
 
-// Once per process suffices, more does no harm: gRPC's log lines go to the one logger, at most as "info" (what matters
-// to a user comes back as a Status too).
-void route_grpc_log();
+// Once per process suffices, more does no harm. gRPC's log lines go to the one logger, at most as "info" (what matters
+// to a user comes back as a Status too). abseil's search for deadlocks is switched off: Debian builds it in, and every
+// lock that gRPC takes would go through one lock of the whole process.
+void setup_grpc();
 
 // The newest error that gRPC logged on this thread since the last call, or empty. The only way to learn why a server
 // cannot listen.

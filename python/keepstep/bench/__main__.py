@@ -10,6 +10,7 @@ BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
     "allreduce": "all_reduce within one machine, against Gloo",
+    "rendezvous": "until every rank knows where every other is, against TCPStore",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 

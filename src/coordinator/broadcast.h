@@ -1,0 +1,54 @@
+// One effect for many nodes: what is the same for all is made into bytes once, and every stream sends those very bytes.
+//
+// For a Prepare this is where the rank table goes out: to each node whole, or as the difference to what it holds
+// (brain/rank_table_ledger.h), encoded once for all nodes that need the same.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "brain/membership.h"
+#include "brain/rank_table_ledger.h"
+#include "proto/control.pb.h"
+
+namespace keepstep::coordinator {
+
+// Says which table each node holds. Thread-safe.
+class TableHoldings {
+ public:
+  void held(brain::NodeId node, uint32_t generation);  // 0: none
+  void prepared(uint32_t generation, const brain::RankTable& table);
+  uint32_t base_for(brain::NodeId node) const;
+  // Of one that is kept (asserted): what base_for() gave, as long as nothing else was prepared.
+  brain::RankTable table(uint32_t generation) const;
+
+ private:
+  mutable std::mutex mutex_;
+  brain::RankTableLedger ledger_;
+};
+
+// For one effect, which must outlive it; the brain's thread.
+class Broadcast {
+ public:
+  // Takes note of the table of a Prepare in `holdings`.
+  Broadcast(const brain::Effect& effect, brain::Identity newest, TableHoldings& holdings);
+
+  // The whole message for one node.
+  grpc::ByteBuffer message_for(brain::NodeId node);
+
+ private:
+  const grpc::Slice& payload_from(uint32_t base);
+
+  const brain::Effect& effect_;
+  const brain::Prepare* const prepare_;  // null for other effects
+  const brain::Identity newest_;
+  TableHoldings& holdings_;
+  std::map<brain::NodeId, std::vector<const brain::Member*>> members_;
+  std::map<uint32_t, grpc::Slice> payloads_;  // by the generation whose table they start from; 0: from none
+};
+
+}  // namespace keepstep::coordinator

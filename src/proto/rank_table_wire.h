@@ -1,0 +1,41 @@
+// Rank tables and their differences as bytes: 16 bytes an entry, a dictionary of what entries have in common, and a
+// constant. Byte-exact in docs/design/rank_table.md.
+//
+// Encoding one table twice gives the same bytes. Decoding takes no memory that the bytes at hand do not account for,
+// and refuses (INVALID_ARGUMENT, naming the reason) what encode() never makes: wrong version, size or checksum,
+// unsorted splices, entries that are no table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "brain/rank_table.h"
+
+namespace keepstep::proto {
+
+inline constexpr size_t kRankTableEntryBytes = 16;
+
+// Of all that a table says, whatever its encoding: equal tables have equal digests.
+uint64_t digest(const brain::RankTable& table);
+
+struct IdentifiedTable {
+  brain::Identity identity;
+  brain::RankTable table;
+};
+std::string encode(brain::Identity identity, const brain::RankTable& table);
+StatusOr<IdentifiedTable> decode_table(std::string_view bytes);
+
+// From the table of generation `base` (of the same term) to that of `identity`, whose digest is `result`.
+struct IdentifiedDelta {
+  brain::Identity identity;
+  uint32_t base = 0;
+  uint64_t result = 0;
+  brain::RankTableDelta delta;
+};
+std::string encode(const IdentifiedDelta& delta);
+StatusOr<IdentifiedDelta> decode_delta(std::string_view bytes);
+
+}  // namespace keepstep::proto
