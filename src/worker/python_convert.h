@@ -22,5 +22,6 @@ T value_or_throw(StatusOr<T> result) {
 
 void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
+void bind_canonical(nanobind::module_& module);
 
 }  // namespace keepstep::worker

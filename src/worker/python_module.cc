@@ -41,4 +41,5 @@ NB_MODULE(_engine, module) {
   module.attr("JobEnded") = nb::handle(job_ended_type);
   bind_engine(module);
   bind_communicator(module);
+  bind_canonical(module);
 }
