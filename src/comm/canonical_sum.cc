@@ -225,6 +225,16 @@ std::vector<const void*> CanonicalSum::partials() const {
   return result;
 }
 
+Status CanonicalSum::write(void* destination, uint64_t divisor) const {
+  if (!complete() || run_.begin != 0 || run_.end != run_.leaves || run_.leaves == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("leaves [%d, %d) of %d are not the whole sum", run_.begin, leaf_, run_.leaves));
+  }
+  const PartialSum all{{0, run_.leaves}, vectors_[0].get()};
+  add_in_tree_order(static_cast<std::byte*>(destination), type_, {&all, 1}, run_.leaves, count_, divisor);
+  return absl::OkStatus();
+}
+
 size_t CanonicalSum::bytes() const { return vectors_.size() * count_ * size_of(sum_type(type_)); }
 
 }  // namespace keepstep::comm

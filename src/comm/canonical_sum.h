@@ -65,6 +65,9 @@ class CanonicalSum {
   // The sums of the run's maximal subtrees, in order, of sum_type(type()); valid until the next begin(). Only once
   // complete.
   std::vector<const void*> partials() const;
+  // The whole sum, divided and rounded like add_in_tree_order's, as `type()`: where the run is the whole tree.
+  // FAILED_PRECONDITION otherwise, or when leaves are missing.
+  Status write(void* destination, uint64_t divisor) const;
   size_t bytes() const;  // memory held
 
  private:

@@ -135,6 +135,24 @@ TEST(CanonicalSum, mistakes_are_told_and_add_nothing) {
   EXPECT_EQ(std::memcmp(sum.partials()[0], ones.data(), 32), 0);
 }
 
+TEST(CanonicalSum, of_all_leaves_is_the_whole_sum) {
+  SCOPED_TRACE(repeat_with());
+  std::mt19937_64 random(test_seed());
+  for (const DType type : kTypes) {
+    const auto values = random_leaves(random, type, 7, 900, 10);
+    const CanonicalSum sum = sum_of({7, 0, 7}, values, type);
+    Leaf result(values[0].size());
+    ASSERT_TRUE(sum.write(result.data(), 7).ok());
+    EXPECT_TRUE(result == reference_sum(values, type, type, 0, 7, 7)) << name(type);
+  }
+  CanonicalSum sum(1, DType::kF32);
+  float value = 1.0F;
+  EXPECT_THAT(std::string(sum.write(&value, 0).message()), HasSubstr("[0, 0) of 0"));
+  ASSERT_TRUE(sum.begin({3, 1, 3}).ok());
+  ASSERT_TRUE(sum.add(0, &value, 1).ok());
+  EXPECT_THAT(std::string(sum.write(&value, 0).message()), HasSubstr("leaves [1, 2) of 3 are not the whole sum"));
+}
+
 TEST(AddInTreeOrder, adds_divides_and_rounds_once) {
   SCOPED_TRACE(repeat_with());
   std::mt19937_64 random(test_seed());

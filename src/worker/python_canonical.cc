@@ -58,6 +58,12 @@ void bind_canonical(nb::module_& module) {
       .def_prop_ro("bytes", &CanonicalSum::bytes)
       .def_prop_ro("next_leaf", &CanonicalSum::next_leaf)
       .def_prop_ro("complete", &CanonicalSum::complete)
+      .def(
+          "write",
+          [](const CanonicalSum& self, Address destination, uint64_t divisor) {
+            throw_if_error(self.write(reinterpret_cast<void*>(destination), divisor));
+          },
+          "destination"_a, "divisor"_a)
       .def("partials", [](const CanonicalSum& self) {
         if (!self.complete()) {
           throw nb::value_error("a canonical sum has no partial sums before all its leaves were added");
