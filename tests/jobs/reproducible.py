@@ -1,5 +1,6 @@
-"""The GPT of examples/gpt, in reproducible mode unless told otherwise; notes the bits of every loss and gradient norm, and of the final parameters.
+"""The GPT of examples/gpt, in reproducible mode unless told otherwise.
 
+Notes the bits of every loss and gradient norm, and of the final parameters.
 Each process appends JSON lines to OUT/PID.jsonl, as tests/jobs/small.py does.
 """
 

@@ -9,13 +9,14 @@ from importlib import import_module
 BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
+    "reproducible": "what bits that no number of ranks changes cost, against DDP",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 
 
 def _usage() -> str:
     lines = ["usage: keepstep bench NAME [options]; --help after the name tells more", ""]
-    return "\n".join(lines + [f"  {name:<10} {what}" for name, what in BENCHMARKS.items()])
+    return "\n".join(lines + [f"  {name:<13} {what}" for name, what in BENCHMARKS.items()])
 
 
 def main(arguments: list[str]) -> int:
