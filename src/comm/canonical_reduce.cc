@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "comm/agreement.h"
+#include "comm/canonical_plan.h"
 #include "comm/canonical_sum.h"
 
 namespace keepstep::comm {
@@ -15,13 +14,7 @@ namespace {
 constexpr size_t kSmallBytes = 8 << 10;  // up to here every rank adds everything itself
 constexpr size_t kWhole = kCacheLine;    // elements: a multiple of this is whole cache lines in every type
 
-// At the head of a rank's first chunk.
-struct Held {
-  uint32_t begin;
-  uint32_t end;
-  uint64_t weight;
-};
-static_assert(sizeof(Held) <= kCacheLine);
+static_assert(sizeof(CanonicalPart) <= kCacheLine);  // at the head of a rank's first chunk
 
 struct Elements {
   size_t begin;
@@ -67,8 +60,7 @@ class CanonicalReduce {
   }
 
   void share(size_t index, Elements but);
-  bool learn_runs();
-  std::string not_a_tree(uint32_t begin, uint32_t end, bool twice, const std::string& who) const;
+  bool learn_plan();
   bool fail(const std::string& why) const {
     fail_(why);
     return false;
@@ -85,13 +77,7 @@ class CanonicalReduce {
   const size_t first_;  // elements of the first chunk
   size_t later_ = 0;    // of each later one
 
-  struct Source {
-    Subtree leaves;
-    size_t member;
-    size_t partial;  // which of that member's
-  };
-  std::vector<Source> sources_;  // of all ranks, in the order of their leaves
-  uint64_t weight_ = 0;          // of all ranks
+  CanonicalPlan plan_;
 };
 
 Elements CanonicalReduce::part(size_t index, size_t member) const {
@@ -105,8 +91,8 @@ Elements CanonicalReduce::part(size_t index, size_t member) const {
 void CanonicalReduce::share(size_t index, Elements but) {
   std::byte* to = slot(self(), group_.sync.phase() + 1, 0);
   if (index == 0) {
-    const Held held{operation_.run.begin, operation_.run.end, operation_.weight};
-    std::memcpy(to, &held, sizeof(held));
+    const CanonicalPart own{operation_.run.begin, operation_.run.end, operation_.weight};
+    std::memcpy(to, &own, sizeof(own));
   }
   const Elements all = chunk(index);
   for (size_t p = 0; p < operation_.inputs.size(); ++p) {
@@ -122,60 +108,21 @@ void CanonicalReduce::share(size_t index, Elements but) {
   }
 }
 
-std::string CanonicalReduce::not_a_tree(uint32_t begin, uint32_t end, bool twice, const std::string& who) const {
-  return absl::StrFormat(
-      "leaves [%d, %d) of %d are %s: %s. Each leaf must be one rank's; does every rank count the same "
-      "world and the same micro-batches?",
-      begin, end, operation_.run.leaves, twice ? "two ranks'" : "nobody's", who);
-}
-
 // After the first meeting: who owns which leaves. False when they do not make up the tree.
-bool CanonicalReduce::learn_runs() {
-  const uint32_t leaves = operation_.run.leaves;
-  std::vector<LeafRun> runs;
-  size_t most = 1;
+bool CanonicalReduce::learn_plan() {
+  std::vector<CanonicalPart> parts(size());
   for (size_t member = 0; member < size(); ++member) {
-    Held held;
-    std::memcpy(&held, slot(member, group_.sync.phase(), 0), sizeof(held));
-    runs.push_back({leaves, held.begin, held.end});
-    if (std::string why = why_not(runs.back()); !why.empty()) {
-      return fail(absl::StrFormat("%s says %s; its memory is damaged", rank_list(group_, {&member, 1}), why));
-    }
-    most = std::max(most, count_maximal_subtrees(runs.back()));
-    weight_ += held.weight;
+    std::memcpy(&parts[member], slot(member, group_.sync.phase(), 0), sizeof(CanonicalPart));
   }
-  std::vector<size_t> order(size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return runs[a].begin < runs[b].begin; });
-  uint32_t at = 0;
-  std::string before;  // who brings the leaves up to `at`
-  for (const size_t member : order) {
-    const LeafRun& run = runs[member];
-    if (run.empty()) {
-      continue;
-    }
-    const std::string words =
-        absl::StrFormat("%s brings leaves [%d, %d)", rank_list(group_, {&member, 1}), run.begin, run.end);
-    if (run.begin != at) {
-      return fail(not_a_tree(run.begin < at ? run.begin : at, run.begin < at ? std::min(at, run.end) : run.begin,
-                             run.begin < at, before.empty() ? words : before + "; " + words));
-    }
-    size_t partial = 0;
-    for (const Subtree& subtree : maximal_subtrees(run)) {
-      sources_.push_back({subtree, member, partial++});
-    }
-    at = run.end;
-    before = words;
+  if (const std::string why = plan_.learn(group_, operation_.run.leaves, parts); !why.empty()) {
+    return fail(why);
   }
-  if (at != leaves) {
-    return fail(not_a_tree(at, leaves, false, before.empty() ? "all ranks bring none" : before));
-  }
-  later_ = elements_a_chunk(group_.slot_bytes, most);
+  later_ = elements_a_chunk(group_.slot_bytes, plan_.most);
   if (later_ == 0 && count_ > first_) {
     return fail(
         absl::StrFormat("a rank brings %d partial sums, too many for the group's slots of %d bytes; give the "
                         "communicator larger slots, or the ranks runs that begin at multiples of a power of two",
-                        most, group_.slot_bytes));
+                        plan_.most, group_.slot_bytes));
   }
   return true;
 }
@@ -184,14 +131,14 @@ bool CanonicalReduce::learn_runs() {
 void CanonicalReduce::add(size_t index, Elements which, std::byte* destination) {
   const size_t from = chunk(index).begin;
   std::vector<PartialSum> parts;
-  for (const Source& source : sources_) {
+  for (const CanonicalPlan::Source& source : plan_.sources) {
     const std::byte* sums = source.member == self()
                                 ? operation_.inputs[source.partial] + which.begin * sum_bytes_
                                 : slot(source.member, group_.sync.phase(), 0) + offset(index, source.partial) +
                                       (which.begin - from) * sum_bytes_;
     parts.push_back({source.leaves, sums});
   }
-  add_in_tree_order(destination, operation_.type, parts, operation_.run.leaves, which.count(), weight_);
+  add_in_tree_order(destination, operation_.type, parts, operation_.run.leaves, which.count(), plan_.weight);
 }
 
 void CanonicalReduce::take_results(size_t index) {
@@ -210,7 +157,7 @@ void CanonicalReduce::take_results(size_t index) {
 void CanonicalReduce::together() {
   const bool small = count_ <= first_ && count_ * sum_bytes_ <= kSmallBytes;
   share(0, small ? Elements{0, 0} : part(0, self()));
-  if (!meet_() || !learn_runs()) {
+  if (!meet_() || !learn_plan()) {
     return;
   }
   if (small) {
