@@ -183,14 +183,13 @@ void CanonicalReduce::together() {
 }
 
 void CanonicalReduce::alone() {
-  const LeafRun& run = operation_.run;
-  if (run.begin != 0 || run.end != run.leaves) {
-    fail(absl::StrFormat("a group of one rank must bring all %d leaves of the tree, not [%d, %d)", run.leaves,
-                         run.begin, run.end));
+  const CanonicalPart own{operation_.run.begin, operation_.run.end, operation_.weight};
+  if (const std::string why = plan_.learn(group_, operation_.run.leaves, {&own, 1}); !why.empty()) {
+    fail_(why);
     return;
   }
-  const PartialSum all{{0, run.leaves}, operation_.inputs[0]};
-  add_in_tree_order(operation_.outputs[0], operation_.type, {&all, 1}, run.leaves, count_, operation_.weight);
+  const PartialSum all{{0, operation_.run.leaves}, operation_.inputs[0]};
+  add_in_tree_order(operation_.outputs[0], operation_.type, {&all, 1}, operation_.run.leaves, count_, plan_.weight);
 }
 
 }  // namespace

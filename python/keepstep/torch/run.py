@@ -166,6 +166,11 @@ class Run:
     @overload
     def replicate(self, model: torch.nn.Module, *, reproducible: Literal[True], **options: Any) -> Replicate: ...
 
+    @overload
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: bool, **options: Any
+    ) -> DistributedDataParallel | Replicate: ...
+
     def replicate(
         self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
     ) -> DistributedDataParallel | Replicate:
