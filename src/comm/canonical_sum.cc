@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <new>
 
 #include "absl/strings/str_format.h"
@@ -57,40 +58,58 @@ void with_form(DType type, Visit visit) {
   }
 }
 
-// stack[depth - additions] = (stack[depth - additions] + (... + (stack[depth - 1] + value))), n <= kBlock elements.
 template <class Sum>
-void carry(Sum* const* stack, size_t depth, size_t additions, Sum* __restrict value, size_t n) {
-  for (size_t k = 1; k < additions; ++k) {
-    const Sum* older = stack[depth - k];
-    for (size_t i = 0; i < n; ++i) {
-      value[i] = older[i] + value[i];
-    }
-  }
-  Sum* result = stack[depth - additions];
-  if (additions == 0) {
-    std::copy(value, value + n, result);
-    return;
-  }
+void add_to_newer(const Sum* __restrict older, Sum* __restrict newer, size_t n) {
   for (size_t i = 0; i < n; ++i) {
-    result[i] = result[i] + value[i];
+    newer[i] = older[i] + newer[i];
+  }
+}
+template <class Sum>
+void add_to_older(Sum* __restrict older, const Sum* __restrict newer, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    older[i] = older[i] + newer[i];
   }
 }
 
+// stack[depth - additions] = (stack[depth - additions] + (... + (stack[depth - 1] + value))).
 template <class Form>
-void add_leaf(typename Form::Sum* const* stack, size_t depth, size_t additions, const typename Form::Stored* values,
-              size_t count) {
+void add_leaf(typename Form::Sum* const* stack, size_t depth, size_t additions,
+              const typename Form::Stored* __restrict values, size_t count) {
   using Sum = typename Form::Sum;
   alignas(kAlignment) Sum value[kBlock];
-  std::array<Sum*, 64> at{};
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t n = std::min(kBlock, count - begin);
+    Sum* __restrict loaded = additions == 0 ? stack[depth] + begin : value;
     for (size_t i = 0; i < n; ++i) {
-      value[i] = values == nullptr ? Sum{0} : Form::load(values[begin + i]);
+      loaded[i] = values == nullptr ? Sum{0} : Form::load(values[begin + i]);
     }
-    for (size_t k = 0; k <= depth; ++k) {
-      at[k] = stack[k] == nullptr ? nullptr : stack[k] + begin;
+    for (size_t k = 1; k < additions; ++k) {
+      add_to_newer(stack[depth - k] + begin, value, n);
     }
-    carry(at.data(), depth, additions, value, n);
+    if (additions > 0) {
+      add_to_older(stack[depth - additions] + begin, value, n);
+    }
+  }
+}
+
+// Dividing by a power of two is multiplying by its inverse, bit for bit and much faster.
+template <class Form>
+void store_divided(typename Form::Stored* __restrict out, const typename Form::Sum* __restrict sum, size_t n,
+                   uint64_t divisor) {
+  const auto by = static_cast<typename Form::Sum>(divisor);
+  if (divisor <= 1) {
+    for (size_t i = 0; i < n; ++i) {
+      out[i] = Form::store(sum[i]);
+    }
+  } else if (std::has_single_bit(divisor)) {
+    const auto inverse = 1 / by;
+    for (size_t i = 0; i < n; ++i) {
+      out[i] = Form::store(sum[i] * inverse);
+    }
+  } else {
+    for (size_t i = 0; i < n; ++i) {
+      out[i] = Form::store(sum[i] / by);
+    }
   }
 }
 
@@ -99,36 +118,33 @@ void add_parts(typename Form::Stored* destination, std::span<const PartialSum> p
                uint64_t divisor) {
   using Sum = typename Form::Sum;
   alignas(kAlignment) Sum blocks[kDeepest][kBlock];
-  alignas(kAlignment) Sum value[kBlock];
-  std::array<Sum*, kDeepest> stack{};
-  for (size_t k = 0; k < kDeepest; ++k) {
-    stack[k] = blocks[k];
-  }
+  std::array<const Sum*, kDeepest> stack{};  // a part as it came, or the block of that depth
   std::vector<size_t> additions;
   for (const PartialSum& part : parts) {
     additions.push_back(additions_after(leaves, 0, part.leaves));
   }
-  const auto by = static_cast<Sum>(divisor);
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t n = std::min(kBlock, count - begin);
     size_t depth = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
-      const auto* from = reinterpret_cast<const Sum*>(parts[p].data) + begin;
-      std::copy(from, from + n, value);
-      carry(stack.data(), depth, additions[p], value, n);
-      depth = depth + 1 - additions[p];
+      const Sum* newer = reinterpret_cast<const Sum*>(parts[p].data) + begin;
+      for (size_t k = 0; k < additions[p]; ++k) {
+        --depth;
+        if (stack[depth] == blocks[depth]) {
+          add_to_older(blocks[depth], newer, n);
+        } else {
+          const Sum* __restrict older = stack[depth];
+          Sum* __restrict sum = blocks[depth];
+          for (size_t i = 0; i < n; ++i) {
+            sum[i] = older[i] + newer[i];
+          }
+        }
+        newer = blocks[depth];
+      }
+      stack[depth++] = newer;
     }
     KEEPSTEP_CHECK(depth == 1, "the parts do not make up the tree");
-    Sum* sum = stack[0];
-    if (divisor > 1) {
-      for (size_t i = 0; i < n; ++i) {
-        sum[i] = sum[i] / by;
-      }
-    }
-    auto* __restrict out = destination + begin;
-    for (size_t i = 0; i < n; ++i) {
-      out[i] = Form::store(sum[i]);
-    }
+    store_divided<Form>(destination + begin, stack[0], n, divisor);
   }
 }
 
