@@ -44,14 +44,16 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 
 test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
+	@KEEPSTEP_INTERRUPTIONS=10000 $(BUILD)/keepstep_comm_test --gtest_brief=1 --gtest_filter='InterruptionRandom.*'
 	@$(PYTEST) tests -m long
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
 	@scripts/sanitize.sh thread
 
-bench: build  ## recovery against torchrun, what a step costs, rendezvous against TCPStore
+bench: build  ## recovery against torchrun, what a step costs, all_reduce against Gloo, rendezvous against TCPStore
 	@$(PYTHON_VENV) -m keepstep.bench step --json
+	@$(PYTHON_VENV) -m keepstep.bench allreduce --json
 	@$(PYTHON_VENV) -m keepstep.bench rendezvous --against tcpstore --json
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
 

@@ -40,6 +40,7 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")
     parser.add_argument("--text-mib", type=int, default=4, help="how much text to train on, in MiB")
     parser.add_argument("--out", type=Path, metavar="FILE", help="rank 0 writes the final parameters' digests here")
+    parser.add_argument("--reproducible", action="store_true", help="train.py: the same bits on any number of ranks")
     parser.add_argument("--ids", type=Path, metavar="DIR", help="each process writes the samples it used here")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="of torchrun_train.py: saved every 10 steps")
     return parser.parse_args()

@@ -50,7 +50,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
     model, optimizer, schedule = run.keep(lambda: options.build(chosen))
     text = run.keep(lambda: Text(chosen.context, chosen.text_mib << 20))
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
-    replica = run.replicate(model)
+    replica = run.replicate(model, reproducible=chosen.reproducible)
     samples = SampleLog(chosen.ids)
     try:
         for step in run.steps(

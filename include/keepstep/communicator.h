@@ -35,8 +35,8 @@ class Work {
   ~Work();
 
   bool done() const;
-  // OK; ABORTED when interrupted (in-place buffers stay as they are, other outputs are zeros); DEADLINE_EXCEEDED, naming
-  // who did not come; INVALID_ARGUMENT for what the arguments forbid or the ranks disagree about.
+  // OK; ABORTED when interrupted (in-place buffers stay as they are, other outputs are zeros); DEADLINE_EXCEEDED,
+  // naming who did not come; INVALID_ARGUMENT for what the arguments forbid or the ranks disagree about.
   absl::Status wait();
   // Of a receive from any rank, after wait(): who sent.
   uint32_t source() const;
@@ -60,8 +60,8 @@ class Communicator {
   };
   static constexpr uint32_t kAnyRank = ~uint32_t{0};
 
-  // Waits until all ranks have joined. DEADLINE_EXCEEDED names who has not; FAILED_PRECONDITION when the rank is taken or
-  // the others say another world; NOT_FOUND when the command cannot be started.
+  // Waits until all ranks have joined. DEADLINE_EXCEEDED names who has not; FAILED_PRECONDITION when the rank is taken
+  // or the others say another world; NOT_FOUND when the command cannot be started.
   static absl::StatusOr<std::unique_ptr<Communicator>> join(const Options& options);
   // Leaves. What is under way is interrupted for all ranks.
   ~Communicator();

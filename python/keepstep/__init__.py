@@ -6,14 +6,22 @@ function, build in ``run.keep``, change state in ``run.commit``, and start the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import recoverable
 
 if TYPE_CHECKING:
+    from keepstep.torch import reduce as reduce
     from keepstep.torch.run import Run as Run
     from keepstep.torch.steps import Step as Step
 
 __version__ = "0.1.0"
 __all__ = ["Interruption", "KeepstepError", "__version__", "recoverable"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "reduce":  # needs torch, which this package imports only when it is used
+        return import_module("keepstep.torch.reduce")
+    raise AttributeError(f"module 'keepstep' has no attribute '{name}'")

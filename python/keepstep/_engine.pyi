@@ -99,6 +99,19 @@ class Communicator:
         arg5: int,
         /,
     ) -> int: ...
+    def all_reduce_canonical(
+        self,
+        group: int,
+        leaves: int,
+        begin: int,
+        end: int,
+        partials: Sequence[int],
+        output: int,
+        count: int,
+        dtype: int,
+        weight: int,
+        timeout_ns: int,
+    ) -> int: ...
     def barrier(self, group: int, timeout_ns: int) -> int: ...
     def send(self, arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, /) -> int: ...
     def receive(self, arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, /) -> int: ...
@@ -128,3 +141,28 @@ class NodeLink:
         """(answered, interrupted, ok, value)"""
 
     def close(self) -> None: ...
+
+class CanonicalSum:
+    """Leaves added in the canonical order (src/comm/canonical_sum.h)."""
+
+    def __init__(self, count: int, dtype: int) -> None: ...
+    def begin(self, leaves: int, begin: int, end: int) -> None: ...
+    def add(self, offset: int, values: int, count: int) -> None:
+        """Elements of the current leaf; values 0: zeros."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def next_leaf(self) -> int: ...
+    @property
+    def complete(self) -> bool: ...
+    def write(self, destination: int, divisor: int) -> None: ...
+    def partials(self) -> list[int]: ...
+
+def even_run(leaves: int, member: int, members: int) -> tuple[int, int]:
+    """[begin, end) of `leaves` shared evenly."""
+
+def sum_of_squares(values: int, count: int, dtype: int) -> float:
+    """In float64, in a fixed order."""

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "comm/canonical_reduce.h"
+#include "comm/canonical_sum.h"
 #include "comm/reduce.h"
 
 namespace keepstep::comm {
@@ -26,7 +28,11 @@ std::string describe(const Group& group, const Descriptor& descriptor) {
     return name(kind);
   }
   std::vector<std::string> parts;
-  if (reduces(kind)) {
+  if (kind == Kind::kAllReduceCanonical) {
+    const auto type = static_cast<DType>(descriptor.dtype);
+    parts.push_back(absl::StrCat(descriptor.bytes / size_of(type), " x ", name(type)));
+    parts.push_back(absl::StrCat("over ", descriptor.root, " leaves"));
+  } else if (reduces(kind)) {
     const auto type = static_cast<DType>(descriptor.dtype);
     parts.push_back(absl::StrCat(name(static_cast<ReduceOp>(descriptor.op)), " of ", descriptor.bytes / size_of(type),
                                  " x ", name(type)));
@@ -74,6 +80,10 @@ Descriptor descriptor_of(const Operation& operation, bool refused) {
   if (has_root(operation.kind)) {
     result.root = operation.root;
   }
+  if (operation.kind == Kind::kAllReduceCanonical) {
+    result.dtype = static_cast<uint8_t>(operation.type);
+    result.root = operation.run.leaves;
+  }
   result.bytes = operation.bytes;
   return result;
 }
@@ -107,6 +117,14 @@ std::string why_refused(const Group& group, const Operation& operation) {
       }
       const std::string why = why_bad("input", operation.inputs, n, sent);
       return why.empty() ? why_bad("output", operation.outputs, n, received) : why;
+    }
+    case Kind::kAllReduceCanonical: {
+      std::string why = why_refused_canonical(operation);
+      if (why.empty()) {
+        why =
+            why_bad("partial sum", operation.inputs, operation.inputs.size(), same, size_of(sum_type(operation.type)));
+      }
+      return why.empty() ? why_bad("output", operation.outputs, 1, same, size_of(operation.type)) : why;
     }
     case Kind::kAllGather:
       inputs = 1;

@@ -1,12 +1,13 @@
 #include "comm/collectives.h"
 
 #include <algorithm>
-#include <cfenv>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "comm/agreement.h"
+#include "comm/canonical_reduce.h"
+#include "comm/float_environment.h"
 #include "comm/reduce.h"
 
 namespace keepstep::comm {
@@ -20,22 +21,6 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
     std::memcpy(to, from, bytes);
   }
 }
-
-// Round to nearest and keep denormals, whatever the calling thread set (torch.set_flush_denormal): all ranks must
-// compute the same bits.
-class DefaultFloats {
- public:
-  DefaultFloats() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloats() { std::fesetenv(&saved_); }
-  DefaultFloats(const DefaultFloats&) = delete;
-  DefaultFloats& operator=(const DefaultFloats&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
 
 // A contiguous part of a chunk, in bytes.
 struct Part {
@@ -89,6 +74,7 @@ class Run {
   void scatter();
   void reduce_scatter();
   void all_to_all();
+  void canonical();
   bool agree_on_sizes(size_t* most);
 
   Group& group_;
@@ -316,6 +302,10 @@ void Run::all_to_all() {
   }
 }
 
+void Run::canonical() {
+  canonical_all_reduce(group_, operation_, [this] { return meet(); }, [this](const std::string& why) { fail(why); });
+}
+
 void Run::alone() {
   if (!refused_.empty()) {
     fail(refused_);
@@ -334,6 +324,8 @@ void Run::alone() {
         return;
       }
       return copy_bytes(operation_.outputs[0], operation_.inputs[0], operation_.input_bytes[0]);
+    case Kind::kAllReduceCanonical:
+      return canonical();
     default:
       return;
   }
@@ -373,6 +365,9 @@ Result Run::all() {
         break;
       case Kind::kAllToAll:
         all_to_all();
+        break;
+      case Kind::kAllReduceCanonical:
+        canonical();
         break;
       case Kind::kBarrier:
       case Kind::kInvalid:

@@ -307,6 +307,18 @@ OpId Communicator::all_to_all(GroupId group, const std::vector<const void*>& inp
                               .timeout_ns = timeout_ns});
 }
 
+OpId Communicator::all_reduce_canonical(GroupId group, const LeafRun& run, const std::vector<const void*>& partials,
+                                        void* output, size_t count, DType type, uint64_t weight, int64_t timeout_ns) {
+  return impl_->start(group, {.kind = Kind::kAllReduceCanonical,
+                              .inputs = as_bytes(partials),
+                              .outputs = {as_bytes(output)},
+                              .bytes = count * size_of(type),
+                              .type = type,
+                              .run = run,
+                              .weight = weight,
+                              .timeout_ns = timeout_ns});
+}
+
 OpId Communicator::barrier(GroupId group, int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kBarrier, .timeout_ns = timeout_ns});
 }

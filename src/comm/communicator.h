@@ -34,6 +34,7 @@
 
 #include "base/status.h"
 #include "brain/types.h"
+#include "comm/canonical_tree.h"
 
 namespace keepstep::comm {
 
@@ -127,6 +128,13 @@ class Communicator {
   // inputs[r] (input_bytes[r]) goes to rank r; outputs[r] (output_bytes[r]) comes from rank r; sizes may be 0.
   OpId all_to_all(GroupId group, const std::vector<const void*>& inputs, const std::vector<size_t>& input_bytes,
                   const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes, int64_t timeout_ns = -1);
+  // The sum over all leaves of a tree, in the order of canonical_tree.h: the same bits whoever owns which leaves. Each
+  // rank owns `run` (the ranks' runs make up the tree; empty ones are allowed, so there may be more ranks than leaves)
+  // and gives the sums of its maximal subtrees in order (CanonicalSum in canonical_sum.h makes them): `count` elements
+  // each, of sum_type(type). `output` gets `count` elements of `type` (float32, float64, float16, bfloat16): the sum,
+  // divided once by the sum of all ranks' weights if that is not 0, rounded once; it must not overlap the partial sums.
+  OpId all_reduce_canonical(GroupId group, const LeafRun& run, const std::vector<const void*>& partials, void* output,
+                            size_t count, DType type, uint64_t weight, int64_t timeout_ns = -1);
   OpId barrier(GroupId group, int64_t timeout_ns = -1);
   // Matched by (peer, tag) in order, whatever the order of the tags; to oneself too. A send completes after its receive
   // was posted. `from` may be kAnySource: the first message with this tag from any rank of the group; receives take

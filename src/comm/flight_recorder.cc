@@ -49,13 +49,14 @@ std::vector<FlightRecord> FlightRecorder::records() const {
   for (uint64_t number = written_ - std::min<uint64_t>(written_, kFlightRecords); number < written_; ++number) {
     const Entry& entry = entries_[number % kFlightRecords];
     const auto kind = static_cast<Kind>(entry.descriptor.kind);
-    const bool reduces = kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+    const bool canonical = kind == Kind::kAllReduceCanonical;
+    const bool reduces = canonical || kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
     records.push_back({.op = entry.op,
                        .group = entry.group,
                        .number = entry.number,
                        .kind = name(kind),
                        .type = reduces ? name(static_cast<DType>(entry.descriptor.dtype)) : "",
-                       .reduction = reduces ? name(static_cast<ReduceOp>(entry.descriptor.op)) : "",
+                       .reduction = reduces && !canonical ? name(static_cast<ReduceOp>(entry.descriptor.op)) : "",
                        .bytes = entry.descriptor.bytes,
                        .outcome = entry.outcome,
                        .queued_ns = entry.queued_ns,

@@ -48,6 +48,11 @@ std::vector<Case> cases() {
       {"gather", [](auto& c, auto& b) { return c.gather(kWorld, b.in()[0], b.out(), kBytes, 0); }, 2},
       {"scatter", [](auto& c, auto& b) { return c.scatter(kWorld, {}, b.out()[0], kBytes, 1); }, 1},
       {"all_to_all", [both](auto& c, auto& b) { return c.all_to_all(kWorld, b.in(), both, b.out(), both); }, 2},
+      {"all_reduce_canonical",
+       [](auto& c, auto& b) {
+         return c.all_reduce_canonical(kWorld, {2, 0, 1}, {b.in()[0]}, b.out()[0], kCount, DType::kF32, 2);
+       },
+       1},
       {"barrier", [](auto& c, auto&) { return c.barrier(kWorld); }},
       {"send", [](auto& c, auto& b) { return c.send(kWorld, b.in()[0], kBytes, 1, 0); }},
       {"receive", [](auto& c, auto& b) { return c.receive(kWorld, b.out()[0], kBytes, 1, 0); }, 1},

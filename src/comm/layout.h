@@ -42,7 +42,7 @@ struct Descriptor {
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t unused = 0;
-  uint32_t root = 0;
+  uint32_t root = 0;  // of a canonical reduction: how many leaves its tree has
   uint64_t bytes = 0;
   bool operator==(const Descriptor&) const = default;
 };

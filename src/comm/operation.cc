@@ -6,8 +6,9 @@
 namespace keepstep::comm {
 
 const char* name(Kind kind) {
-  static constexpr const char* kNames[] = {"an invalid call", "all_reduce", "reduce",  "broadcast",  "all_gather",
-                                           "reduce_scatter",  "gather",     "scatter", "all_to_all", "barrier"};
+  static constexpr const char* kNames[] = {"an invalid call",     "all_reduce", "reduce",  "broadcast",  "all_gather",
+                                           "reduce_scatter",      "gather",     "scatter", "all_to_all", "barrier",
+                                           "all_reduce_canonical"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }

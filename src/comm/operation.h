@@ -36,6 +36,7 @@ enum class Kind : uint8_t {
   kScatter,
   kAllToAll,
   kBarrier,
+  kAllReduceCanonical,
 };
 const char* name(Kind kind);
 
@@ -46,10 +47,12 @@ struct Operation {
   std::vector<std::byte*> outputs;
   std::vector<size_t> input_bytes;  // all_to_all only
   std::vector<size_t> output_bytes;
-  size_t bytes = 0;  // of one buffer
+  size_t bytes = 0;  // of one buffer; canonical: of the output
   DType type = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Rank root = 0;
+  LeafRun run;          // canonical only: whose sums the inputs are
+  uint64_t weight = 0;  // canonical only: our share of what the sum is divided by
   int64_t timeout_ns = -1;
 };
 

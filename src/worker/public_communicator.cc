@@ -1,9 +1,8 @@
 // include/keepstep/communicator.h over a link to the node's agent.
 
-#include "keepstep/communicator.h"
-
 #include <atomic>
 
+#include "keepstep/communicator.h"
 #include "worker/node_start.h"
 
 namespace keepstep {
@@ -138,8 +137,8 @@ Work Communicator::scatter(const std::vector<const void*>& inputs, void* output,
 
 Work Communicator::all_to_all(const std::vector<const void*>& inputs, const std::vector<size_t>& input_bytes,
                               const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes) {
-  return Work(impl_->work(
-      impl_->comm->all_to_all(kWorld, inputs, input_bytes, outputs, output_bytes, impl_->timeout_ns)));
+  return Work(
+      impl_->work(impl_->comm->all_to_all(kWorld, inputs, input_bytes, outputs, output_bytes, impl_->timeout_ns)));
 }
 
 Work Communicator::barrier() { return Work(impl_->work(impl_->comm->barrier(kWorld, impl_->timeout_ns))); }

@@ -91,6 +91,16 @@ void bind_communicator(nb::module_& module) {
              return self.all_to_all(group, pointers<const void*>(inputs), input_bytes, pointers<void*>(outputs),
                                     output_bytes, timeout_ns);
            })
+      .def(
+          "all_reduce_canonical",
+          [](Communicator& self, uint32_t group, uint32_t leaves, uint32_t begin, uint32_t end,
+             const std::vector<Address>& partials, Address output, size_t count, int dtype, uint64_t weight,
+             int64_t timeout_ns) {
+            return self.all_reduce_canonical(group, {leaves, begin, end}, pointers<const void*>(partials),
+                                             pointer(output), count, DType(dtype), weight, timeout_ns);
+          },
+          "group"_a, "leaves"_a, "begin"_a, "end"_a, "partials"_a, "output"_a, "count"_a, "dtype"_a, "weight"_a,
+          "timeout_ns"_a)
       .def("barrier", &Communicator::barrier, "group"_a, "timeout_ns"_a)
       .def("send", [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t to, uint32_t tag,
                       int64_t timeout_ns) { return self.send(group, pointer(data), bytes, to, tag, timeout_ns); })
@@ -116,26 +126,27 @@ void bind_communicator(nb::module_& module) {
            })
       .def("close", &Communicator::close)
       .def("interrupted", &Communicator::interrupted)
-      .def("recent",
-           [](const Communicator& self) {
-             nb::list records;
-             for (const comm::FlightRecord& record : self.recent()) {
-               nb::dict entry;
-               entry["group"] = record.group;
-               entry["number"] = record.number;
-               entry["kind"] = record.kind;
-               entry["type"] = record.type;
-               entry["reduction"] = record.reduction;
-               entry["bytes"] = record.bytes;
-               entry["outcome"] = static_cast<int>(record.outcome);
-               entry["queued_ns"] = record.queued_ns;
-               entry["started_ns"] = record.started_ns;
-               entry["ended_ns"] = record.ended_ns;
-               records.append(entry);
-             }
-             return records;
-           },
-           nb::sig("def recent(self) -> list[dict[str, object]]"))
+      .def(
+          "recent",
+          [](const Communicator& self) {
+            nb::list records;
+            for (const comm::FlightRecord& record : self.recent()) {
+              nb::dict entry;
+              entry["group"] = record.group;
+              entry["number"] = record.number;
+              entry["kind"] = record.kind;
+              entry["type"] = record.type;
+              entry["reduction"] = record.reduction;
+              entry["bytes"] = record.bytes;
+              entry["outcome"] = static_cast<int>(record.outcome);
+              entry["queued_ns"] = record.queued_ns;
+              entry["started_ns"] = record.started_ns;
+              entry["ended_ns"] = record.ended_ns;
+              records.append(entry);
+            }
+            return records;
+          },
+          nb::sig("def recent(self) -> list[dict[str, object]]"))
       .def("collectives_entered", &Communicator::collectives_entered);
 }
 

@@ -23,5 +23,6 @@ T value_or_throw(StatusOr<T> result) {
 void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_node_link(nanobind::module_& module);
+void bind_canonical(nanobind::module_& module);
 
 }  // namespace keepstep::worker

@@ -44,4 +44,5 @@ NB_MODULE(_engine, module) {
   bind_engine(module);
   bind_communicator(module);
   bind_node_link(module);
+  bind_canonical(module);
 }

@@ -76,12 +76,34 @@ def check(run):
     dist.broadcast_object_list(one, src=0)
     assert one == [{"from": 0}]
 
+    leaves = [torch.randn(3000, generator=torch.Generator().manual_seed(i)) * 10.0**i for i in range(7)]
+    expected = keepstep.reduce.tree_sum(leaves, divisor=7)
+    sums = keepstep.reduce.Sum(like=leaves[0])
+    sums.begin(7)
+    for i in sums.run:
+        sums.add(leaves[i])
+    assert torch.equal(sums.all_reduce(weight=len(sums.run)), expected)
+    out = torch.zeros(3000)
+    sums.all_reduce(weight=len(sums.run), out=out, async_op=True).get_future().wait()
+    assert torch.equal(out, expected)
+    try:
+        sums.begin(7, range(rank, rank + 1))
+        sums.add(leaves[0])
+        sums.all_reduce()
+        raise AssertionError("leaves are missing")
+    except RuntimeError as error:
+        assert f"leaves [{world}, 7) of 7 are nobody's" in str(error), error
+
     if world >= 3:
         group = dist.new_group([2, 0])
         if rank in (0, 2):
             tensor = torch.tensor([float(rank + 1)])
             dist.all_reduce(tensor, group=group)
             assert tensor.item() == 4.0
+            sums.begin(7, keepstep.reduce.share(7, group))
+            for i in sums.run:
+                sums.add(leaves[i])
+            assert torch.equal(sums.all_reduce(weight=len(sums.run), group=group), expected)
     for turn in range(100):  # a generation has 16 places for groups: destroyed ones give theirs back
         group = dist.new_group(ranks[turn % world :])
         if rank >= turn % world:

@@ -11,13 +11,14 @@ BENCHMARKS = {
     "step": "what commit, heartbeat and journal add to a step",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
+    "reproducible": "what bits that no number of ranks changes cost, against DDP",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 
 
 def _usage() -> str:
     lines = ["usage: keepstep bench NAME [options]; --help after the name tells more", ""]
-    return "\n".join(lines + [f"  {name:<10} {what}" for name, what in BENCHMARKS.items()])
+    return "\n".join(lines + [f"  {name:<13} {what}" for name, what in BENCHMARKS.items()])
 
 
 def main(arguments: list[str]) -> int:

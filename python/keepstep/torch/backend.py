@@ -133,6 +133,12 @@ class KeepstepBackend(BackendBase):
     def comm_split_count(self) -> int:
         return self._splits
 
+    def recent(self) -> list[dict[str, object]]:
+        """The flight recorder: the last collectives of this rank in all its groups, oldest first. Times are those of
+        CLOCK_MONOTONIC in nanoseconds, 0 where it has not come so far; outcome 0 is pending, 1 done, 2 interrupted, 3
+        failed."""
+        return self._enter("recent")[0].comm.recent()
+
     def abort(self) -> None:
         """Ends the operations of all ranks that share this group's communicator; they raise."""
         self._host.abort("dist.abort was called")
@@ -161,12 +167,24 @@ class KeepstepBackend(BackendBase):
             group,
             target.data_ptr(),
             target.numel(),
-            dtype_number(tensor, "all_reduce"),
+            dtype_number(tensor.dtype, "all_reduce"),
             op_number(options, "all_reduce"),
             self._timeout_ns(options),
         )
+        return self.started_allreduce("all_reduce", ops, op, tensors, target, copier(tensor, target))
+
+    def started_allreduce(
+        self,
+        what: str,
+        ops: GroupOps,
+        op: int,
+        result: Tensors,
+        keep: Any = None,
+        finish: Callable[[], None] | None = None,
+    ) -> KeepstepWork:
+        """The Work of an operation that sums over all ranks and was just started."""
         self._host.after_allreduce()
-        return self._work("all_reduce", ops, op, tensors, target, copier(tensor, target))
+        return self._work(what, ops, op, result, keep, finish)
 
     def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> KeepstepWork:
         """Sums sparse tensors: everybody gathers everybody's entries, and adds them in rank order."""
@@ -221,7 +239,7 @@ class KeepstepBackend(BackendBase):
             group,
             target.data_ptr(),
             target.numel(),
-            dtype_number(tensor, "reduce"),
+            dtype_number(tensor.dtype, "reduce"),
             op_number(options, "reduce"),
             options.rootRank,
             self._timeout_ns(options),
@@ -290,7 +308,7 @@ class KeepstepBackend(BackendBase):
             [t.data_ptr() for t in sources],
             stand_in.data_ptr(),
             stand_in.numel(),
-            dtype_number(stand_in, "reduce_scatter"),
+            dtype_number(stand_in.dtype, "reduce_scatter"),
             op_number(options, "reduce_scatter"),
             self._timeout_ns(options),
         )

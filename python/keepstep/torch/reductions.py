@@ -31,11 +31,11 @@ _OPS = {
 }
 
 
-def dtype_number(tensor: torch.Tensor, what: str) -> int:
-    """The engine's number for the tensor's dtype; TypeError for one it does not reduce."""
-    number = _DTYPES.get(tensor.dtype)
+def dtype_number(dtype: torch.dtype, what: str) -> int:
+    """The engine's number for `dtype`; TypeError for one it does not reduce."""
+    number = _DTYPES.get(dtype)
     if number is None:
-        raise TypeError(f'{what}: backend "keepstep" does not reduce {tensor.dtype}')
+        raise TypeError(f'{what}: backend "keepstep" does not reduce {dtype}')
     return number
 
 

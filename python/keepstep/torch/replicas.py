@@ -1,4 +1,4 @@
-"""The DDP wrappers of this process: made per generation, dropped at its end.
+"""The wrappers of this process, DDP's and our own: made per generation, dropped at its end.
 
 DDP agrees on its buckets in its first iteration, so an old wrapper and a fresh one on a newcomer do not match: every
 generation wraps again around the kept model (design section 7).
@@ -13,6 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from keepstep._errors import KeepstepError
+from keepstep.torch import replicate
+from keepstep.torch.replicate import Replicate
 
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
@@ -40,10 +44,29 @@ def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(model, init_sync=False, **{"gradient_as_bucket_view": True, **options})
 
 
+def wrap_reproducibly(model: torch.nn.Module, **options: Any) -> Replicate:
+    """`Replicate` in reproducible mode; the model's state is equal on all ranks already."""
+    return Replicate(model, reproducible=True, init_sync=False, **options)
+
+
 def synchronize_on(last: bool) -> None:
     """Whether the coming forward and backward synchronizes gradients (only a step's last micro-batch needs to)."""
     for replica in _replicas:
         replica.require_backward_grad_sync = last
+    for ours in replicate.live():
+        ours.require_backward_grad_sync = last
+
+
+def reproducible() -> list[Replicate]:
+    """The wrappers in reproducible mode. Raises where there are others beside them."""
+    ours = replicate.live()
+    found = [replica for replica in ours if replica.reproducible]
+    if found and (len(found) < len(ours) or len(_replicas)):
+        raise KeepstepError(
+            "reproducible: one model is wrapped reproducibly and another one is not, whose gradients depend on the "
+            "number of ranks; wrap all of them with run.replicate(model, reproducible=True)"
+        )
+    return found
 
 
 def drop_all() -> None:
@@ -54,6 +77,8 @@ def drop_all() -> None:
             if hasattr(replica, name):
                 delattr(replica, name)
     _replicas.clear()
+    for ours in replicate.live():
+        ours.drop()
 
 
 def groups_away(keep_world: bool) -> None:

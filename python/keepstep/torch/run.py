@@ -7,7 +7,7 @@ import math
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from keepstep._session import Assignment, Session
 from keepstep.torch import checks, early_exit, membership, parked, replicas, seeds
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
+from keepstep.torch.replicate import Replicate
 from keepstep.torch.steps import BatchPlan, MapDataset, Step
 from keepstep.torch.update import Snapshot
 
@@ -157,15 +158,33 @@ class Run:
             self._registry.add(name, item)
         self._registry.flatten()  # values that cannot be carried are named now, not at the first fault
 
-    def replicate(self, model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+    @overload
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: Literal[False] = False, **options: Any
+    ) -> DistributedDataParallel: ...
+
+    @overload
+    def replicate(self, model: torch.nn.Module, *, reproducible: Literal[True], **options: Any) -> Replicate: ...
+
+    @overload
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: bool, **options: Any
+    ) -> DistributedDataParallel | Replicate: ...
+
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
+    ) -> DistributedDataParallel | Replicate:
         """DDP around `model` over the backend "keepstep". `options` go to DistributedDataParallel.
 
         Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
         buckets unless ``gradient_as_bucket_view=False``.
+
+        With `reproducible`: `keepstep.torch.Replicate` instead, which `options` then go to. Gradients, ``step.loss``
+        and random numbers have the same bits for every number of ranks; what cannot be so is refused.
         """
         self._form("run.replicate")
         self._init_process_group()
-        return replicas.wrap(model, **options)
+        return replicas.wrap_reproducibly(model, **options) if reproducible else replicas.wrap(model, **options)
 
     def _init_process_group(self) -> None:
         if not dist.is_initialized():
@@ -196,7 +215,8 @@ class Run:
             shuffle: another order each epoch, from the job's seed; else the dataset's own.
             collate: a list of samples to a batch; default: torch's default_collate.
 
-        Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank).
+        Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
+        reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
         """
         from torch.utils.data import default_collate
 
@@ -211,7 +231,6 @@ class Run:
             self._session.injector.at("between", number)
             step = Step(self, plan, number, collate or default_collate)
             self._step = step
-            seeds.seed_all(seeds.mix(self.seed, number, self.rank))
             self._check_before(number)
             yield step
             if not step.committed:
@@ -245,7 +264,8 @@ class Run:
         engine.announce(number)
         if self._capsule is not None:
             self._capsule.save(engine, number)
-        engine.record_loss(number, step._local_sum(), len(step._losses))
+        step._check_done(len(step._micros))
+        engine.record_loss(number, *step._loss_to_record())
         self._check_at_commit(number)
         self._session.injector.at("before_vote", number)
         step.voted = True

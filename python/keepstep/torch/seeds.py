@@ -1,4 +1,8 @@
-"""Random numbers that need no saving: seeded at the start of each step from (seed, step, rank)."""
+"""Random numbers that need no saving: seeded at the start of each step from (seed, step, rank).
+
+In reproducible mode at the start of each micro-batch, from (seed, step, micro-batch), so that they do not depend on
+which rank computes it.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +34,8 @@ def seed_all(value: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+def seed_micro_batch(seed: int, step: int, micro_batch: int) -> None:
+    """Seeds for micro-batch `micro_batch` (from 0, counted over all ranks) of step `step`."""
+    seed_all(mix(seed, step, micro_batch))

@@ -9,7 +9,8 @@ import torch
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
-from keepstep.torch import replicas
+from keepstep.torch import replicas, seeds
+from keepstep.torch.global_loss import GlobalLoss
 
 if TYPE_CHECKING:
     from keepstep.torch.run import Run
@@ -57,9 +58,7 @@ class BatchPlan:
 
     def share(self, rank: int, world_size: int) -> range:
         """The micro-batches of `rank`."""
-        each, more = divmod(self.micro_batches, world_size)
-        first = rank * each + min(rank, more)
-        return range(first, first + each + (1 if rank < more else 0))
+        return range(*_engine.even_run(self.micro_batches, rank, world_size))
 
     def samples(self, step: int, micros: range) -> list[int]:
         """The samples of the micro-batches `micros` of `step` (1-based), in order."""
@@ -76,6 +75,8 @@ class Step:
     Attributes:
         number: from 1; committing step k makes version k of the protected state.
         sample_ids: the samples of this rank in this step, in the order of its micro-batches.
+        reproducible: whether the model is wrapped so (``run.replicate(model, reproducible=True)``): then gradients and
+            loss have the same bits for every number of ranks.
     """
 
     def __init__(self, run: Run, plan: BatchPlan, number: int, collate: Callable[[list[Any]], Any]) -> None:
@@ -86,32 +87,77 @@ class Step:
         self._micros = plan.share(run.rank, run.world_size)
         self.sample_ids: list[int] = plan.samples(number, self._micros)
         self._losses: list[torch.Tensor] = []
+        self._counts: list[int | None] = []
+        self._replicas = replicas.reproducible()
+        self.reproducible = bool(self._replicas)
+        self._loss_of_all = GlobalLoss(plan.micro_batches, self._micros) if self.reproducible else None
         self._global_loss: float | None = None
         self.voted = False
         self.committed = False
+        self._seed(plan.micro_batches)
+
+    def _seed(self, micro_batch: int) -> None:
+        """Random numbers of the coming micro-batch; from plan.micro_batches on: of what is around them."""
+        if self.reproducible:
+            seeds.seed_micro_batch(self._run.seed, self.number, micro_batch)
+        elif micro_batch == self._plan.micro_batches:
+            seeds.seed_all(seeds.mix(self._run.seed, self.number, self._run.rank))
 
     def __iter__(self) -> Iterator[Any]:
         size = self._plan.micro_batch
-        for index in range(len(self._micros)):
+        for replica in self._replicas:
+            replica.begin_step(self._plan.micro_batches, self._micros)
+        for index, micro_batch in enumerate(self._micros):
             self._run._check_interrupted()
+            self._check_done(index)
+            self._seed(micro_batch)
             ids = self.sample_ids[index * size : (index + 1) * size]
             batch = self._collate([self._plan.dataset[i] for i in ids])
             replicas.synchronize_on(index == len(self._micros) - 1)
             yield batch
         replicas.synchronize_on(True)
+        if self.reproducible:
+            self._seed(self._plan.micro_batches + 1)  # what the update draws is the same on every rank
 
-    def backward(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None) -> None:
+    def _check_done(self, expected: int) -> None:
+        """In reproducible mode: each micro-batch so far had exactly one backward pass."""
+        for replica in self._replicas:
+            if replica.micro_batches_done != expected:
+                raise KeepstepError(
+                    f"step {self.number}: {replica.micro_batches_done} backward passes for {expected} micro-batches; "
+                    "in reproducible mode each micro-batch has exactly one, through every wrapped model"
+                )
+
+    def backward(
+        self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None, count: int | None = None
+    ) -> None:
         """Backward of one micro-batch, weighted so that the sum over all ranks is the mean over the global batch.
 
         Args:
-            loss: a scalar, the mean over the micro-batch.
+            loss: a scalar, the mean over the micro-batch; with `count` the sum over so many things (tokens).
             scaler: scales the loss for mixed precision; ``step.loss`` stays unscaled.
+            count: reproducible mode only: gradients and ``step.loss`` are divided once, by the sum of all counts of the
+                step. For each micro-batch or for none.
         """
-        # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch.
-        weighted = loss * (self._run.world_size / self._plan.micro_batches)
+        if count is not None and not self.reproducible:
+            raise KeepstepError(
+                "step.backward(count=...) needs run.replicate(model, reproducible=True): DDP divides by the number of "
+                "ranks, whatever they count"
+            )
+        if self._counts and (self._counts[0] is None) != (count is None):
+            raise KeepstepError("step.backward: give count= for every micro-batch of the step, or for none")
+        self._losses.append(loss.detach())
+        self._counts.append(count)
+        if self._loss_of_all is not None:
+            weighted = loss
+            for replica in self._replicas:
+                replica.weigh(1 if count is None else count)
+            self._loss_of_all.add(loss.detach(), 1 if count is None else count)
+        else:
+            # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch.
+            weighted = loss * (self._run.world_size / self._plan.micro_batches)
         if scaler is not None:
             weighted = scaler.scale(weighted)
-        self._losses.append(loss.detach())
         weighted.backward()  # type: ignore[no-untyped-call]
 
     @property
@@ -119,7 +165,21 @@ class Step:
         """The mean loss: of this rank's micro-batches so far; once committed, of all ranks, the same on each."""
         if self._global_loss is not None:
             return self._global_loss
-        return self._local_sum() / len(self._losses) if self._losses else float("nan")
+        count = self._local_count()
+        return self._local_sum() / count if count else float("nan")
 
     def _local_sum(self) -> float:
         return float(sum(float(loss) for loss in self._losses))
+
+    def _local_count(self) -> int:
+        return sum(1 if count is None else count for count in self._counts)
+
+    def _loss_to_record(self) -> tuple[float, int]:
+        """This rank's part of the sum of losses, and of what it is divided by.
+
+        In reproducible mode the sum was taken before, in the canonical order, and is rank 0's part.
+        """
+        if self._loss_of_all is None or not self._losses:
+            return self._local_sum(), len(self._losses)
+        total = self._loss_of_all.result()
+        return total if self._run.rank == 0 else (0.0, 0)
