@@ -73,6 +73,18 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
   auto answer = links[0]->store("set", "key", "value", -1);  // behind the leave in the service's order
   EXPECT_TRUE(answer.answered);
   EXPECT_FALSE(links[0]->interrupted());
+
+  const auto survivor = link();
+  auto lost = connect_local(worker::node_socket_name(job_));
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  ASSERT_TRUE(
+      lost->send(worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}}))
+          .ok());
+  ASSERT_TRUE(survivor->join("next", 0, 2, -1).ok());
+  const comm::OpId alone = survivor->communicator()->barrier(comm::kWorld);
+  *lost = PacketSocket();
+  EXPECT_EQ(survivor->communicator()->wait(alone).outcome, comm::Outcome::kInterrupted);
+  EXPECT_THAT(survivor->why_interrupted(), HasSubstr("rank 1 (process "));
 }
 
 TEST_F(NodeServiceTest, a_join_that_cannot_succeed_says_why) {
@@ -103,7 +115,7 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
   const auto good = link();
   for (const std::string& bytes : {std::string("garbage"), std::string(100'000, 'x'),
                                    worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
-                                   worker::encode({static_cast<worker::MessageType>(999), 0, {}, {}})}) {
+                                   worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
     auto stranger = connect_local(worker::node_socket_name(job_));
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     ASSERT_TRUE(stranger->send(bytes).ok());

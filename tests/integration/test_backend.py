@@ -43,7 +43,8 @@ def same(ours, theirs, path=""):
         for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             same(mine, other, f"{path}[{number}]")
     elif isinstance(ours, float):
-        assert ours == pytest.approx(theirs, rel=1e-4), path  # Gloo adds in another order
+        # Gloo adds in another order, and bfloat16 (what the hook compresses to) in bfloat16.
+        assert ours == pytest.approx(theirs, rel=5e-3 if "hook" in path else 1e-4), path
     else:
         assert ours == theirs, path
 

@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,5 @@ def main(arguments: list[str]) -> int:
                         f"{100 * row['share_of_limit']:5.1f}% of the limit",
                         flush=True,
                     )
-    import torch
-
-    print(json.dumps({"sizes": rows, "cpus": os.cpu_count(), "torch": torch.__version__}))
+    print(json.dumps({"sizes": rows, "cpus": os.cpu_count(), "torch": version("torch")}))
     return 0
