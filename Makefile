@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(PYTHON_VENV)
 PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 
-.PHONY: help setup build demo test test-all test-cc test-python sanitize bench lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python sanitize fuzz bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,11 +32,15 @@ test-python: build
 
 test-all: test sanitize  ## everything: the whole kill matrix, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
+	@scripts/fuzz.sh 60
 	@$(PYTEST) tests -m long
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
 	@scripts/sanitize.sh thread
+
+fuzz: setup  ## what is read from connections, under libFuzzer
+	@scripts/fuzz.sh 60
 
 bench: build  ## recovery against torchrun, and what a step costs
 	@$(PYTHON_VENV) -m keepstep.bench step --json

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "comm/agreement.h"
+#include "comm/hierarchical.h"
 #include "comm/reduce.h"
 
 namespace keepstep::comm {
@@ -388,7 +389,7 @@ Result Run::all() {
 Result run_collective(Group& group, const Operation& operation) {
   ++group.entered;
   const DefaultFloats floats;
-  return Run(group, operation).all();
+  return group.nodes.across() ? HierarchicalRun(group, operation).all() : Run(group, operation).all();
 }
 
 }  // namespace keepstep::comm

@@ -60,6 +60,7 @@ struct alignas(kCacheLine) GroupBlock {
   uint32_t incarnation;               // how often this place was given away before
   uint64_t identity;                  // of its key; 0: free
   uint32_t member_count;
+  uint32_t local_count;  // of them on this node
   uint32_t left;
 };
 
@@ -95,6 +96,7 @@ struct alignas(kCacheLine) Header {
   std::atomic<uint64_t> fingerprint;  // of the configuration; all ranks must have the same
   std::atomic<uint32_t> table_lock;   // world rank + 1 of the holder
   Bell table_bell;
+  Bell interruption;  // rung by wake_all only
 };
 
 static_assert(sizeof(Bell) == kCacheLine && sizeof(RankLine) == kCacheLine);

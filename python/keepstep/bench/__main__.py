@@ -9,6 +9,7 @@ from importlib import import_module
 BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
+    "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 
