@@ -32,6 +32,7 @@ test-python: build
 
 test-all: test sanitize  ## everything: the whole kill matrix, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
+	@KEEPSTEP_INTERRUPTIONS=5000 $(BUILD)/keepstep_comm_test --gtest_filter='InterruptionAcrossNodes.*' --gtest_brief=1
 	@scripts/fuzz.sh 60
 	@$(PYTEST) tests -m long
 

@@ -64,7 +64,12 @@ double median(std::vector<double> values) {
 
 // From the last rank's arrival (a barrier) to this rank's result.
 void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
-  std::vector<float> data(setup.bytes / sizeof(float), 1.0F);
+  std::vector<float> data(setup.bytes / sizeof(float), static_cast<float>(self + 1));
+  expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+  const auto ranks = static_cast<float>(setup.addresses.size());
+  if (std::any_of(data.begin(), data.end(), [&](float value) { return value != ranks * (ranks + 1) / 2; })) {
+    fail("a sum is wrong");
+  }
   std::vector<double> seconds;
   for (size_t i = 0; i < setup.repeats + 2; ++i) {
     expect_done(comm, comm.barrier(kWorld));

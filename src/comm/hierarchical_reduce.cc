@@ -10,7 +10,9 @@
 namespace keepstep::comm {
 namespace {
 
-constexpr size_t kAhead = 3;                    // partial sums under way at a time, each way
+constexpr size_t kAhead = 4;                    // partial sums under way at a time, each way
+constexpr size_t kDepthOfNode = 4;              // chunks between input and result, for each node further on
+constexpr size_t kMostChunkBytes = 512 << 10;   // per driver: a core's cache holds what is added
 constexpr size_t kLeastChunkBytes = 128 << 10;  // below it what a chunk costs anyway outweighs the overlap
 constexpr size_t kChunksOfOne = 8;              // so many chunks at least, where they are large enough
 constexpr size_t kMostResultBytes = 16 << 20;   // of results that a node passes on, per driver
@@ -39,8 +41,8 @@ struct HierarchicalRun::Driving {
 
 // Chunks are whole cache lines, so that no element is cut.
 size_t HierarchicalRun::chunk_bytes(size_t total) const {
-  const size_t depth = 2 * map_.nodes();
-  const size_t bounded = std::min(group_.slot_bytes, kMostResultBytes / depth * drivers_);
+  const size_t depth = kDepthOfNode * map_.nodes();
+  const size_t bounded = std::min(group_.slot_bytes, std::min(kMostChunkBytes, kMostResultBytes / depth) * drivers_);
   const size_t wanted = std::max(kLeastChunkBytes, total / kChunksOfOne);
   return std::max<size_t>(std::min(wanted, bounded) / kCacheLine * kCacheLine, kCacheLine);
 }
@@ -129,7 +131,7 @@ void HierarchicalRun::run_chain(const Chain& chain) {
   const bool first = map_.node == 0;
   const bool last = map_.node + 1 == map_.nodes();
   const bool has_results = map_.node >= chain.root_node;
-  const size_t depth = !has_results ? 0 : last ? 1 : 1 + 2 * (map_.nodes() - 1 - map_.node);
+  const size_t depth = !has_results ? 0 : last ? 1 : 1 + kDepthOfNode * (map_.nodes() - 1 - map_.node);
   Driving driving;
   driving.results_in.resize(depth + 1);
   driving.results_out.resize(depth + 1);

@@ -7,8 +7,13 @@
 #include <sys/socket.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <random>
 
+#include "base/clock.h"
 #include "comm/tcp/handshake.h"
 #include "comm/tcp/wire.h"
 #include "comm/test_world.h"
@@ -207,6 +212,31 @@ TEST(Generations, connections_that_an_old_one_left_waiting_are_refused_by_the_ne
   while (transport->counters().old_generation == 0) {
     std::this_thread::yield();
   }
+}
+
+size_t entries_of(const char* folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+TEST(Generations, leave_no_descriptor_and_no_thread_behind) {
+  TestWorld world = world_of("01");
+  size_t descriptors = 0;
+  size_t threads = 0;
+  for (int generation = 0; generation < 100; ++generation) {
+    world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+      std::vector<float> data(30'000, 1.0F);
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      expect_done(comm,
+                  self == 0 ? comm.send(kWorld, data.data(), 100, 1, 0) : comm.receive(kWorld, data.data(), 100, 0, 0));
+    });
+    world.begin_generation();
+    if (generation == 0) {
+      descriptors = entries_of("/proc/self/fd");
+      threads = entries_of("/proc/self/task");
+    }
+  }
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_of("/proc/self/task"), threads);
 }
 
 // ---- disagreement, lateness
@@ -414,6 +444,8 @@ void work_until_interrupted(Communicator& comm, Rank self, const std::function<v
   const size_t count = 500'000;
   std::vector<float> data(count, 1.0F);
   std::vector<float> other(count);
+  std::vector<float> given(250);
+  std::vector<float> taken(250);
   const size_t world = 4;
   for (int round = 0;; ++round) {
     std::vector<OpId> ops;
@@ -421,8 +453,8 @@ void work_until_interrupted(Communicator& comm, Rank self, const std::function<v
     ops.push_back(comm.broadcast(kWorld, data.data(), count * 4, round % world));
     const std::vector<void*> parts = {&other[0], &other[count / 4], &other[count / 2], &other[count / 4 * 3]};
     ops.push_back(comm.all_gather(kWorld, data.data(), parts, count));
-    ops.push_back(comm.receive(kWorld, other.data(), 1000, (self + 3) % world, round));
-    ops.push_back(comm.send(kWorld, data.data(), 1000, (self + 1) % world, round));
+    ops.push_back(comm.receive(kWorld, taken.data(), 1000, (self + 3) % world, round));
+    ops.push_back(comm.send(kWorld, given.data(), 1000, (self + 1) % world, round));
     bool interrupted = false;
     for (const OpId op : ops) {
       const Completion completion = finish(comm, op);
@@ -438,10 +470,18 @@ void work_until_interrupted(Communicator& comm, Rank self, const std::function<v
   }
 }
 
-// What befalls the victim at a random instant of its work.
-void interrupt_after(int signal, int rounds) {
+// How often: KEEPSTEP_INTERRUPTIONS, which `make test-all` sets to thousands.
+int repetitions() {
+  const char* text = std::getenv("KEEPSTEP_INTERRUPTIONS");
+  return text == nullptr ? 20 : std::atoi(text);
+}
+
+// What befalls a victim at a random instant of its work; then the generation is interrupted, and all others must get
+// out. Prints how long that took.
+void interrupt_after(int signal) {
   std::mt19937 random(std::random_device{}());
-  for (int round = 0; round < rounds; ++round) {
+  std::vector<double> microseconds;
+  for (int round = 0; round < repetitions(); ++round) {
     const uint32_t seed = random();
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 mine(seed);
@@ -449,8 +489,12 @@ void interrupt_after(int signal, int rounds) {
     const Rank victim = mine() % 4;
     std::vector<pid_t> pids;
     for (Rank rank = 0; rank < 4; ++rank) {
-      pids.push_back(world.fork_rank(
-          rank, [&](Communicator& comm, Rank self) { work_until_interrupted(comm, self, [&] { world.signal(); }); }));
+      pids.push_back(world.fork_rank(rank, [&](Communicator& comm, Rank self) {
+        work_until_interrupted(comm, self, [&] { world.signal(); });
+        if (self != victim) {
+          world.mark();
+        }
+      }));
     }
     world.await(4);
     usleep(mine() % 20'000);  // a random instant, nothing is waited for
@@ -458,21 +502,29 @@ void interrupt_after(int signal, int rounds) {
     if (signal == SIGKILL) {
       EXPECT_TRUE(WIFSIGNALED(TestWorld::status_of(pids[victim])));
     }
+    const int64_t begin_ns = monotonic_ns();
     world.interrupt();
     for (Rank rank = 0; rank < 4; ++rank) {
       if (rank != victim) {
         EXPECT_EQ(TestWorld::status_of(pids[rank]), 0) << rank;
       }
     }
+    microseconds.push_back(static_cast<double>(world.words().last_ns.load() - begin_ns) * 1e-3);
     if (signal == SIGSTOP) {  // it finds out as soon as it may go on
       kill(pids[victim], SIGCONT);
       EXPECT_EQ(TestWorld::status_of(pids[victim]), 0);
     }
+    if (testing::Test::HasFailure()) {
+      return;
+    }
   }
+  std::sort(microseconds.begin(), microseconds.end());
+  std::printf("from the interruption to the last return: median %.0f us, worst %.0f us of %zu\n",
+              microseconds[microseconds.size() / 2], microseconds.back(), microseconds.size());
 }
 
-TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_killed_at_any_byte) { interrupt_after(SIGKILL, 20); }
-TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_that_is_stopped) { interrupt_after(SIGSTOP, 20); }
+TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_killed_at_any_byte) { interrupt_after(SIGKILL); }
+TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_that_is_stopped) { interrupt_after(SIGSTOP); }
 
 TEST(InterruptionAcrossNodes, frees_who_waits_for_a_peer_that_never_began) {
   TestWorld world = world_of("01");

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/futex.h"
 #include "base/tcp_socket.h"
 #include "base/token.h"
@@ -33,6 +34,7 @@ namespace keepstep::comm {
 struct TestWords {
   std::atomic<uint32_t> interrupted;
   std::atomic<uint32_t> events;  // counts what the test wants counted
+  std::atomic<int64_t> last_ns;  // the latest instant that a rank told with mark()
 };
 
 enum class Mode { kProcesses, kThreads };
@@ -126,6 +128,13 @@ class TestWorld {
   void await(uint32_t count) {
     for (uint32_t seen = 0; (seen = words_->events.load()) < count;) {
       futex_wait(words_->events, seen, 50'000'000);
+    }
+  }
+
+  void mark() {
+    const int64_t now_ns = monotonic_ns();
+    int64_t latest = words_->last_ns.load();
+    while (latest < now_ns && !words_->last_ns.compare_exchange_weak(latest, now_ns)) {
     }
   }
 
