@@ -439,8 +439,9 @@ TEST(MessagesAcrossNodes, too_long_a_message_fails_on_both_sides) {
 
 // ---- interruption
 
-// Runs all kinds of operations until interrupted; then everything must be over.
-void work_until_interrupted(Communicator& comm, Rank self, const std::function<void()>& begun) {
+// Runs all kinds of operations until interrupted; then everything must be over. `out`: the first one is.
+void work_until_interrupted(Communicator& comm, Rank self, const std::function<void()>& begun,
+                            const std::function<void()>& out) {
   const size_t count = 500'000;
   std::vector<float> data(count, 1.0F);
   std::vector<float> other(count);
@@ -459,7 +460,10 @@ void work_until_interrupted(Communicator& comm, Rank self, const std::function<v
     for (const OpId op : ops) {
       const Completion completion = finish(comm, op);
       ASSERT_NE(completion.outcome, Outcome::kFailed) << completion.error;
-      interrupted = interrupted || completion.outcome == Outcome::kInterrupted;
+      if (completion.outcome == Outcome::kInterrupted && !interrupted) {
+        interrupted = true;
+        out();
+      }
     }
     if (round == 0) {
       begun();
@@ -490,10 +494,13 @@ void interrupt_after(int signal) {
     std::vector<pid_t> pids;
     for (Rank rank = 0; rank < 4; ++rank) {
       pids.push_back(world.fork_rank(rank, [&](Communicator& comm, Rank self) {
-        work_until_interrupted(comm, self, [&] { world.signal(); });
-        if (self != victim) {
-          world.mark();
-        }
+        work_until_interrupted(
+            comm, self, [&] { world.signal(); },
+            [&] {
+              if (self != victim) {
+                world.mark();
+              }
+            });
       }));
     }
     world.await(4);
