@@ -5,6 +5,8 @@
 //   max_world rings:   the bytes this rank streams to each peer (point_to_point.h)
 // A generation's region (all ranks write, zero at first):
 //   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
+// A generation on several nodes has a region on each, for the ranks there. A group across nodes has a place on each,
+// and meetings of the members there; lines are numbered by their order on the node.
 //
 // Why slots are never overwritten while somebody reads them. Ranks of a group meet at numbered barriers ("phases",
 // sync.h), and all data follow one rule:
