@@ -10,7 +10,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest sanitize bench lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest sanitize fuzz bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,11 +45,16 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
 	@KEEPSTEP_INTERRUPTIONS=10000 $(BUILD)/keepstep_comm_test --gtest_brief=1 --gtest_filter='InterruptionRandom.*'
+	@KEEPSTEP_INTERRUPTIONS=5000 $(BUILD)/keepstep_comm_test --gtest_filter='InterruptionAcrossNodes.*' --gtest_brief=1
+	@scripts/fuzz.sh 60
 	@$(PYTEST) tests -m long
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
 	@scripts/sanitize.sh thread
+
+fuzz: setup  ## what is read from connections, under libFuzzer
+	@scripts/fuzz.sh 60
 
 bench: build  ## recovery against torchrun, what a step costs, all_reduce against Gloo, rendezvous against TCPStore
 	@$(PYTHON_VENV) -m keepstep.bench step --json

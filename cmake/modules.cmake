@@ -1,5 +1,5 @@
-# keepstep_module(NAME deps...): a static library of src/NAME/*.cc and, where there are *_test.cc beside the code,
-# a GoogleTest program keepstep_NAME_test that ctest runs.
+# keepstep_module(NAME deps...): a static library of src/NAME/*.cc and src/NAME/*/*.cc and, where there are *_test.cc
+# beside the code, a GoogleTest program keepstep_NAME_test that ctest runs.
 if(KEEPSTEP_TESTS)
   enable_testing()
   find_package(GTest REQUIRED)
@@ -7,9 +7,9 @@ if(KEEPSTEP_TESTS)
 endif()
 
 function(keepstep_module name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc ${CMAKE_SOURCE_DIR}/src/${name}/*/*.cc)
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "(_test|/main|/bench_.*|/python_.*)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_fuzz|/main|/bench_.*|/python_.*)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
     add_library(keepstep_${name} STATIC ${sources})

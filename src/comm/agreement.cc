@@ -149,14 +149,16 @@ std::string why_refused(const Group& group, const Operation& operation) {
   return why.empty() ? why_bad("output", operation.outputs, outputs, same, element) : why;
 }
 
-std::string disagreement(const Group& group) {
-  const auto& sync = group.sync;
-  const auto same = [&](size_t member) { return sync.descriptor(member) == sync.descriptor(0); };
+namespace {
+
+template <class DescriptorOf>
+std::string disagreement_of(const Group& group, DescriptorOf descriptor) {
+  const auto same = [&](size_t member) { return descriptor(member) == descriptor(0); };
   size_t agreeing = 1;
   while (agreeing < group.size() && same(agreeing)) {
     ++agreeing;
   }
-  if (agreeing == group.size() && sync.descriptor(0).kind != static_cast<uint8_t>(Kind::kInvalid)) {
+  if (agreeing == group.size() && descriptor(0).kind != static_cast<uint8_t>(Kind::kInvalid)) {
     return {};
   }
   std::vector<std::string> sides;
@@ -167,16 +169,26 @@ std::string disagreement(const Group& group) {
     }
     std::vector<size_t> side;
     for (size_t j = i; j < group.size(); ++j) {
-      if (sync.descriptor(j) == sync.descriptor(i)) {
+      if (descriptor(j) == descriptor(i)) {
         side.push_back(j);
         told[j] = true;
       }
     }
-    sides.push_back(absl::StrCat(rank_list(group, side), " called ", describe(group, sync.descriptor(i))));
+    sides.push_back(absl::StrCat(rank_list(group, side), " called ", describe(group, descriptor(i))));
   }
   return absl::StrCat("the ranks do not agree: ", absl::StrJoin(sides, "; "),
                       ". All ranks of a group must make the same calls in the same order, with the same sizes and "
                       "types; does a branch depend on the rank?");
+}
+
+}  // namespace
+
+std::string disagreement(const Group& group) {
+  return disagreement_of(group, [&](size_t member) -> const Descriptor& { return group.sync.descriptor(member); });
+}
+
+std::string disagreement(const Group& group, std::span<const Descriptor> descriptors) {
+  return disagreement_of(group, [&](size_t member) -> const Descriptor& { return descriptors[member]; });
 }
 
 std::string title(const Group& group, const Operation& operation) {

@@ -16,6 +16,8 @@ std::string why_refused(const Group& group, const Operation& operation);
 
 // After the first meeting: empty, or which ranks called what. The text is the same on all ranks.
 std::string disagreement(const Group& group);
+// The same from what all members published, by group rank.
+std::string disagreement(const Group& group, std::span<const Descriptor> descriptors);
 
 // "all_reduce #17 of group world": leads every error.
 std::string title(const Group& group, const Operation& operation);

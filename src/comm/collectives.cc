@@ -8,6 +8,7 @@
 #include "comm/agreement.h"
 #include "comm/canonical_reduce.h"
 #include "comm/float_environment.h"
+#include "comm/hierarchical.h"
 #include "comm/reduce.h"
 
 namespace keepstep::comm {
@@ -390,7 +391,7 @@ Result Run::all() {
 Result run_collective(Group& group, const Operation& operation) {
   ++group.entered;
   const DefaultFloats floats;
-  return Run(group, operation).all();
+  return group.nodes.across() ? HierarchicalRun(group, operation).all() : Run(group, operation).all();
 }
 
 }  // namespace keepstep::comm

@@ -128,22 +128,35 @@ Bytes reference(const std::vector<Bytes>& inputs, DType type, ReduceOp op) {
   return {};
 }
 
+// Which node each rank is on: "001" has three ranks, two on the first node and one on the second.
+using Nodes = std::string;
+
 // Processes are what is shipped; threads let the thread sanitizer see all ranks.
-std::vector<std::tuple<Mode, int>> worlds() {
-  std::vector<std::tuple<Mode, int>> result;
-  for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    result.emplace_back(Mode::kProcesses, ranks);
+std::vector<std::tuple<Mode, Nodes>> worlds() {
+  std::vector<std::tuple<Mode, Nodes>> result;
+  for (const char* nodes : {"0", "00", "000", "0000", "00000", "00000000", "01", "001", "011", "012", "0011", "0101",
+                            "01112", "00112233", "00011122"}) {
+    result.emplace_back(Mode::kProcesses, nodes);
   }
-  for (const int ranks : {2, 3, 5}) {
-    result.emplace_back(Mode::kThreads, ranks);
+  for (const char* nodes : {"00", "000", "00000", "01", "0112", "010"}) {
+    result.emplace_back(Mode::kThreads, nodes);
   }
   return result;
 }
 
-class Collectives : public testing::TestWithParam<std::tuple<Mode, int>> {
+class Collectives : public testing::TestWithParam<std::tuple<Mode, Nodes>> {
  protected:
   Mode mode() const { return std::get<0>(GetParam()); }
-  size_t ranks() const { return std::get<1>(GetParam()); }
+  size_t ranks() const { return std::get<1>(GetParam()).size(); }
+  // Every expectation is the same wherever the nodes begin and end: so are the bits.
+  TestWorld world(CommConfig config = small_config()) const {
+    const Nodes& text = std::get<1>(GetParam());
+    std::vector<uint32_t> nodes;
+    for (const char node : text) {
+      nodes.push_back(static_cast<uint32_t>(node - '0'));
+    }
+    return TestWorld(ranks(), config, nodes);
+  }
   // Sizes in bytes around every boundary, and one of many chunks.
   static std::vector<size_t> sizes() {
     const size_t slot = small_config().slot_bytes;
@@ -159,7 +172,7 @@ class Collectives : public testing::TestWithParam<std::tuple<Mode, int>> {
 };
 
 TEST_P(Collectives, all_reduce_is_the_reference_bit_for_bit_for_every_type_and_operation) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const DType type : kTypes) {
       for (const ReduceOp op : kOps) {
         for (const size_t count : {0, 1, 3, 1000, 12345}) {
@@ -177,7 +190,7 @@ TEST_P(Collectives, all_reduce_is_the_reference_bit_for_bit_for_every_type_and_o
 }
 
 TEST_P(Collectives, all_reduce_and_reduce_take_any_size) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const size_t bytes : sizes()) {
       const size_t count = bytes / 4;
       const Bytes expected = reference(inputs_of_all(DType::kF32, count), DType::kF32, ReduceOp::kSum);
@@ -194,7 +207,7 @@ TEST_P(Collectives, all_reduce_and_reduce_take_any_size) {
 }
 
 TEST_P(Collectives, broadcast_gather_and_scatter_take_any_size) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const size_t bytes : sizes()) {
       const Rank root = (bytes + 1) % ranks();
       Bytes data = pattern(bytes, self);
@@ -231,7 +244,7 @@ TEST_P(Collectives, broadcast_gather_and_scatter_take_any_size) {
 }
 
 TEST_P(Collectives, reduce_scatter_gives_each_rank_its_part_of_the_sum) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const DType type : {DType::kF32, DType::kBF16, DType::kI64}) {
       for (const size_t count : {0, 1, 3, 1000, 40000}) {
         std::vector<Bytes> given;
@@ -256,7 +269,7 @@ TEST_P(Collectives, reduce_scatter_gives_each_rank_its_part_of_the_sum) {
 }
 
 TEST_P(Collectives, all_to_all_exchanges_parts_of_different_sizes) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const size_t unit : {0, 1, 777, 30011}) {
       const auto bytes = [&](Rank from, Rank to) { return unit * ((from + 2 * to) % 4); };
       std::vector<Bytes> given;
@@ -286,7 +299,7 @@ TEST_P(Collectives, all_to_all_exchanges_parts_of_different_sizes) {
 TEST_P(Collectives, how_a_tensor_is_cut_into_buckets_does_not_change_a_bit) {
   const size_t count = 100'003;
   const auto sum_in_pieces = [&](CommConfig config, size_t piece) {
-    TestWorld(ranks(), config).run(mode(), [&](Communicator& comm, Rank self) {
+    world(config).run(mode(), [&](Communicator& comm, Rank self) {
       Bytes data = numbers(DType::kF32, count, self);
       std::vector<OpId> ops;
       for (size_t at = 0; at < count; at += piece) {
@@ -308,7 +321,7 @@ TEST_P(Collectives, how_a_tensor_is_cut_into_buckets_does_not_change_a_bit) {
 }
 
 TEST_P(Collectives, small_and_large_operations_of_all_kinds_follow_each_other_without_waiting) {
-  TestWorld(ranks()).run(mode(), [&](Communicator& comm, Rank self) {
+  world().run(mode(), [&](Communicator& comm, Rank self) {
     constexpr size_t kRounds = 60;
     std::vector<Bytes> sums;
     std::vector<Bytes> copies;
@@ -337,7 +350,7 @@ TEST_P(Collectives, small_and_large_operations_of_all_kinds_follow_each_other_wi
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, testing::ValuesIn(worlds()), [](const auto& info) {
-  return mode_name(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+  return mode_name(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
 });
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "comm/layout.h"
 #include "comm/operation.h"
 #include "comm/point_to_point.h"
+#include "comm/transport.h"
 
 namespace keepstep::comm {
 namespace {
@@ -54,6 +55,7 @@ void wake_all(const CommConfig& config, std::byte* generation) {
     futex_wake_all(bell.ring);
   };
   wake(layout.header(generation).table_bell);
+  wake(layout.header(generation).interruption);
   for (uint32_t group = 0; group < layout.groups(); ++group) {
     wake(layout.group(generation, group).bell);
   }
@@ -93,19 +95,25 @@ struct Communicator::Impl {
 std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, GroupTable::Place place,
                                                       std::vector<Rank> members) {
   const size_t self = std::find(members.begin(), members.end(), endpoint.self) - members.begin();
+  NodeMap nodes(members, endpoint.nodes, self);
   std::vector<std::byte*> slots;
   for (const Rank member : members) {
-    slots.push_back(layout.slots(endpoint.arenas[member], place.index));
+    std::byte* arena = endpoint.arenas[member];
+    slots.push_back(arena == nullptr ? nullptr : layout.slots(arena, place.index));
   }
   GroupSync sync(layout.group(endpoint.generation, place.index), layout.lines(endpoint.generation, place.index),
-                 members.size(), self, *endpoint.interrupted);
+                 nodes.here().size(), nodes.local, *endpoint.interrupted);
+  // Places are a node's own; what crosses nodes goes by the group's identity.
+  const uint64_t context = nodes.across() ? place.identity : uint64_t{place.incarnation} << 32 | place.index;
   return std::make_shared<Group>(Group{.name = name,
                                        .place = place.index,
-                                       .context = uint64_t{place.incarnation} << 32 | place.index,
+                                       .context = context,
                                        .members = std::move(members),
                                        .self = self,
                                        .slots = std::move(slots),
                                        .slot_bytes = layout.slot_bytes(place.index),
+                                       .nodes = std::move(nodes),
+                                       .transport = endpoint.transport.get(),
                                        .sync = sync});
 }
 
@@ -172,11 +180,22 @@ Communicator::Communicator(CommConfig config, Endpoint endpoint) {
   KEEPSTEP_CHECK(world > 0 && world <= config.max_world, "the world does not fit CommConfig.max_world");
   KEEPSTEP_CHECK(endpoint.self < world && endpoint.generation != nullptr && endpoint.interrupted != nullptr,
                  "an endpoint needs its rank, its generation's region and the interruption word");
+  KEEPSTEP_CHECK(endpoint.nodes.empty() || endpoint.nodes.size() == world, "a node for each rank, or for none");
+  for (size_t rank = 0; rank < endpoint.nodes.size(); ++rank) {
+    const bool here = endpoint.nodes[rank] == endpoint.nodes[endpoint.self];
+    KEEPSTEP_CHECK(here == (endpoint.arenas[rank] != nullptr), "arenas of the ranks on this node, and of no others");
+    KEEPSTEP_CHECK(here || endpoint.transport != nullptr, "ranks on other nodes need a transport");
+  }
   impl_ = std::make_unique<Impl>(config, std::move(endpoint));
   uint64_t fresh = 0;
   const uint64_t expected = impl_->layout.fingerprint(world);
   impl_->layout.header(impl_->endpoint.generation).fingerprint.compare_exchange_strong(fresh, expected);
   KEEPSTEP_CHECK(fresh == 0 || fresh == expected, "ranks of one generation have different CommConfigs or worlds");
+  if (Transport* transport = impl_->endpoint.transport.get(); transport != nullptr) {
+    const Layout& layout = impl_->layout;
+    transport->start(*impl_->endpoint.interrupted, layout.header(impl_->endpoint.generation).interruption,
+                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self));
+  }
   std::vector<Rank> everyone(world);
   for (Rank rank = 0; rank < world; ++rank) {
     everyone[rank] = rank;
@@ -207,7 +226,9 @@ StatusOr<GroupId> Communicator::create_group(const std::vector<Rank>& members, c
     const std::lock_guard lock(impl_->mutex);
     nth = impl_->uses[key]++;
   }
-  const StatusOr<GroupTable::Place> place = impl_->table.join(key, nth, members, kLeavingPatienceNs);
+  const auto is_here = [&](Rank member) { return impl_->endpoint.arenas[member] != nullptr; };
+  const auto local_count = static_cast<size_t>(std::count_if(members.begin(), members.end(), is_here));
+  const StatusOr<GroupTable::Place> place = impl_->table.join(key, nth, members, local_count, kLeavingPatienceNs);
   const std::lock_guard lock(impl_->mutex);
   if (!place.ok()) {
     --impl_->uses[key];

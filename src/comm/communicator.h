@@ -56,11 +56,15 @@ size_t generation_bytes(const CommConfig& config);
 // Wakes whoever sleeps in this generation, after `*interrupted` was set. By the agent, or anyone.
 void wake_all(const CommConfig& config, std::byte* generation);
 
+class Transport;
+
 struct Endpoint {
   Rank self = 0;
-  std::vector<std::byte*> arenas;   // by rank; all must outlive the communicator
-  std::byte* generation = nullptr;  // zero before the first use
+  std::vector<std::byte*> arenas;   // by rank, null for those on other nodes; all must outlive the communicator
+  std::byte* generation = nullptr;  // this node's; zero before the first use
   const std::atomic<uint32_t>* interrupted = nullptr;
+  std::vector<uint32_t> nodes;           // by rank: which node; empty: all on one
+  std::shared_ptr<Transport> transport;  // to the ranks of other nodes (transport.h); null when there are none
 };
 
 using OpId = uint64_t;

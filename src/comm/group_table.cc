@@ -40,7 +40,7 @@ void GroupTable::unlock() {
 }
 
 StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, std::span<const Rank> members,
-                                    Place* place) {
+                                    size_t local_count, Place* place) {
   GroupBlock* free = nullptr;
   for (uint32_t index = 1; index < layout_.groups(); ++index) {
     GroupBlock& block = layout_.group(generation_, index);
@@ -58,7 +58,7 @@ StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, s
           "create_group: rank ", self_, " gives group '", key, "' the ranks ", list(members), "; another member gave ",
           list(theirs), ". All members must name the same ranks in the same order, or use another key"));
     }
-    *place = {index, block.incarnation};
+    *place = {index, block.incarnation, identity};
     return true;
   }
   if (free == nullptr) {
@@ -66,13 +66,15 @@ StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, s
   }
   free->identity = identity;
   free->member_count = static_cast<uint32_t>(members.size());
+  free->local_count = static_cast<uint32_t>(local_count);
   std::copy(members.begin(), members.end(), layout_.members(generation_, place->index));
   place->incarnation = free->incarnation;
+  place->identity = identity;
   return true;
 }
 
 StatusOr<GroupTable::Place> GroupTable::join(const std::string& key, uint32_t nth, std::span<const Rank> members,
-                                             int64_t patience_ns) {
+                                             size_t local_count, int64_t patience_ns) {
   const std::string text = absl::StrCat(key, "#", nth);
   const uint64_t identity = checksum(text.data(), text.size()) | 1;
   const int64_t deadline_ns = deadline_after(patience_ns);
@@ -82,7 +84,7 @@ StatusOr<GroupTable::Place> GroupTable::join(const std::string& key, uint32_t nt
       return absl::UnavailableError(absl::StrCat("create_group: interrupted while making group '", key, "'"));
     }
     Place place;
-    const StatusOr<bool> joined = try_join(identity, key, members, &place);
+    const StatusOr<bool> joined = try_join(identity, key, members, local_count, &place);
     bool some_leaving = leaving_.load(std::memory_order_relaxed) > 0;
     for (uint32_t index = 1; index < layout_.groups(); ++index) {
       some_leaving = some_leaving || layout_.group(generation_, index).left > 0;
@@ -111,14 +113,14 @@ void GroupTable::leave(uint32_t index) {
   }
   leaving_.fetch_sub(1, std::memory_order_relaxed);
   GroupBlock& block = layout_.group(generation_, index);
-  if (++block.left == block.member_count) {
+  if (++block.left == block.local_count) {
     RankLine* lines = layout_.lines(generation_, index);
-    for (uint32_t i = 0; i < block.member_count; ++i) {
+    for (uint32_t i = 0; i < block.local_count; ++i) {
       lines[i].phase.store(0, std::memory_order_relaxed);
     }
     block.given_up_by.store(0, std::memory_order_relaxed);
     block.identity = 0;
-    block.member_count = block.left = 0;
+    block.member_count = block.local_count = block.left = 0;
     ++block.incarnation;
   }
   unlock();

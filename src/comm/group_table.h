@@ -22,11 +22,14 @@ class GroupTable {
   struct Place {
     uint32_t index = 0;
     uint32_t incarnation = 0;
+    uint64_t identity = 0;  // the same on all nodes
   };
   // Joins the group that `key` and `nth` (uses of this key by this rank before) name, or makes it. When all places are
   // taken, waits up to `patience_ns` for one that its members are leaving, then RESOURCE_EXHAUSTED. INVALID_ARGUMENT
-  // when a member joined under this name with other members; UNAVAILABLE when interrupted while waiting.
-  StatusOr<Place> join(const std::string& key, uint32_t nth, std::span<const Rank> members, int64_t patience_ns);
+  // when a member of this node joined under this name with other members; UNAVAILABLE when interrupted while waiting.
+  // `local_count` of the members are on this node; the place is free again once these have left.
+  StatusOr<Place> join(const std::string& key, uint32_t nth, std::span<const Rank> members, size_t local_count,
+                       int64_t patience_ns);
   // This rank will leave a group as soon as its last operation is over; then it does. Once each.
   void announce_leave() { leaving_.fetch_add(1, std::memory_order_relaxed); }
   void leave(uint32_t index);
@@ -34,7 +37,8 @@ class GroupTable {
  private:
   bool lock();
   void unlock();
-  StatusOr<bool> try_join(uint64_t identity, const std::string& key, std::span<const Rank> members, Place* place);
+  StatusOr<bool> try_join(uint64_t identity, const std::string& key, std::span<const Rank> members, size_t local_count,
+                          Place* place);
 
   const Layout& layout_;
   std::byte* generation_;

@@ -5,6 +5,8 @@
 //   max_world rings:   the bytes this rank streams to each peer (point_to_point.h)
 // A generation's region (all ranks write, zero at first):
 //   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
+// A generation on several nodes has a region on each, for the ranks there. A group across nodes has a place on each,
+// and meetings of the members there; lines are numbered by their order on the node.
 //
 // Why slots are never overwritten while somebody reads them. Ranks of a group meet at numbered barriers ("phases",
 // sync.h), and all data follow one rule:
@@ -60,6 +62,7 @@ struct alignas(kCacheLine) GroupBlock {
   uint32_t incarnation;               // how often this place was given away before
   uint64_t identity;                  // of its key; 0: free
   uint32_t member_count;
+  uint32_t local_count;  // of them on this node
   uint32_t left;
 };
 
@@ -95,6 +98,7 @@ struct alignas(kCacheLine) Header {
   std::atomic<uint64_t> fingerprint;  // of the configuration; all ranks must have the same
   std::atomic<uint32_t> table_lock;   // world rank + 1 of the holder
   Bell table_bell;
+  Bell interruption;  // rung by wake_all only
 };
 
 static_assert(sizeof(Bell) == kCacheLine && sizeof(RankLine) == kCacheLine);

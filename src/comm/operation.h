@@ -6,9 +6,12 @@
 
 #include "comm/communicator.h"
 #include "comm/layout.h"
+#include "comm/node_map.h"
 #include "comm/sync.h"
 
 namespace keepstep::comm {
+
+class Transport;
 
 // A group of ranks as one member sees it.
 struct Group {
@@ -17,10 +20,12 @@ struct Group {
   uint64_t context = 0;           // tells its point-to-point messages from those of other groups, past ones included
   std::vector<Rank> members;      // world ranks, in group order
   size_t self = 0;                // our rank in the group
-  std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena
+  std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena; null on other nodes
   size_t slot_bytes = 0;
-  GroupSync sync;
-  uint64_t entered = 0;  // operations of this group that we carried out or tried to
+  NodeMap nodes;
+  Transport* transport = nullptr;  // to the members on other nodes; null when there are none
+  GroupSync sync;                  // of the members on this node, in the order of nodes.here()
+  uint64_t entered = 0;            // operations of this group that we carried out or tried to
 
   size_t size() const { return members.size(); }
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/engine_thread.h"
+#include "comm/transport.h"
 
 namespace keepstep::comm {
 
@@ -40,16 +41,29 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
   if (channel == nullptr) {
     const Rank from = is_send ? endpoint_.self : peer;
     const Rank to = is_send ? peer : endpoint_.self;
-    PairBlock& pair = layout_.pair(endpoint_.generation, from, to);
-    std::byte* bytes = layout_.ring(endpoint_.arenas[from], to);
-    if (is_send) {
-      channel = std::make_unique<SendChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_);
+    Transport::Pair pair;
+    if (is_here(peer)) {
+      pair = {&layout_.pair(endpoint_.generation, from, to), layout_.ring(endpoint_.arenas[from], to),
+              layout_.ring_bytes()};
     } else {
-      channel =
-          std::make_unique<ReceiveChannel>(pair, bytes, layout_.ring_bytes(), endpoint_.self, completions_, peer, any_);
+      pair = endpoint_.transport->pair(from, to);
+    }
+    if (is_send) {
+      channel = std::make_unique<SendChannel>(*pair.words, pair.ring, pair.ring_bytes, endpoint_.self, completions_);
+    } else {
+      channel = std::make_unique<ReceiveChannel>(*pair.words, pair.ring, pair.ring_bytes, endpoint_.self, completions_,
+                                                 peer, any_);
     }
   }
   return *channel;
+}
+
+void PointToPoint::tell(Rank peer) {
+  if (is_here(peer)) {
+    ring(layout_.bell(endpoint_.generation, peer));
+  } else {
+    endpoint_.transport->changed(peer);
+  }
 }
 
 bool PointToPoint::take_posted() {
@@ -108,7 +122,7 @@ bool PointToPoint::advance_all() {
     const bool moved = channels_[i]->advance(*endpoint_.interrupted);
     const bool gave_up = channels_[i]->expire(now_ns);
     if (moved || gave_up) {
-      ring(layout_.bell(endpoint_.generation, static_cast<Rank>(i / 2)));
+      tell(static_cast<Rank>(i / 2));
       any = true;
     }
   }

@@ -1,6 +1,7 @@
 // Sends and receives: one thread makes progress on all of them, so that none can block another.
 //
-// Per ordered pair of ranks there are three queues in shared memory (layout.h): the sender *offers* each message
+// Per ordered pair of ranks there are three queues in shared memory (layout.h; between nodes each end has a copy, which
+// the transport keeps in step): the sender *offers* each message
 // (context, tag, size), the receiver *grants* the offers that match a posted receive, and the bytes of granted
 // messages follow each other through the ring, in the order of the grants. So bytes only flow to where a buffer
 // waits: nothing unexpected is ever stored, tags may match in any order, and no message can be stuck behind another
@@ -38,6 +39,8 @@ class PointToPoint {
   void start(Transfer transfer);
   int64_t sleep_ns() const;
   Channel& channel(Rank peer, bool is_send);
+  bool is_here(Rank peer) const { return endpoint_.arenas[peer] != nullptr; }
+  void tell(Rank peer);  // that the words of a pair changed
 
   const Layout& layout_;
   const Endpoint& endpoint_;

@@ -75,6 +75,7 @@ class GroupSync {
 
   // Ends the group for all members: they see kGivenUp instead of waiting for us.
   void give_up(Rank world_rank);
+  const std::atomic<uint32_t>& given_up_word() const { return block_.given_up_by; }  // not zero: ended
   Rank given_up_by() const { return block_.given_up_by.load(std::memory_order_acquire) - 1; }
 
   uint64_t phase() const { return phase_; }  // the last one published

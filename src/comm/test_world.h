@@ -1,6 +1,8 @@
-// For tests: a world of ranks over anonymous shared memory, each a forked process or a thread.
+// For tests: a world of ranks over anonymous shared memory, each a forked process or a thread. Ranks may be put on
+// several "nodes" of this machine: then those of different nodes share nothing and talk by TCP over loopback.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,8 +20,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/futex.h"
+#include "base/tcp_socket.h"
+#include "base/token.h"
 #include "comm/communicator.h"
+#include "comm/tcp/tcp_transport.h"
+#include "comm/transport.h"
 
 namespace keepstep::comm {
 
@@ -27,6 +34,7 @@ namespace keepstep::comm {
 struct TestWords {
   std::atomic<uint32_t> interrupted;
   std::atomic<uint32_t> events;  // counts what the test wants counted
+  std::atomic<int64_t> last_ns;  // the latest instant that a rank told with mark()
 };
 
 enum class Mode { kProcesses, kThreads };
@@ -40,16 +48,26 @@ class TestWorld {
  public:
   using Body = std::function<void(Communicator&, Rank)>;
 
-  explicit TestWorld(size_t ranks, CommConfig config = small_config()) : ranks_(ranks), config_(config) {
+  // `nodes`: by rank, from 0 on; empty: all on one.
+  explicit TestWorld(size_t ranks, CommConfig config = small_config(), std::vector<uint32_t> nodes = {})
+      : ranks_(ranks), config_(config), nodes_(std::move(nodes)) {
     const size_t page = 4096;
     const auto whole = [&](size_t bytes) { return (bytes + page - 1) / page * page; };
     arena_ = whole(arena_bytes(config));
     generation_ = whole(generation_bytes(config));
-    bytes_ = page + generation_ + ranks * arena_;
+    const size_t regions = nodes_.empty() ? 1 : *std::max_element(nodes_.begin(), nodes_.end()) + 1;
+    bytes_ = page + regions * generation_ + ranks * arena_;
+    arenas_at_ = page + regions * generation_;
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     KEEPSTEP_CHECK(memory != MAP_FAILED, "no memory for the test's world");
     base_ = static_cast<std::byte*>(memory);
     words_ = new (base_) TestWords{};
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      StatusOr<Fd> listener = listen_tcp({"127.0.0.1", 0});
+      KEEPSTEP_CHECK(listener.ok(), "no port on loopback");
+      addresses_.push_back(*local_address(listener->get()));
+      listeners_.push_back(*std::move(listener));
+    }
   }
   ~TestWorld() { munmap(base_, bytes_); }
   TestWorld(const TestWorld&) = delete;
@@ -58,19 +76,48 @@ class TestWorld {
   size_t size() const { return ranks_; }
   const CommConfig& config() const { return config_; }
   TestWords& words() { return *words_; }
-  std::byte* generation() { return base_ + 4096; }
+  std::byte* generation(uint32_t node = 0) { return base_ + 4096 + node * generation_; }
+  uint32_t node_of(Rank rank) const { return nodes_.empty() ? 0 : nodes_[rank]; }
+  const std::vector<SocketAddress>& addresses() const { return addresses_; }
+  const JobToken& token() const { return token_; }
+
+  TcpConfig tcp_config(Rank self) const {
+    TcpConfig config{.identity = identity_, .self = self, .addresses = addresses_, .token = token_};
+    config.stripe_bytes = 16 << 10;  // small, so that tests see several
+    config.ring_bytes = config_.ring_bytes;
+    return config;
+  }
+  std::shared_ptr<Transport> transport(Rank self) {
+    return make_tcp_transport(tcp_config(self), Fd(fcntl(listeners_[self].get(), F_DUPFD_CLOEXEC, 0)));
+  }
 
   std::unique_ptr<Communicator> communicator(Rank self) {
-    Endpoint endpoint{.self = self, .generation = generation(), .interrupted = &words_->interrupted};
-    for (size_t rank = 0; rank < ranks_; ++rank) {
-      endpoint.arenas.push_back(generation() + generation_ + rank * arena_);
+    const bool across = std::any_of(nodes_.begin(), nodes_.end(), [&](uint32_t node) { return node != nodes_[self]; });
+    return communicator(self, across ? transport(self) : nullptr);
+  }
+  std::unique_ptr<Communicator> communicator(Rank self, std::shared_ptr<Transport> transport) {
+    Endpoint endpoint{.self = self,
+                      .generation = generation(node_of(self)),
+                      .interrupted = &words_->interrupted,
+                      .nodes = nodes_,
+                      .transport = std::move(transport)};
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      endpoint.arenas.push_back(node_of(rank) == node_of(self) ? base_ + arenas_at_ + rank * arena_ : nullptr);
     }
     return std::make_unique<Communicator>(config_, std::move(endpoint));
   }
 
   void interrupt() {
     words_->interrupted.store(1);
-    wake_all(config_, generation());
+    for (std::byte* region = generation(); region < base_ + arenas_at_; region += generation_) {
+      wake_all(config_, region);
+    }
+  }
+  // The next generation begins, with regions as new; nobody may be in the one before.
+  void begin_generation() {
+    ++identity_.generation;
+    std::memset(generation(), 0, arenas_at_ - 4096);
+    words_->interrupted.store(0);
   }
 
   // Counts an event; waits until `count` of them happened.
@@ -81,6 +128,13 @@ class TestWorld {
   void await(uint32_t count) {
     for (uint32_t seen = 0; (seen = words_->events.load()) < count;) {
       futex_wait(words_->events, seen, 50'000'000);
+    }
+  }
+
+  void mark() {
+    const int64_t now_ns = monotonic_ns();
+    int64_t latest = words_->last_ns.load();
+    while (latest < now_ns && !words_->last_ns.compare_exchange_weak(latest, now_ns)) {
     }
   }
 
@@ -136,6 +190,12 @@ class TestWorld {
  private:
   size_t ranks_;
   CommConfig config_;
+  std::vector<uint32_t> nodes_;
+  brain::Identity identity_{1, 1};
+  JobToken token_ = JobToken::random();
+  std::vector<SocketAddress> addresses_;
+  std::vector<Fd> listeners_;
+  size_t arenas_at_;
   size_t arena_;
   size_t generation_;
   size_t bytes_;

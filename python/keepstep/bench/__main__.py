@@ -12,6 +12,7 @@ BENCHMARKS = {
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",
+    "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 

@@ -1,0 +1,17 @@
+# libFuzzer targets: src/*/*_fuzz.cc and src/*/*/*_fuzz.cc, each a program keepstep_NAME_fuzz. scripts/fuzz.sh runs them.
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  message(FATAL_ERROR "KEEPSTEP_FUZZ needs clang: cmake -DCMAKE_CXX_COMPILER=clang++-19")
+endif()
+file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*/*_fuzz.cc ${CMAKE_SOURCE_DIR}/src/*/*/*_fuzz.cc)
+add_custom_target(fuzzers)
+foreach(fuzzer ${fuzzers})
+  get_filename_component(name ${fuzzer} NAME_WE)
+  add_executable(keepstep_${name} ${fuzzer})
+  target_link_libraries(keepstep_${name} PRIVATE keepstep_comm)
+  target_link_options(keepstep_${name} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers keepstep_${name})
+endforeach()
+# The code under test is instrumented too.
+foreach(module base comm)
+  target_compile_options(keepstep_${module} PRIVATE -fsanitize=fuzzer-no-link)
+endforeach()

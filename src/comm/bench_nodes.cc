@@ -1,0 +1,188 @@
+// keepstep_nodes_bench: ranks on several nodes, over TCP, timed. One process per node; `keepstep bench transport`
+// starts them, in network namespaces of one machine. Prints one JSON object a line, on the node of rank 0.
+//
+//   keepstep_nodes_bench NODE RANKS_PER_NODE STREAMS OPERATION BYTES REPEATS ADDRESS...
+//
+// OPERATION is all_reduce (float32), or stream: parts of BYTES from rank 0 to the last rank, REPEATS of them, into the
+// same buffer again and again as iperf3 does. ADDRESS: IP:PORT of each rank. The job token is in KEEPSTEP_TOKEN.
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/tcp_socket.h"
+#include "comm/communicator.h"
+#include "comm/tcp/tcp_transport.h"
+#include "comm/transport.h"
+
+namespace keepstep::comm {
+namespace {
+
+struct Setup {
+  uint32_t node;
+  uint32_t ranks_per_node;
+  uint32_t streams;
+  std::string operation;
+  size_t bytes;
+  size_t repeats;
+  std::vector<SocketAddress> addresses;
+};
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "keepstep_nodes_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+std::byte* shared_zeros(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  KEEPSTEP_CHECK(memory != MAP_FAILED, "no memory for a node of the benchmark");
+  return static_cast<std::byte*>(memory);
+}
+
+void expect_done(Communicator& comm, OpId op) {
+  const Completion completion = comm.wait(op);
+  comm.forget(op);
+  if (completion.outcome != Outcome::kDone) {
+    fail(completion.error);
+  }
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// From the last rank's arrival (a barrier) to this rank's result.
+void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
+  std::vector<float> data(setup.bytes / sizeof(float), static_cast<float>(self + 1));
+  expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+  const auto ranks = static_cast<float>(setup.addresses.size());
+  if (std::any_of(data.begin(), data.end(), [&](float value) { return value != ranks * (ranks + 1) / 2; })) {
+    fail("a sum is wrong");
+  }
+  std::vector<double> seconds;
+  for (size_t i = 0; i < setup.repeats + 2; ++i) {
+    expect_done(comm, comm.barrier(kWorld));
+    const int64_t begin_ns = monotonic_ns();
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kMax));
+    if (i >= 2) {  // the first ones make connections and touch memory
+      seconds.push_back(static_cast<double>(monotonic_ns() - begin_ns) * 1e-9);
+    }
+  }
+  if (self == 0) {
+    std::printf("{\"seconds\": %.9f, \"fastest\": %.9f}\n", median(seconds),
+                *std::min_element(seconds.begin(), seconds.end()));
+  }
+}
+
+void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank self) {
+  const auto last = static_cast<Rank>(setup.addresses.size() - 1);
+  std::vector<std::byte> buffer(setup.bytes, std::byte{1});
+  const std::atomic<uint32_t> given_up = 0;
+  constexpr size_t kAhead = 4;
+  const auto run = [&](uint64_t operation, size_t repeats) {
+    expect_done(comm, comm.barrier(kWorld));
+    PartRequest requests[kAhead];
+    const int64_t begin_ns = monotonic_ns();
+    for (size_t i = 0; i < repeats + kAhead && (self == 0 || self == last); ++i) {
+      PartRequest& request = requests[i % kAhead];
+      if (i >= kAhead && transport.wait(request, begin_ns + 60'000'000'000, given_up) != Waited::kDone) {
+        fail("the stream broke");
+      }
+      if (i < repeats) {
+        const PartKey key{~uint64_t{0}, operation, static_cast<uint32_t>(i)};
+        self == 0 ? transport.send(request, last, key, buffer) : transport.receive(request, 0, key, buffer);
+      }
+    }
+    const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+    expect_done(comm, comm.barrier(kWorld));
+    return seconds;
+  };
+  run(1, kAhead);  // makes the connection
+  const double seconds = run(2, setup.repeats);
+  if (self == last) {
+    std::printf("{\"bytes_per_second\": %.0f}\n", static_cast<double>(setup.bytes * setup.repeats) / seconds);
+  }
+}
+
+void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std::byte* arenas, Rank self,
+              std::atomic<uint32_t>& interrupted) {
+  const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
+  StatusOr<Fd> listener = listen_tcp(setup.addresses[self]);
+  if (!listener.ok()) {
+    fail(std::string(listener.status().message()));
+  }
+  TcpConfig tcp{.identity = {1, 1}, .self = self, .addresses = setup.addresses, .token = token};
+  tcp.streams = setup.streams;
+  const std::shared_ptr<Transport> transport = make_tcp_transport(tcp, *std::move(listener));
+  Endpoint endpoint{.self = self, .generation = region, .interrupted = &interrupted, .transport = transport};
+  for (Rank rank = 0; rank < setup.addresses.size(); ++rank) {
+    const uint32_t node = rank / setup.ranks_per_node;
+    endpoint.nodes.push_back(node);
+    endpoint.arenas.push_back(node == setup.node ? arenas + rank % setup.ranks_per_node * arena_bytes(config)
+                                                 : nullptr);
+  }
+  Communicator comm(config, std::move(endpoint));
+  setup.operation == "stream" ? stream(comm, *transport, setup, self) : all_reduce(comm, setup, self);
+  std::fflush(stdout);
+}
+
+int main_of(int argc, char** argv) {
+  const char* secret = std::getenv("KEEPSTEP_TOKEN");
+  if (argc < 9 || secret == nullptr) {
+    fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream BYTES REPEATS ADDRESS... , and KEEPSTEP_TOKEN");
+  }
+  const StatusOr<JobToken> token = JobToken::parse(secret);
+  if (!token.ok()) {
+    fail(std::string(token.status().message()));
+  }
+  const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
+  Setup setup{static_cast<uint32_t>(number(1)),
+              static_cast<uint32_t>(number(2)),
+              static_cast<uint32_t>(number(3)),
+              argv[4],
+              number(5),
+              number(6),
+              {}};
+  for (int i = 7; i < argc; ++i) {
+    const StatusOr<SocketAddress> address = SocketAddress::parse(argv[i]);
+    if (!address.ok()) {
+      fail(std::string(address.status().message()));
+    }
+    setup.addresses.push_back(*address);
+  }
+  const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
+  std::byte* region = shared_zeros(generation_bytes(config));
+  std::byte* arenas = shared_zeros(setup.ranks_per_node * arena_bytes(config));
+  auto* interrupted = new (shared_zeros(4096)) std::atomic<uint32_t>(0);
+  for (uint32_t local = 0; local < setup.ranks_per_node; ++local) {
+    const pid_t pid = fork();
+    KEEPSTEP_CHECK(pid >= 0, "fork");
+    if (pid == 0) {
+      run_rank(setup, *token, region, arenas, setup.node * setup.ranks_per_node + local, *interrupted);
+      _exit(0);
+    }
+  }
+  int code = 0;
+  for (uint32_t local = 0; local < setup.ranks_per_node; ++local) {
+    int status = 0;
+    wait(&status);
+    code = status != 0 ? 1 : code;
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace keepstep::comm
+
+int main(int argc, char** argv) { return keepstep::comm::main_of(argc, argv); }

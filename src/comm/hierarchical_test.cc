@@ -1,0 +1,556 @@
+// Ranks on several nodes: what is particular to them beside the bits (collectives_test.cc has those).
+
+#include "comm/hierarchical.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <random>
+
+#include "base/clock.h"
+#include "comm/tcp/handshake.h"
+#include "comm/tcp/wire.h"
+#include "comm/test_world.h"
+
+namespace keepstep::comm {
+namespace {
+
+using tcp::FrameKind;
+using tcp::Hello;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+std::vector<uint32_t> layout_of(const std::string& text) {
+  std::vector<uint32_t> nodes;
+  for (const char node : text) {
+    nodes.push_back(static_cast<uint32_t>(node - '0'));
+  }
+  return nodes;
+}
+TestWorld world_of(const std::string& nodes) { return TestWorld(nodes.size(), small_config(), layout_of(nodes)); }
+
+// ---- who is let in
+
+// Connects as `hello` with `token`; true when the acceptor took it. Keeps the connection in `fd`.
+bool dial(const TestWorld& world, const Hello& hello, const JobToken& token, Fd* fd = nullptr) {
+  tcp::Dial dial(world.addresses()[hello.to], hello, token, 0);
+  while (true) {
+    switch (dial.step()) {
+      case tcp::Dial::State::kUnderWay: {
+        pollfd poll_fd{dial.fd(), dial.events(), 0};
+        poll(&poll_fd, 1, -1);
+        break;
+      }
+      case tcp::Dial::State::kDone: {
+        Fd taken = dial.take();
+        if (fd != nullptr) {
+          *fd = std::move(taken);
+        }
+        return true;
+      }
+      case tcp::Dial::State::kTryAgain:
+      case tcp::Dial::State::kRefused:
+        return false;
+    }
+  }
+}
+
+// Sends raw bytes to a rank's socket and waits until it closed the connection.
+void send_raw(const TestWorld& world, Rank to, const std::string& bytes) {
+  StatusOr<Fd> fd = start_connect(world.addresses()[to]);
+  ASSERT_TRUE(fd.ok());
+  pollfd poll_fd{fd->get(), POLLOUT, 0};
+  poll(&poll_fd, 1, -1);
+  (void)send(fd->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  poll_fd.events = POLLIN;
+  poll(&poll_fd, 1, -1);
+  char byte = 0;
+  EXPECT_LE(recv(fd->get(), &byte, 1, 0), 0) << "it was answered";
+}
+
+class Strangers : public testing::Test {
+ protected:
+  Strangers()
+      : world_(world_of("01")),
+        transport_(world_.transport(0)),
+        zero_(world_.communicator(0, transport_)),
+        one_(world_.communicator(1)) {}
+
+  // Both ranks still work together.
+  void expect_that_the_job_goes_on() {
+    std::thread peer([&] { sum(*one_); });
+    sum(*zero_);
+    peer.join();
+  }
+  static void sum(Communicator& comm) {
+    std::vector<float> data(30'000, 1.0F);
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+    EXPECT_EQ(data[29'999], 2.0F);
+  }
+  Hello hello(uint32_t stream = 1) const { return {{1, 1}, 1, 0, stream, {}}; }
+  // The acceptor counts in its own time.
+  uint64_t await(uint64_t Transport::Counters::* counter, uint64_t least = 1) {
+    uint64_t count = 0;
+    while ((count = transport_->counters().*counter) < least) {
+      std::this_thread::yield();
+    }
+    return count;
+  }
+
+  TestWorld world_;
+  std::shared_ptr<Transport> transport_;
+  std::unique_ptr<Communicator> zero_;
+  std::unique_ptr<Communicator> one_;
+};
+
+TEST_F(Strangers, without_the_token_are_refused_and_counted) {
+  EXPECT_FALSE(dial(world_, hello(), JobToken::random())) << "the acceptor did not know the dialer's token either";
+  EXPECT_EQ(await(&Transport::Counters::wrong_token), 1U);
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, who_guess_a_proof_are_refused_and_counted) {
+  // Hears the challenge and answers with nonsense, as who does not check the acceptor's proof would.
+  StatusOr<Fd> fd = start_connect(world_.addresses()[0]);
+  ASSERT_TRUE(fd.ok());
+  pollfd poll_fd{fd->get(), POLLOUT, 0};
+  poll(&poll_fd, 1, -1);
+  std::array<std::byte, tcp::kHelloBytes> bytes;
+  encode(hello(), std::span<std::byte, tcp::kHelloBytes>(bytes));
+  ASSERT_EQ(send(fd->get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  poll_fd.events = POLLIN;
+  poll(&poll_fd, 1, -1);
+  std::array<std::byte, tcp::kAnswerBytes> answer;
+  ASSERT_EQ(recv(fd->get(), answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
+  std::array<std::byte, tcp::kProofBytes> proof;
+  encode(tcp::Proof{}, std::span<std::byte, tcp::kProofBytes>(proof));
+  ASSERT_EQ(send(fd->get(), proof.data(), proof.size(), 0), static_cast<ssize_t>(proof.size()));
+  EXPECT_EQ(await(&Transport::Counters::wrong_token), 1U);
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, of_an_old_generation_are_refused_and_counted) {
+  Hello old = hello();
+  old.identity = {1, 0};
+  EXPECT_FALSE(dial(world_, old, world_.token()));
+  EXPECT_EQ(await(&Transport::Counters::old_generation), 1U);
+  Hello newer = hello();
+  newer.identity = {1, 2};
+  EXPECT_FALSE(dial(world_, newer, world_.token())) << "it has to try again";
+  EXPECT_EQ(transport_->counters().old_generation, 1U);
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, that_name_no_rank_of_this_generation_are_refused_and_counted) {
+  Hello unknown = hello();
+  unknown.from = 7;
+  EXPECT_FALSE(dial(world_, unknown, world_.token()));
+  EXPECT_EQ(await(&Transport::Counters::unknown_rank), 1U);
+  expect_that_the_job_goes_on();
+  EXPECT_FALSE(dial(world_, hello(), world_.token())) << "that stream is connected already";
+  EXPECT_EQ(await(&Transport::Counters::unknown_rank, 2), 2U);
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, that_speak_nonsense_are_refused_and_counted) {
+  send_raw(world_, 0, "GET / HTTP/1.1\r\nHost: rank-0.example\r\n\r\n........");
+  EXPECT_EQ(await(&Transport::Counters::malformed), 1U);
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, that_say_nothing_do_not_keep_anyone_waiting) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 50; ++i) {
+    StatusOr<Fd> fd = start_connect(world_.addresses()[0]);
+    ASSERT_TRUE(fd.ok());
+    silent.push_back(*std::move(fd));
+  }
+  expect_that_the_job_goes_on();
+}
+
+TEST_F(Strangers, a_peer_that_sends_a_malformed_frame_loses_that_connection_only) {
+  Fd fd;
+  ASSERT_TRUE(dial(world_, hello(0), world_.token(), &fd));  // as rank 1, for messages
+  const std::string nonsense(tcp::kFrameHeaderBytes, 'x');
+  ASSERT_GT(send(fd.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL), 0);
+  EXPECT_EQ(await(&Transport::Counters::malformed), 1U);
+  expect_that_the_job_goes_on();
+}
+
+// ---- generations
+
+TEST(Generations, an_endpoint_outlives_the_processes_that_used_it) {
+  TestWorld world = world_of("0011");
+  for (int generation = 0; generation < 4; ++generation) {
+    world.run(Mode::kProcesses, [&](Communicator& comm, Rank) {
+      std::vector<float> data(30'000, 1.0F);
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      EXPECT_EQ(data[77], 4.0F);
+    });
+    world.begin_generation();
+  }
+}
+
+TEST(Generations, connections_that_an_old_one_left_waiting_are_refused_by_the_next) {
+  TestWorld world = world_of("01");
+  StatusOr<Fd> left = start_connect(world.addresses()[0]);  // nobody accepts yet
+  ASSERT_TRUE(left.ok());
+  pollfd poll_fd{left->get(), POLLOUT, 0};
+  poll(&poll_fd, 1, -1);
+  std::array<std::byte, tcp::kHelloBytes> bytes;
+  encode(Hello{{1, 1}, 1, 0, 1, {}}, std::span<std::byte, tcp::kHelloBytes>(bytes));
+  ASSERT_GT(send(left->get(), bytes.data(), bytes.size(), 0), 0);
+  world.begin_generation();
+  const auto transport = world.transport(0);
+  const auto comm = world.communicator(0, transport);
+  while (transport->counters().old_generation == 0) {
+    std::this_thread::yield();
+  }
+}
+
+size_t entries_of(const char* folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+TEST(Generations, leave_no_descriptor_and_no_thread_behind) {
+  TestWorld world = world_of("01");
+  size_t descriptors = 0;
+  size_t threads = 0;
+  for (int generation = 0; generation < 100; ++generation) {
+    world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+      std::vector<float> data(30'000, 1.0F);
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      expect_done(comm,
+                  self == 0 ? comm.send(kWorld, data.data(), 100, 1, 0) : comm.receive(kWorld, data.data(), 100, 0, 0));
+    });
+    world.begin_generation();
+    if (generation == 0) {
+      descriptors = entries_of("/proc/self/fd");
+      threads = entries_of("/proc/self/task");
+    }
+  }
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_of("/proc/self/task"), threads);
+}
+
+// ---- disagreement, lateness
+
+TEST(AcrossNodes, ranks_that_do_not_agree_are_told_both_sides) {
+  world_of("0011").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    std::vector<float> data(100'000, 1.0F);
+    const auto expect_told = [&](OpId op, const std::string& one, const std::string& other) {
+      const Completion completion = finish(comm, op);
+      EXPECT_EQ(completion.outcome, Outcome::kFailed);
+      EXPECT_NE(completion.error.find(one), std::string::npos) << completion.error;
+      EXPECT_NE(completion.error.find(other), std::string::npos) << completion.error;
+    };
+    // Another size, on one node only and between nodes; another type; another operation; small and large.
+    for (const size_t count : {10, 100'000}) {
+      expect_told(comm.all_reduce(kWorld, data.data(), self == 3 ? count - 1 : count, DType::kF32, ReduceOp::kSum),
+                  "rank 3 called all_reduce", "ranks 0, 1, 2 called all_reduce");
+      expect_told(comm.all_reduce(kWorld, data.data(), self >= 2 ? 20 : count, DType::kF32, ReduceOp::kSum),
+                  "ranks 2, 3 called", "ranks 0, 1 called");
+      expect_told(self == 0 ? comm.barrier(kWorld) : comm.broadcast(kWorld, data.data(), 4 * count, 1),
+                  "rank 0 called barrier", "ranks 1, 2, 3 called broadcast");
+      expect_told(comm.reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kSum, self == 2 ? 9 : 0), "reduce #",
+                  self == 2 ? "root 9 is not in the group" : "rank 2 called a call that was refused there");
+    }
+    // The group is still of use.
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+    EXPECT_EQ(data[5], 4.0F);
+  });
+}
+
+TEST(AcrossNodes, all_to_all_with_sizes_that_do_not_fit_fails_everywhere_with_the_two_ranks) {
+  world_of("001").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    std::vector<uint8_t> in(300);
+    std::vector<uint8_t> out(300);
+    const std::vector<const void*> inputs(3, in.data());
+    std::vector<size_t> given(3, 100);
+    const std::vector<size_t> taken(3, 100);
+    if (self == 2) {
+      given[1] = 101;
+    }
+    const Completion completion =
+        finish(comm, comm.all_to_all(kWorld, inputs, given, {&out[0], &out[100], &out[200]}, taken));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("rank 2 sends 101 bytes to rank 1, which expects 100"), std::string::npos)
+        << completion.error;
+    expect_done(comm, comm.barrier(kWorld));
+  });
+}
+
+TEST(AcrossNodes, a_timeout_names_the_ranks_that_did_not_come) {
+  TestWorld world = world_of("001");
+  world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
+    if (self == 2) {
+      world.await(2);  // never calls
+      return;
+    }
+    const Completion completion = finish(comm, comm.barrier(kWorld, kSecond / 5));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find(self == 0 ? "rank 2 did not arrive within 0.2 s" : "rank 0 gave up"),
+              std::string::npos)
+        << completion.error;
+    EXPECT_EQ(finish(comm, comm.barrier(kWorld)).outcome, Outcome::kFailed) << "the group is of no more use";
+    world.signal();
+  });
+}
+
+TEST(AcrossNodes, a_link_that_breaks_without_an_interruption_is_an_error_that_names_the_peer) {
+  TestWorld world = world_of("01");
+  world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
+    expect_done(comm, comm.barrier(kWorld));
+    if (self == 1) {
+      return;  // ends, and its connections with it
+    }
+    const Completion completion = finish(comm, comm.barrier(kWorld));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("the link to rank 1 broke"), std::string::npos) << completion.error;
+  });
+}
+
+// ---- groups
+
+TEST(AcrossNodes, groups_of_any_members_in_any_order_add_in_their_own_order) {
+  world_of("001122").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    const std::vector<std::vector<Rank>> groups = {{0, 1, 2}, {5, 4, 3}, {2, 0, 3, 1},
+                                                   {1, 2},    {5, 0},    {0, 1, 2, 3, 4, 5}};
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const std::vector<Rank>& members = groups[g];
+      if (std::find(members.begin(), members.end(), self) == members.end()) {
+        continue;
+      }
+      const StatusOr<GroupId> group = comm.create_group(members, "group " + std::to_string(g));
+      ASSERT_TRUE(group.ok()) << group.status();
+      for (const size_t count : {100, 50'000}) {
+        const auto input = [&](Rank rank, size_t i) {
+          return static_cast<float>(rank * 7919 + i * 31 % 1009) * 1.37F + static_cast<float>(i % 7) * 1e6F;
+        };
+        std::vector<float> data(count);
+        std::vector<float> expected(count);
+        for (size_t i = 0; i < count; ++i) {
+          data[i] = input(self, i);
+          expected[i] = input(members[0], i);
+          for (size_t m = 1; m < members.size(); ++m) {
+            expected[i] += input(members[m], i);
+          }
+        }
+        expect_done(comm, comm.all_reduce(*group, data.data(), count, DType::kF32, ReduceOp::kSum));
+        EXPECT_TRUE(data == expected) << "group " << g << " of " << count;
+      }
+      comm.release_group(*group);
+    }
+    expect_done(comm, comm.barrier(kWorld));
+  });
+}
+
+TEST(AcrossNodes, a_group_made_with_other_members_elsewhere_is_told) {
+  world_of("0011").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    if (self == 1) {
+      return;  // of two minds about whom it belongs to
+    }
+    const std::vector<Rank> members = self == 0 ? std::vector<Rank>{0, 2, 3} : std::vector<Rank>{0, 1, 2, 3};
+    const StatusOr<GroupId> group = comm.create_group(members, "mixed up");
+    ASSERT_TRUE(group.ok());
+    const Completion completion = finish(comm, comm.barrier(*group, 20 * kSecond));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find(self == 3 ? "rank 2 gave up" : "a node made this group with other ranks"),
+              std::string::npos)
+        << completion.error;
+  });
+}
+
+TEST(AcrossNodes, places_of_groups_are_used_again) {
+  world_of("0012").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    for (int round = 0; round < 20; ++round) {  // of 3 places
+      const StatusOr<GroupId> group = comm.create_group({3, 2, 1, 0}, "again");
+      ASSERT_TRUE(group.ok()) << round << " " << group.status();
+      uint8_t data[100] = {};
+      data[99] = self == 2 ? 42 : 0;
+      expect_done(comm, comm.broadcast(*group, data, sizeof data, 1));
+      EXPECT_EQ(data[99], 42);
+      comm.release_group(*group);
+    }
+  });
+}
+
+// ---- messages
+
+TEST(MessagesAcrossNodes, of_any_size_arrive_whole_whatever_the_order_of_their_tags) {
+  world_of("0102").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    const std::vector<size_t> sizes = {0, 1, 4096, 16'384, 16'385, 1'000'003};
+    std::vector<std::vector<uint8_t>> given;
+    std::vector<std::vector<uint8_t>> taken;
+    std::vector<OpId> ops;
+    const auto seed = [](Rank from, Rank to, size_t tag) { return from * 100 + to * 10 + static_cast<uint32_t>(tag); };
+    for (Rank peer = 0; peer < 4; ++peer) {
+      for (size_t tag = 0; tag < sizes.size(); ++tag) {
+        given.push_back(pattern(sizes[tag], seed(self, peer, tag)));
+        taken.emplace_back(sizes[tag]);
+      }
+    }
+    for (Rank peer = 0; peer < 4; ++peer) {
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const size_t tag = sizes.size() - 1 - i;
+        ops.push_back(comm.receive(kWorld, taken[peer * sizes.size() + tag].data(), sizes[tag], peer, tag));
+        ops.push_back(comm.send(kWorld, given[peer * sizes.size() + i].data(), sizes[i], peer, i));
+      }
+    }
+    for (const OpId op : ops) {
+      expect_done(comm, op);
+    }
+    for (Rank peer = 0; peer < 4; ++peer) {
+      for (size_t tag = 0; tag < sizes.size(); ++tag) {
+        EXPECT_TRUE(taken[peer * sizes.size() + tag] == pattern(sizes[tag], seed(peer, self, tag)))
+            << peer << " " << tag;
+      }
+    }
+  });
+}
+
+TEST(MessagesAcrossNodes, a_rank_that_ends_after_its_send_has_sent_it) {
+  for (int round = 0; round < 20; ++round) {
+    world_of("01").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+      std::vector<uint8_t> data = self == 0 ? pattern(12'000, 5) : std::vector<uint8_t>(12'000);  // fits the ring
+      expect_done(comm, self == 0 ? comm.send(kWorld, data.data(), data.size(), 1, 0)
+                                  : comm.receive(kWorld, data.data(), data.size(), 0, 0));
+      EXPECT_TRUE(data == pattern(12'000, 5));
+    });
+  }
+}
+
+TEST(MessagesAcrossNodes, too_long_a_message_fails_on_both_sides) {
+  world_of("01").run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    std::vector<uint8_t> data(100);
+    const OpId op = self == 0 ? comm.send(kWorld, data.data(), 100, 1, 3) : comm.receive(kWorld, data.data(), 99, 0, 3);
+    const Completion completion = finish(comm, op);
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("the message has 100 bytes, the receiver's buffer 99"), std::string::npos)
+        << completion.error;
+  });
+}
+
+// ---- interruption
+
+// Runs all kinds of operations until interrupted; then everything must be over. `out`: the first one is.
+void work_until_interrupted(Communicator& comm, Rank self, const std::function<void()>& begun,
+                            const std::function<void()>& out) {
+  const size_t count = 500'000;
+  std::vector<float> data(count, 1.0F);
+  std::vector<float> other(count);
+  std::vector<float> given(250);
+  std::vector<float> taken(250);
+  const size_t world = 4;
+  for (int round = 0;; ++round) {
+    std::vector<OpId> ops;
+    ops.push_back(comm.all_reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kMax));
+    ops.push_back(comm.broadcast(kWorld, data.data(), count * 4, round % world));
+    const std::vector<void*> parts = {&other[0], &other[count / 4], &other[count / 2], &other[count / 4 * 3]};
+    ops.push_back(comm.all_gather(kWorld, data.data(), parts, count));
+    ops.push_back(comm.receive(kWorld, taken.data(), 1000, (self + 3) % world, round));
+    ops.push_back(comm.send(kWorld, given.data(), 1000, (self + 1) % world, round));
+    bool interrupted = false;
+    for (const OpId op : ops) {
+      const Completion completion = finish(comm, op);
+      ASSERT_NE(completion.outcome, Outcome::kFailed) << completion.error;
+      if (completion.outcome == Outcome::kInterrupted && !interrupted) {
+        interrupted = true;
+        out();
+      }
+    }
+    if (round == 0) {
+      begun();
+    }
+    if (interrupted) {
+      return;
+    }
+  }
+}
+
+// How often: KEEPSTEP_INTERRUPTIONS, which `make test-all` sets to thousands.
+int repetitions() {
+  const char* text = std::getenv("KEEPSTEP_INTERRUPTIONS");
+  return text == nullptr ? 20 : std::atoi(text);
+}
+
+// What befalls a victim at a random instant of its work; then the generation is interrupted, and all others must get
+// out. Prints how long that took.
+void interrupt_after(int signal) {
+  std::mt19937 random(std::random_device{}());
+  std::vector<double> microseconds;
+  for (int round = 0; round < repetitions(); ++round) {
+    const uint32_t seed = random();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 mine(seed);
+    TestWorld world = world_of(round % 2 == 0 ? "0011" : "0122");
+    const Rank victim = mine() % 4;
+    std::vector<pid_t> pids;
+    for (Rank rank = 0; rank < 4; ++rank) {
+      pids.push_back(world.fork_rank(rank, [&](Communicator& comm, Rank self) {
+        work_until_interrupted(
+            comm, self, [&] { world.signal(); },
+            [&] {
+              if (self != victim) {
+                world.mark();
+              }
+            });
+      }));
+    }
+    world.await(4);
+    usleep(mine() % 20'000);  // a random instant, nothing is waited for
+    kill(pids[victim], signal);
+    if (signal == SIGKILL) {
+      EXPECT_TRUE(WIFSIGNALED(TestWorld::status_of(pids[victim])));
+    }
+    const int64_t begin_ns = monotonic_ns();
+    world.interrupt();
+    for (Rank rank = 0; rank < 4; ++rank) {
+      if (rank != victim) {
+        EXPECT_EQ(TestWorld::status_of(pids[rank]), 0) << rank;
+      }
+    }
+    microseconds.push_back(static_cast<double>(world.words().last_ns.load() - begin_ns) * 1e-3);
+    if (signal == SIGSTOP) {  // it finds out as soon as it may go on
+      kill(pids[victim], SIGCONT);
+      EXPECT_EQ(TestWorld::status_of(pids[victim]), 0);
+    }
+    if (testing::Test::HasFailure()) {
+      return;
+    }
+  }
+  std::sort(microseconds.begin(), microseconds.end());
+  std::printf("from the interruption to the last return: median %.0f us, worst %.0f us of %zu\n",
+              microseconds[microseconds.size() / 2], microseconds.back(), microseconds.size());
+}
+
+TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_killed_at_any_byte) { interrupt_after(SIGKILL); }
+TEST(InterruptionAcrossNodes, frees_the_peers_of_a_rank_that_is_stopped) { interrupt_after(SIGSTOP); }
+
+TEST(InterruptionAcrossNodes, frees_who_waits_for_a_peer_that_never_began) {
+  TestWorld world = world_of("01");
+  const auto comm = world.communicator(0);
+  std::vector<float> data(100'000, 1.0F);
+  const OpId large = comm->all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
+  const OpId small = comm->barrier(kWorld);
+  const OpId message = comm->send(kWorld, data.data(), 100, 1, 0);
+  std::thread waiter([&] {
+    world.signal();
+    EXPECT_EQ(finish(*comm, large).outcome, Outcome::kInterrupted);
+    EXPECT_EQ(finish(*comm, small).outcome, Outcome::kInterrupted);
+    EXPECT_EQ(finish(*comm, message).outcome, Outcome::kInterrupted);
+  });
+  world.await(1);
+  world.interrupt();
+  waiter.join();
+  EXPECT_EQ(data[0], 1.0F);
+}
+
+}  // namespace
+}  // namespace keepstep::comm

@@ -1,0 +1,125 @@
+// One direction of one stream between two ranks: frames of parts going out, or coming in. They never wait.
+//
+// A part is cut into frames that say where in the part they belong, so several streams may share one part. The
+// receiving end puts a frame's bytes where the posted receive wants them; while there is none for the next frame it
+// leaves the stream alone, so nothing unexpected is ever stored and the sender feels it. One thread only.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "comm/tcp/handshake.h"
+#include "comm/tcp/wire.h"
+
+namespace keepstep::comm::tcp {
+
+class SendStream {
+ public:
+  SendStream(const SocketAddress& address, const Hello& hello, const JobToken& token, size_t buffer_bytes)
+      : address_(address), hello_(hello), token_(token), buffer_bytes_(buffer_bytes) {}
+
+  // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
+  void push(const Frame& frame, const std::byte* payload, PartRequest* request);
+  // Connects, sends. True when something changed.
+  bool advance(int64_t now_ns);
+  // Forgets what has not begun; of a frame half sent the rest is copied.
+  void cancel();
+
+  int fd() const { return dial_ != nullptr ? dial_->fd() : fd_.get(); }
+  // What to poll for; 0: nothing.
+  short events() const;
+  // When to advance again without an event; kNoDeadline: never.
+  int64_t next_try_ns() const;
+  bool idle() const { return queue_.empty(); }
+  bool connected() const { return fd_.valid(); }
+  const std::string& lost() const { return lost_; }  // why it broke; empty while it did not
+
+ private:
+  struct Outgoing {
+    std::array<std::byte, kFrameHeaderBytes> header;
+    const std::byte* payload;
+    size_t bytes;  // of the payload
+    PartRequest* request;
+    std::unique_ptr<std::byte[]> own;  // the payload, once cancelled
+  };
+  bool connect(int64_t now_ns);
+  bool write();
+
+  const SocketAddress address_;
+  const Hello hello_;
+  const JobToken& token_;
+  const size_t buffer_bytes_;
+  std::unique_ptr<Dial> dial_;
+  int64_t retry_at_ns_ = 0;
+  int64_t pause_ns_ = 0;
+  Fd fd_;
+  std::deque<Outgoing> queue_;
+  size_t sent_ = 0;  // of the first one, its header included
+  std::string lost_;
+};
+
+// A posted receive.
+struct Posted {
+  PartRequest* request;
+  std::span<std::byte> buffer;
+};
+
+// What has been posted for one peer, and which groups are over.
+struct Inbox {
+  std::vector<Posted> posted;
+  std::set<uint64_t>* given_up = nullptr;  // contexts; what still comes for them is dropped
+  uint64_t bytes_taken = 0;
+  Posted* find(const PartKey& key);
+};
+
+class ReceiveStream {
+ public:
+  explicit ReceiveStream(Fd fd) : fd_(std::move(fd)) {}
+
+  // A member told that it ended a group.
+  struct GivenUp {
+    uint64_t context;
+    Rank by;
+  };
+  // Takes in what came. True when something changed. `news`: what peers gave up.
+  bool advance(Inbox& inbox, std::vector<GivenUp>& news);
+  // Its posted receives are gone: what still comes of the frame under way is dropped.
+  void cancel();
+
+  int fd() const { return fd_.get(); }
+  bool stuck() const { return stuck_; }  // the next frame waits for a receive: do not poll
+  const std::string& lost() const { return lost_; }
+  bool malformed() const { return malformed_; }
+
+ private:
+  enum class Read { kSome, kNothing };
+  Read fill();
+  bool take_header(Inbox& inbox, std::vector<GivenUp>& news);
+  bool begin_part(Inbox& inbox);
+  void take(size_t bytes);
+  void finish_frame(Inbox& inbox);
+  bool lose(std::string why, bool malformed = false);
+  size_t staged() const { return staged_end_ - staged_begin_; }
+
+  static constexpr size_t kStagingBytes = 8192;  // headers, and small payloads together with them
+  Fd fd_;
+  std::unique_ptr<std::byte[]> staging_ = std::make_unique<std::byte[]>(kStagingBytes);
+  size_t staged_begin_ = 0;
+  size_t staged_end_ = 0;
+  std::optional<Frame> frame_;        // under way
+  bool placed_ = false;               // its payload has a destination, or is dropped
+  std::byte* destination_ = nullptr;  // null: dropped
+  PartRequest* request_ = nullptr;
+  size_t left_ = 0;  // of its payload
+  bool stuck_ = false;
+  std::string lost_;
+  bool malformed_ = false;
+};
+
+}  // namespace keepstep::comm::tcp

@@ -1,0 +1,102 @@
+#include "comm/tcp/tcp_transport.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "comm/engine_thread.h"
+#include "comm/sync.h"
+#include "comm/tcp/part_links.h"
+#include "comm/tcp/progress_thread.h"
+
+namespace keepstep::comm {
+namespace {
+
+constexpr int64_t kWatchNs = 1'000'000'000;
+
+TcpConfig bounded(TcpConfig config) {
+  config.streams = std::clamp<uint32_t>(config.streams, 1, tcp::kMaxStreams);
+  config.stripe_bytes = std::clamp<size_t>(config.stripe_bytes, 4096, tcp::kMaxFrameBytes);
+  return config;
+}
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(TcpConfig config, Fd listener)
+      : config_(bounded(std::move(config))),
+        parts_(config_),
+        progress_(config_, std::move(listener),
+                  [this](Rank from, uint32_t stream, Fd fd) { parts_.adopt(from, stream, std::move(fd)); }) {
+    KEEPSTEP_CHECK(config_.self < config_.addresses.size(), "a rank needs an address of its own");
+  }
+
+  ~TcpTransport() override {
+    if (watcher_.joinable()) {
+      stop_.store(true, std::memory_order_seq_cst);
+      ring(*interruption_);
+      watcher_.join();
+    }
+  }
+
+  void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages) override {
+    KEEPSTEP_CHECK(interruption_ == nullptr, "a transport serves one communicator");
+    interruption_ = &interruption;
+    parts_.start(interrupted);
+    progress_.start(interrupted, messages);
+    watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
+  }
+
+  void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) override {
+    parts_.send(request, to, key, bytes);
+  }
+  void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) override {
+    parts_.receive(request, from, key, buffer);
+  }
+  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up) override {
+    return parts_.wait(request, deadline_ns, given_up);
+  }
+  void cancel() override { parts_.cancel(); }
+  void give_up(uint64_t context, Rank by) override { parts_.give_up(context, by); }
+  Rank given_up_by(uint64_t context) const override { return parts_.given_up_by(context); }
+  std::string why_lost(Rank peer) const override { return parts_.why_lost(peer); }
+
+  Pair pair(Rank from, Rank to) override { return progress_.pair(from, to); }
+  void changed(Rank) override { progress_.changed(); }
+
+  Counters counters() const override {
+    Counters counters;
+    progress_.add_counters(counters);
+    counters.malformed += parts_.malformed();
+    counters.bytes_sent = parts_.bytes_sent();
+    counters.bytes_received = parts_.bytes_received();
+    return counters;
+  }
+
+ private:
+  // The interruption is a word in shared memory and a futex; who waits in poll() needs a descriptor.
+  void watch(const std::atomic<uint32_t>& interrupted) {
+    const auto over = [&] {
+      return stop_.load(std::memory_order_seq_cst) || interrupted.load(std::memory_order_seq_cst);
+    };
+    while (!over()) {
+      sleep_on(*interruption_, kWatchNs, over);
+    }
+    parts_.wake();
+  }
+
+  const TcpConfig config_;
+  tcp::PartLinks parts_;
+  tcp::ProgressThread progress_;
+  Bell* interruption_ = nullptr;
+  std::atomic<bool> stop_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(TcpConfig config, Fd listener) {
+  return std::make_unique<TcpTransport>(std::move(config), std::move(listener));
+}
+
+}  // namespace keepstep::comm

@@ -1,0 +1,19 @@
+// The transport over TCP: one connection per ordered pair of ranks and stream, dialled by the sender when it first has
+// something to send, authenticated by the job token, of one generation.
+//
+// The listening socket is handed in: the agent bound it, so it outlives this process, and a successor accepts on the
+// same address. Whatever an old generation left waiting in it is refused by the handshake.
+#pragma once
+
+#include <memory>
+
+#include "base/fd.h"
+#include "comm/tcp/tcp_config.h"
+#include "comm/transport.h"
+
+namespace keepstep::comm {
+
+// `listener`: non-blocking; this takes it, so give it a copy.
+std::unique_ptr<Transport> make_tcp_transport(TcpConfig config, Fd listener);
+
+}  // namespace keepstep::comm

@@ -1,0 +1,91 @@
+// The bytes of the data plane: three messages of a handshake, then frames. Fixed layouts, little endian; byte-exact in
+// docs/design/wire_data.md. Pure functions over bytes; whatever a stranger sends, they take no memory and read nothing
+// beyond what they were given.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "brain/types.h"
+#include "comm/transport.h"
+
+namespace keepstep::comm::tcp {
+
+inline constexpr size_t kHelloBytes = 40;
+inline constexpr size_t kAnswerBytes = 56;
+inline constexpr size_t kProofBytes = 40;
+inline constexpr size_t kFrameHeaderBytes = 48;
+inline constexpr size_t kMaxFrameBytes = size_t{1} << 20;     // payload of one frame
+inline constexpr uint64_t kMaxPartBytes = uint64_t{1} << 40;  // of one part, or message between two ranks
+inline constexpr uint32_t kMaxStreams = 16;                   // parts travel on streams 1 to this
+inline constexpr size_t kNonce = 16;
+inline constexpr size_t kDigest = 32;
+
+// Who connects, to whom, for what.
+struct Hello {
+  brain::Identity identity;
+  Rank from = 0;
+  Rank to = 0;
+  uint32_t stream = 0;  // 0: pairs; others: parts
+  std::array<char, kNonce> nonce{};
+
+  // What both proofs cover beside the nonces.
+  std::string claim() const;
+};
+
+enum class Verdict : uint16_t {
+  kWelcome = 0,
+  kNotYet = 1,         // the generation has not begun here: try again
+  kOldGeneration = 2,  // it is over here
+  kUnknownRank = 3,    // no such rank or stream, or not this one, or it is connected already
+};
+struct Answer {
+  Verdict verdict = Verdict::kWelcome;
+  std::array<char, kNonce> nonce{};
+  std::array<char, kDigest> proof{};
+};
+struct Proof {
+  std::array<char, kDigest> proof{};
+};
+
+enum class FrameKind : uint16_t {
+  kPart = 1,      // bytes of a part, at `offset` of `total`
+  kGiveUp = 2,    // rank `part` ended the group `context`
+  kOffer = 3,     // offer number `operation`: tag `part`, `total` bytes, in `context`
+  kGrant = 4,     // grant number `operation`: offer `offset`, capacity `total`
+  kBytes = 5,     // bytes of the ring, from counter `offset` on
+  kRead = 6,      // counters: offers_read `operation`, bytes_read `offset`; grants_read `total` of the other direction
+  kPairEnded = 7  // rank `part` gave up messages from here to there (`operation` 0) or from there to here (1)
+};
+
+struct Frame {
+  FrameKind kind = FrameKind::kPart;
+  uint32_t part = 0;
+  uint32_t bytes = 0;  // of payload that follow the header
+  uint64_t context = 0;
+  uint64_t operation = 0;
+  uint64_t offset = 0;
+  uint64_t total = 0;
+  bool operator==(const Frame&) const = default;
+
+  PartKey key() const { return {context, operation, part}; }
+};
+
+void encode(const Hello& hello, std::span<std::byte, kHelloBytes> to);
+void encode(const Answer& answer, std::span<std::byte, kAnswerBytes> to);
+void encode(const Proof& proof, std::span<std::byte, kProofBytes> to);
+void encode(const Frame& frame, std::span<std::byte, kFrameHeaderBytes> to);
+
+// Nothing where the bytes are no such message: a wrong magic or version, a reserved field that is not zero, a kind that
+// does not belong on this stream, sizes that contradict each other or pass a limit.
+std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> from);
+std::optional<Answer> parse_answer(std::span<const std::byte, kAnswerBytes> from);
+std::optional<Proof> parse_proof(std::span<const std::byte, kProofBytes> from);
+std::optional<Frame> parse_frame(std::span<const std::byte, kFrameHeaderBytes> from, uint32_t stream);
+
+}  // namespace keepstep::comm::tcp

@@ -1,0 +1,184 @@
+// The bytes of the data plane: what is encoded is parsed back, what nobody would send is refused.
+
+#include "comm/tcp/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "comm/tcp/pair_mirror.h"
+
+namespace keepstep::comm::tcp {
+namespace {
+
+using Header = std::array<std::byte, kFrameHeaderBytes>;
+
+Header bytes_of(const Frame& frame) {
+  Header bytes;
+  encode(frame, std::span<std::byte, kFrameHeaderBytes>(bytes));
+  return bytes;
+}
+
+TEST(Wire, a_hello_comes_back_as_it_was) {
+  Hello hello{{3, 14}, 1, 5, 2, {}};
+  std::memcpy(hello.nonce.data(), "0123456789abcdef", kNonce);
+  std::array<std::byte, kHelloBytes> bytes;
+  encode(hello, std::span<std::byte, kHelloBytes>(bytes));
+  const auto parsed = parse_hello(bytes);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->claim(), hello.claim());
+  EXPECT_EQ(parsed->nonce, hello.nonce);
+  bytes[0] ^= std::byte{1};
+  EXPECT_FALSE(parse_hello(bytes).has_value()) << "another magic";
+}
+
+TEST(Wire, the_bytes_of_a_hello_are_those_of_the_page) {
+  const Hello hello{{0x01020304, 0x05060708}, 9, 10, 11, {}};
+  std::array<std::byte, kHelloBytes> bytes;
+  encode(hello, std::span<std::byte, kHelloBytes>(bytes));
+  const unsigned char expected[] = {'K', 'S', 'D', 'H', 1, 0, 11, 0, 4, 3, 2, 1, 8, 7, 6, 5, 9, 0, 0, 0, 10, 0, 0, 0};
+  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+}
+
+TEST(Wire, claims_tell_every_field_apart) {
+  const Hello base{{1, 2}, 3, 4, 5, {}};
+  for (const Hello& other : {Hello{{2, 2}, 3, 4, 5, {}}, Hello{{1, 3}, 3, 4, 5, {}}, Hello{{1, 2}, 4, 4, 5, {}},
+                             Hello{{1, 2}, 3, 5, 5, {}}, Hello{{1, 2}, 3, 4, 6, {}}}) {
+    EXPECT_NE(base.claim(), other.claim());
+  }
+}
+
+TEST(Wire, frames_come_back_as_they_were) {
+  const Frame part{FrameKind::kPart, 7, 100, 1, 2, 50, 150};
+  EXPECT_EQ(parse_frame(bytes_of(part), 1), part);
+  const Frame offer{FrameKind::kOffer, 99, 0, 5, 3, 0, uint64_t{1} << 40};
+  EXPECT_EQ(parse_frame(bytes_of(offer), 0), offer);
+  const Frame empty{FrameKind::kPart, 0, 0, 0, 1, 0, 0};
+  EXPECT_EQ(parse_frame(bytes_of(empty), 2), empty);
+}
+
+TEST(Wire, frames_that_no_peer_sends_are_refused) {
+  const auto refused = [](const Frame& frame, uint32_t stream) {
+    return !parse_frame(bytes_of(frame), stream).has_value();
+  };
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, kMaxFrameBytes + 1, 0, 0, 0, uint64_t{1} << 30}, 1)) << "too long";
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, 10, 0, 0, 0, kMaxPartBytes + 1}, 1)) << "a part that is too long";
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, 10, 0, 0, 95, 100}, 1)) << "beyond its part";
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, 10, 0, 0, ~uint64_t{0} - 4, 100}, 1)) << "an offset that wraps around";
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, 0, 0, 0, 0, 100}, 1)) << "nothing, for ever";
+  EXPECT_TRUE(refused({FrameKind::kPart, 0, 10, 0, 0, 0, 100}, 0)) << "a part where messages go";
+  EXPECT_TRUE(refused({FrameKind::kOffer, 0, 0, 0, 0, 0, 100}, 1)) << "an offer where parts go";
+  EXPECT_TRUE(refused({FrameKind::kOffer, 0, 8, 0, 0, 0, 100}, 0)) << "an offer with a payload";
+  EXPECT_TRUE(refused({FrameKind::kBytes, 0, 0, 0, 0, 0, 0}, 0)) << "no bytes";
+  EXPECT_TRUE(refused({FrameKind::kPairEnded, 0, 0, 0, 2, 0, 0}, 0)) << "a third direction";
+  EXPECT_TRUE(refused({static_cast<FrameKind>(8), 0, 0, 0, 0, 0, 0}, 0)) << "an unknown kind";
+  EXPECT_TRUE(refused({static_cast<FrameKind>(0), 0, 0, 0, 0, 0, 0}, 1)) << "no kind";
+}
+
+TEST(Wire, random_bytes_are_never_taken_for_a_frame_with_a_wrong_size) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 200'000; ++i) {
+    Header bytes = bytes_of({FrameKind::kPart, 0, 1, 0, 0, 0, 1});
+    for (int changes = 0; changes < 3; ++changes) {
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    }
+    for (const uint32_t stream : {0, 1}) {
+      if (const auto frame = parse_frame(bytes, stream); frame.has_value()) {
+        ASSERT_LE(frame->bytes, kMaxFrameBytes);
+        if (frame->kind == FrameKind::kPart) {
+          ASSERT_LE(frame->offset + frame->bytes, frame->total);
+        }
+      }
+    }
+  }
+}
+
+// ---- pairs: what one end tells, the other sees; what no end tells is refused
+
+// Carries everything from one end to the other.
+void deliver(PairMirror& from, PairMirror& to) {
+  while (const auto telling = from.next()) {
+    if (telling->frame.kind == FrameKind::kBytes) {
+      std::byte* place = to.place(telling->frame);
+      ASSERT_NE(place, nullptr);
+      std::memcpy(place, telling->payload, telling->frame.bytes);
+    }
+    ASSERT_TRUE(to.apply(telling->frame));
+  }
+}
+
+TEST(PairMirror, both_ends_see_what_the_other_wrote) {
+  PairMirror here(1, 4096);
+  PairMirror there(0, 4096);
+  here.outgoing().offers[0] = {.context = 5, .bytes = 3, .tag = 7, .unused = 0};
+  here.outgoing().sender.offers_written = 1;
+  std::memcpy(here.outgoing_ring(), "abc", 3);
+  deliver(here, there);
+  EXPECT_EQ(there.incoming().sender.offers_written, 1U);
+  EXPECT_EQ(there.incoming().offers[0].tag, 7U);
+  there.incoming().receiver.offers_read = 1;
+  there.incoming().grants[0] = {.offer = 0, .capacity = 10};
+  there.incoming().receiver.grants_written = 1;
+  deliver(there, here);
+  EXPECT_EQ(here.outgoing().receiver.grants_written, 1U);
+  EXPECT_EQ(here.outgoing().grants[0].capacity, 10U);
+  EXPECT_EQ(here.outgoing().receiver.offers_read, 1U);
+  here.outgoing().sender.grants_read = 1;
+  here.outgoing().sender.bytes_written = 3;
+  deliver(here, there);
+  EXPECT_EQ(there.incoming().sender.bytes_written, 3U);
+  EXPECT_EQ(std::memcmp(there.incoming_ring(), "abc", 3), 0);
+  EXPECT_EQ(there.incoming().sender.grants_read, 1U);
+  EXPECT_FALSE(here.next().has_value());
+}
+
+TEST(PairMirror, the_ring_goes_round) {
+  PairMirror here(1, 1000);
+  PairMirror there(0, 1000);
+  uint64_t position = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 700; ++i) {
+      here.outgoing_ring()[(position + i) % 1000] = static_cast<std::byte>(position + i);
+    }
+    position += 700;
+    here.outgoing().sender.bytes_written = position;
+    deliver(here, there);
+    for (uint64_t at = position - 700; at < position; ++at) {
+      ASSERT_EQ(there.incoming_ring()[at % 1000], static_cast<std::byte>(at));
+    }
+    there.incoming().receiver.bytes_read = position;
+    deliver(there, here);
+    EXPECT_EQ(here.outgoing().receiver.bytes_read, position);
+  }
+}
+
+TEST(PairMirror, what_no_honest_end_sends_is_refused) {
+  PairMirror mirror(1, 1000);
+  EXPECT_EQ(mirror.place({.kind = FrameKind::kBytes, .bytes = 1001, .offset = 0}), nullptr) << "more than the ring";
+  EXPECT_EQ(mirror.place({.kind = FrameKind::kBytes, .bytes = 1, .offset = 5}), nullptr) << "a gap";
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kOffer, .operation = 1})) << "an offer left out";
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kGrant, .operation = 3})) << "a grant left out";
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kRead, .operation = 1})) << "it read what was never offered";
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kRead, .offset = 1})) << "it read bytes that were never sent";
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kPart})) << "a part";
+  for (uint64_t i = 0; i < kPendingOffers; ++i) {
+    EXPECT_TRUE(mirror.apply({.kind = FrameKind::kOffer, .operation = i}));
+  }
+  EXPECT_FALSE(mirror.apply({.kind = FrameKind::kOffer, .operation = kPendingOffers})) << "more than there is room for";
+}
+
+TEST(PairMirror, an_end_that_gave_up_is_told_once) {
+  PairMirror here(1, 1000);
+  PairMirror there(0, 1000);
+  here.outgoing().given_up_by = 1;
+  deliver(here, there);
+  EXPECT_EQ(there.incoming().given_up_by, 1U);
+  EXPECT_EQ(there.outgoing().given_up_by, 0U);
+  EXPECT_FALSE(there.next().has_value());
+}
+
+}  // namespace
+}  // namespace keepstep::comm::tcp
