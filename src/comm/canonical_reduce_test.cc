@@ -9,7 +9,6 @@
 #include <array>
 #include <csignal>
 #include <map>
-#include <tuple>
 
 #include "comm/canonical_sum.h"
 #include "comm/canonical_testing.h"
@@ -84,10 +83,24 @@ OpId reduce(Communicator& comm, const CanonicalSum& sum, const LeafRun& run, Lea
   return comm.all_reduce_canonical(kWorld, run, sum.partials(), output.data(), count, type, weight);
 }
 
-class CanonicalReduce : public testing::TestWithParam<std::tuple<Mode, int>> {};
+struct World {
+  Mode mode;
+  std::vector<uint32_t> nodes;  // by rank
+  std::string name() const {
+    std::string result = mode_name(mode) + "_";
+    for (const uint32_t node : nodes) {
+      result += static_cast<char>('0' + node);
+    }
+    return result;
+  }
+  bool across() const { return *std::max_element(nodes.begin(), nodes.end()) > 0; }
+  TestWorld make() const { return TestWorld(nodes.size(), many_ranks(), across() ? nodes : std::vector<uint32_t>{}); }
+};
+
+class CanonicalReduce : public testing::TestWithParam<World> {};
 
 TEST_P(CanonicalReduce, has_the_bits_of_one_process_for_every_tree_type_size_and_tiling) {
-  const auto [mode, ranks] = GetParam();
+  const size_t ranks = GetParam().nodes.size();
   SCOPED_TRACE(repeat_with());
   std::mt19937_64 random(test_seed());
   const std::vector<Problem> all = problems(random);
@@ -95,7 +108,7 @@ TEST_P(CanonicalReduce, has_the_bits_of_one_process_for_every_tree_type_size_and
   for (const Problem& problem : all) {
     tilings.push_back({even_runs(problem.leaves, ranks), random_runs(random, problem.leaves, ranks)});
   }
-  TestWorld(ranks, many_ranks()).run(mode, [&](Communicator& comm, Rank self) {
+  GetParam().make().run(GetParam().mode, [&](Communicator& comm, Rank self) {
     for (size_t p = 0; p < all.size(); ++p) {
       const Problem& problem = all[p];
       for (const std::vector<LeafRun>& runs : tilings[p]) {
@@ -112,20 +125,42 @@ TEST_P(CanonicalReduce, has_the_bits_of_one_process_for_every_tree_type_size_and
   });
 }
 
-std::vector<std::tuple<Mode, int>> worlds() {
-  std::vector<std::tuple<Mode, int>> result;
-  for (int ranks = 1; ranks <= 16; ++ranks) {
-    result.emplace_back(Mode::kProcesses, ranks);
+std::vector<World> worlds() {
+  std::vector<World> result;
+  for (size_t ranks = 1; ranks <= 16; ++ranks) {
+    result.push_back({Mode::kProcesses, std::vector<uint32_t>(ranks)});
   }
-  for (const int ranks : {2, 3, 5}) {
-    result.emplace_back(Mode::kThreads, ranks);
+  for (const size_t ranks : {2, 3, 5}) {
+    result.push_back({Mode::kThreads, std::vector<uint32_t>(ranks)});
   }
+  // Over TCP between "nodes".
+  for (const std::vector<uint32_t>& nodes :
+       {std::vector<uint32_t>{0, 1}, {0, 0, 1}, {0, 1, 0, 1}, {0, 1, 2, 2, 2}, {0, 0, 0, 1, 1, 1, 2, 2}}) {
+    result.push_back({Mode::kProcesses, nodes});
+  }
+  std::vector<uint32_t> two(16);
+  std::fill(two.begin() + 8, two.end(), 1);
+  result.push_back({Mode::kProcesses, two});
+  result.push_back({Mode::kThreads, {0, 1, 1}});
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, CanonicalReduce, testing::ValuesIn(worlds()), [](const auto& info) {
-  return mode_name(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
-});
+INSTANTIATE_TEST_SUITE_P(Worlds, CanonicalReduce, testing::ValuesIn(worlds()),
+                         [](const auto& info) { return info.param.name(); });
+
+TEST(CanonicalReduceNodes, runs_that_overlap_across_nodes_name_both_sides) {
+  TestWorld(3, many_ranks(), {0, 1, 1}).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
+    const LeafRun runs[] = {{16, 0, 6}, {16, 4, 12}, {16, 12, 16}};
+    const std::vector<Leaf> values(16, Leaf(4000));
+    const CanonicalSum sum = sum_of(runs[self], values, DType::kF32);
+    Leaf output(4000);
+    const Completion completion = finish(comm, reduce(comm, sum, runs[self], output, DType::kF32, 1000, 0));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_THAT(completion.error,
+                AllOf(HasSubstr("leaves [4, 6) of 16 are two ranks'"), HasSubstr("rank 0 brings leaves [0, 6)"),
+                      HasSubstr("rank 1 brings leaves [4, 12)")));
+  });
+}
 
 // A rank's part in a sum of ones over `leaves`, in a world that shares them evenly.
 struct Ones {
@@ -339,8 +374,7 @@ TEST(CanonicalReduceMismatch, a_group_of_one_must_bring_all_leaves) {
   TestWorld world(1);
   const auto comm = world.communicator(0);
   Ones some(LeafRun{8, 0, 7}, 10);
-  EXPECT_THAT(finish(*comm, some.start(*comm)).error,
-              HasSubstr("leaves [7, 8) of 8 are nobody's: rank 0 brings leaves [0, 7)"));
+  EXPECT_THAT(finish(*comm, some.start(*comm)).error, HasSubstr("leaves [7, 8) of 8 are nobody's: rank 0 brings leaves [0, 7)"));
   Ones all(LeafRun{8, 0, 8}, 10);
   expect_done(*comm, all.start(*comm, 16));
   EXPECT_TRUE(all.all_are(0.5));

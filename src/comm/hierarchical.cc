@@ -310,6 +310,9 @@ Result HierarchicalRun::all() {
       case Kind::kAllToAll:
         all_to_all();
         break;
+      case Kind::kAllReduceCanonical:
+        all_reduce_canonical();
+        break;
       case Kind::kBarrier:
       case Kind::kInvalid:
         agree(Stage::kAgreement, nullptr, 0);

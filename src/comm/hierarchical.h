@@ -95,6 +95,9 @@ class HierarchicalRun {
   void reduce_by_gathering(bool to_all);
   size_t chunk_bytes(size_t total) const;
 
+  // ---- hierarchical_canonical.cc
+  void all_reduce_canonical();
+
   // ---- hierarchical_copy.cc
   void broadcast();
   void all_gather();
