@@ -1,5 +1,6 @@
 # keepstep. `make demo` and `make test` are all one needs on a fresh Debian 12; second runs are quick.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON_VENV := $(CURDIR)/.venv/bin/python
 BUILD := build
 JOBS ?= $(shell nproc)

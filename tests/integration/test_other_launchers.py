@@ -93,6 +93,13 @@ def test_a_killed_rank_is_named_by_the_others():
         assert "stays interrupted" in outputs[rank], outputs
 
 
+def test_an_exception_of_one_rank_ends_the_waiting_of_the_others():
+    codes, outputs, _ = run_ranks("raises", 3)
+    assert codes == [0, 1, 0], outputs
+    for rank in (0, 2):
+        assert "rank 1 aborted: it ended with ValueError: a bug of this rank" in outputs[rank], outputs
+
+
 def test_an_abort_ends_what_the_others_wait_for():
     codes, outputs, _ = run_ranks("aborted", 3)
     assert codes == [0, 0, 0], outputs

@@ -48,10 +48,11 @@ elif what == "keepstep":
     say("fine")
 elif what == "killed":
     dist.init_process_group("keepstep", init_method="keepstep://")
-    all_reduce()
     if rank == 1:
+        all_reduce()
         os.kill(os.getpid(), signal.SIGKILL)
     try:
+        all_reduce()  # may be interrupted, too, before this rank saw its end
         dist.all_reduce(torch.ones(1 << 20))
     except RuntimeError as error:
         say("raised", error)
@@ -59,13 +60,24 @@ elif what == "killed":
         dist.barrier()
     except RuntimeError:
         say("stays interrupted")
+elif what == "raises":
+    dist.init_process_group("keepstep", init_method="keepstep://")
+    if rank == 1:
+        all_reduce()
+        raise ValueError("a bug of this rank")
+    try:
+        all_reduce()  # may be interrupted, too, before this rank saw its end
+        dist.barrier()
+    except RuntimeError as error:
+        say("raised", error)
 elif what == "aborted":
     dist.init_process_group("keepstep", init_method="keepstep://")
-    all_reduce()
     if rank == 0:
+        all_reduce()
         dist.distributed_c10d._abort_process_group()
     else:
         try:
+            all_reduce()
             dist.all_reduce(torch.ones(1 << 20))
         except RuntimeError as error:
             say("raised", error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import uuid
 from typing import Any, Protocol
 
@@ -113,7 +114,7 @@ class NodeHost:
         self.link = link
         comm = link.communicator()
         self._ops: GroupOps | None = GroupOps(comm, Completer(comm))
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     @staticmethod
     def join(store: Any, rank: int, world: int, timeout_ms: int) -> NodeHost:
@@ -156,10 +157,18 @@ class NodeHost:
     def abort(self, because: str) -> None:
         self.link.abort(because)
 
+    def _at_exit(self) -> None:
+        """The program ends without having destroyed the process group. After an uncaught exception the others would wait
+        for this rank in vain."""
+        failure = getattr(sys, "last_value", None)
+        if failure is not None:
+            self.link.abort(f"it ended with {type(failure).__name__}: {failure}")
+        self.close()
+
     def close(self) -> None:
         if self._ops is None:
             return
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         ops, self._ops = self._ops, None
         if ops.outstanding():
             self.link.abort("the process group was destroyed with operations under way")
