@@ -158,8 +158,10 @@ class NodeHost:
         self.link.abort(because)
 
     def _at_exit(self) -> None:
-        """The program ends without having destroyed the process group. After an uncaught exception the others would wait
-        for this rank in vain."""
+        """The program ends without having destroyed the process group.
+
+        After an uncaught exception the others would wait for this rank in vain, so they are told.
+        """
         failure = getattr(sys, "last_value", None)
         if failure is not None:
             self.link.abort(f"it ended with {type(failure).__name__}: {failure}")
