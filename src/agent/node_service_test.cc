@@ -113,9 +113,10 @@ TEST_F(NodeServiceTest, the_store_waits_for_keys_and_compares) {
 
 TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
   const auto good = link();
-  for (const std::string& bytes : {std::string("garbage"), std::string(100'000, 'x'),
-                                   worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
-                                   worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
+  for (const std::string& bytes :
+       {std::string("garbage"), std::string(100'000, 'x'),
+        worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
+        worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
     auto stranger = connect_local(worker::node_socket_name(job_));
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     ASSERT_TRUE(stranger->send(bytes).ok());

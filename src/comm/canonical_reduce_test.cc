@@ -374,7 +374,8 @@ TEST(CanonicalReduceMismatch, a_group_of_one_must_bring_all_leaves) {
   TestWorld world(1);
   const auto comm = world.communicator(0);
   Ones some(LeafRun{8, 0, 7}, 10);
-  EXPECT_THAT(finish(*comm, some.start(*comm)).error, HasSubstr("leaves [7, 8) of 8 are nobody's: rank 0 brings leaves [0, 7)"));
+  EXPECT_THAT(finish(*comm, some.start(*comm)).error,
+              HasSubstr("leaves [7, 8) of 8 are nobody's: rank 0 brings leaves [0, 7)"));
   Ones all(LeafRun{8, 0, 8}, 10);
   expect_done(*comm, all.start(*comm, 16));
   EXPECT_TRUE(all.all_are(0.5));
