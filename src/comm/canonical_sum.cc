@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "comm/float16.h"
+#include "comm/element_form.h"
 #include "comm/float_environment.h"
 #include "comm/reduce.h"
 
@@ -21,34 +21,13 @@ constexpr size_t kBlock = 512;  // elements: a stack of them stays in the first-
 constexpr size_t kAlignment = 64;
 constexpr size_t kDeepest = 26;  // subtrees of [0, n), n <= kMostLeaves: one a bit
 
-// How a leaf's element lies in memory (Stored), is added (Sum), and how to go from one to the other.
-template <class T>
-struct Same {
-  using Stored = T;
-  using Sum = T;
-  static T load(T value) { return value; }
-  static T store(T value) { return value; }
-};
-struct Half {
-  using Stored = uint16_t;
-  using Sum = float;
-  static float load(uint16_t bits) { return float_from_f16(bits); }
-  static uint16_t store(float value) { return f16_from_float(value); }
-};
-struct Brain {
-  using Stored = uint16_t;
-  using Sum = float;
-  static float load(uint16_t bits) { return float_from_bf16(bits); }
-  static uint16_t store(float value) { return bf16_from_float(value); }
-};
-
 template <class Visit>
 void with_form(DType type, Visit visit) {
   switch (type) {
     case DType::kF32:
-      return visit(Same<float>{});
+      return visit(Plain<float>{});
     case DType::kF64:
-      return visit(Same<double>{});
+      return visit(Plain<double>{});
     case DType::kF16:
       return visit(Half{});
     case DType::kBF16:
@@ -73,9 +52,9 @@ void add_to_older(Sum* __restrict older, const Sum* __restrict newer, size_t n) 
 
 // stack[depth - additions] = (stack[depth - additions] + (... + (stack[depth - 1] + value))).
 template <class Form>
-void add_leaf(typename Form::Sum* const* stack, size_t depth, size_t additions,
+void add_leaf(typename Form::Accumulated* const* stack, size_t depth, size_t additions,
               const typename Form::Stored* __restrict values, size_t count) {
-  using Sum = typename Form::Sum;
+  using Sum = typename Form::Accumulated;
   alignas(kAlignment) Sum value[kBlock];
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t n = std::min(kBlock, count - begin);
@@ -94,9 +73,9 @@ void add_leaf(typename Form::Sum* const* stack, size_t depth, size_t additions,
 
 // Dividing by a power of two is multiplying by its inverse, bit for bit and much faster.
 template <class Form>
-void store_divided(typename Form::Stored* __restrict out, const typename Form::Sum* __restrict sum, size_t n,
+void store_divided(typename Form::Stored* __restrict out, const typename Form::Accumulated* __restrict sum, size_t n,
                    uint64_t divisor) {
-  const auto by = static_cast<typename Form::Sum>(divisor);
+  const auto by = static_cast<typename Form::Accumulated>(divisor);
   if (divisor <= 1) {
     for (size_t i = 0; i < n; ++i) {
       out[i] = Form::store(sum[i]);
@@ -116,7 +95,7 @@ void store_divided(typename Form::Stored* __restrict out, const typename Form::S
 template <class Form>
 void add_parts(typename Form::Stored* destination, std::span<const PartialSum> parts, uint32_t leaves, size_t count,
                uint64_t divisor) {
-  using Sum = typename Form::Sum;
+  using Sum = typename Form::Accumulated;
   alignas(kAlignment) Sum blocks[kDeepest][kBlock];
   std::array<const Sum*, kDeepest> stack{};  // a part as it came, or the block of that depth
   std::vector<size_t> additions;
@@ -214,9 +193,9 @@ Status CanonicalSum::add(size_t offset, const void* values, size_t count) {
   const DefaultFloats floats;
   with_form(type_, [&](auto form) {
     using Form = decltype(form);
-    std::array<typename Form::Sum*, 64> stack{};
+    std::array<typename Form::Accumulated*, 64> stack{};
     for (size_t k = 0; k <= depth_ && k < vectors_.size(); ++k) {
-      stack[k] = reinterpret_cast<typename Form::Sum*>(vectors_[k].get()) + offset;
+      stack[k] = reinterpret_cast<typename Form::Accumulated*>(vectors_[k].get()) + offset;
     }
     add_leaf<Form>(stack.data(), depth_, additions_, static_cast<const typename Form::Stored*>(values), count);
   });

@@ -32,8 +32,9 @@ struct Part {
 
 class Run {
  public:
-  Run(Group& group, const Operation& operation)
-      : group_(group), operation_(operation), deadline_ns_(deadline_after(operation.timeout_ns)) {}
+  // `refused`: what why_refused() said of the operation.
+  Run(Group& group, const Operation& operation, const std::string& refused)
+      : group_(group), operation_(operation), deadline_ns_(deadline_after(operation.timeout_ns)), refused_(refused) {}
 
   Result all();
 
@@ -81,7 +82,7 @@ class Run {
   Group& group_;
   const Operation& operation_;
   const int64_t deadline_ns_;
-  std::string refused_;
+  const std::string& refused_;
   bool met_ = false;
   Result result_;
 };
@@ -333,7 +334,6 @@ void Run::alone() {
 }
 
 Result Run::all() {
-  refused_ = why_refused(group_, operation_);
   if (group_.sync.interrupted()) {
     result_.outcome = Outcome::kInterrupted;
   } else if (size() == 1) {
@@ -376,13 +376,6 @@ Result Run::all() {
         break;
     }
   }
-  // Once interrupted, a peer may already write its arena for the next generation: what we read last may be torn.
-  if (result_.outcome == Outcome::kDone && group_.sync.interrupted()) {
-    result_.outcome = Outcome::kInterrupted;
-  }
-  if (result_.outcome == Outcome::kInterrupted && refused_.empty()) {
-    zero_outputs(operation_);
-  }
   return result_;
 }
 
@@ -391,7 +384,17 @@ Result Run::all() {
 Result run_collective(Group& group, const Operation& operation) {
   ++group.entered;
   const DefaultFloats floats;
-  return group.nodes.across() ? HierarchicalRun(group, operation).all() : Run(group, operation).all();
+  const std::string refused = why_refused(group, operation);
+  Result result =
+      group.nodes.across() ? HierarchicalRun(group, operation, refused).all() : Run(group, operation, refused).all();
+  // Once interrupted, a peer may already write its arena for the next generation: what we read last may be torn.
+  if (result.outcome == Outcome::kDone && group.sync.interrupted()) {
+    result.outcome = Outcome::kInterrupted;
+  }
+  if (result.outcome == Outcome::kInterrupted && refused.empty()) {
+    zero_outputs(operation);
+  }
+  return result;
 }
 
 }  // namespace keepstep::comm

@@ -35,13 +35,14 @@ uint64_t digest_of(const std::vector<Rank>& members) {
 
 }  // namespace
 
-HierarchicalRun::HierarchicalRun(Group& group, const Operation& operation)
+HierarchicalRun::HierarchicalRun(Group& group, const Operation& operation, const std::string& refused)
     : group_(group),
       operation_(operation),
       map_(group.nodes),
       transport_(*group.transport),
       drivers_(group.nodes.drivers()),
-      deadline_ns_(deadline_after(operation.timeout_ns)) {}
+      deadline_ns_(deadline_after(operation.timeout_ns)),
+      refused_(refused) {}
 
 PartKey HierarchicalRun::key(Stage stage, size_t index) const {
   return {group_.context, group_.entered, static_cast<uint32_t>(stage) << 28 | static_cast<uint32_t>(index)};
@@ -279,7 +280,6 @@ bool HierarchicalRun::agree(Stage stage, const std::byte* payload, size_t bytes)
 // ---- all of it
 
 Result HierarchicalRun::all() {
-  refused_ = why_refused(group_, operation_);
   if (group_.sync.interrupted()) {
     result_.outcome = Outcome::kInterrupted;
   } else if (!refused_.empty()) {
@@ -318,13 +318,6 @@ Result HierarchicalRun::all() {
         agree(Stage::kAgreement, nullptr, 0);
         break;
     }
-  }
-  // Once interrupted, a peer may already write its arena for the next generation: what we read last may be torn.
-  if (result_.outcome == Outcome::kDone && group_.sync.interrupted()) {
-    result_.outcome = Outcome::kInterrupted;
-  }
-  if (result_.outcome == Outcome::kInterrupted && refused_.empty()) {
-    zero_outputs(operation_);
   }
   return result_;
 }

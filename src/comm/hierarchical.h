@@ -22,10 +22,10 @@
 
 namespace keepstep::comm {
 
-// One operation as one member carries it out. Used once.
+// One operation as one member carries it out. Used once. `refused`: what why_refused() said of it.
 class HierarchicalRun {
  public:
-  HierarchicalRun(Group& group, const Operation& operation);
+  HierarchicalRun(Group& group, const Operation& operation, const std::string& refused);
   Result all();
 
  private:
@@ -117,7 +117,7 @@ class HierarchicalRun {
   Transport& transport_;
   const size_t drivers_;
   const int64_t deadline_ns_;
-  std::string refused_;
+  const std::string& refused_;
   bool met_ = false;
   const std::byte* payload_ = nullptr;
   size_t payload_bytes_ = 0;

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "comm/float16.h"
+#include "comm/element_form.h"
 
 // The vectorizer at its usual cost model, also at -O2. Vector lanes are elements: it cannot change a sum's order.
 #pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
@@ -69,26 +69,7 @@ struct Xor {
   }
 };
 
-// How an element lies in memory (Stored), is added (Accumulated), and how to go from one to the other.
-template <class T>
-struct Plain {
-  using Stored = T;
-  using Accumulated = T;
-  static T load(T value) { return value; }
-  static T store(T value) { return value; }
-};
-struct Half {
-  using Stored = uint16_t;
-  using Accumulated = float;
-  static float load(uint16_t bits) { return float_from_f16(bits); }
-  static uint16_t store(float value) { return f16_from_float(value); }
-};
-struct Brain {
-  using Stored = uint16_t;
-  using Accumulated = float;
-  static float load(uint16_t bits) { return float_from_bf16(bits); }
-  static uint16_t store(float value) { return bf16_from_float(value); }
-};
+// A bool, whatever its byte: an element_form.h form of its own.
 struct Truth {
   using Stored = uint8_t;
   using Accumulated = uint8_t;

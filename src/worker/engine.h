@@ -86,7 +86,6 @@ class Engine {
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
   // ---- the step ----
-  void announce(brain::Step step) { vote_->announce(step); }
   VoteResult vote(brain::Step step, uint32_t flags) { return vote_->vote(step, flags); }
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
   StatusOr<brain::Version> wait_verdict();

@@ -67,7 +67,6 @@ struct WorkerLayout {
 
 // One of two vote cells; step s uses cell s % 2, and the last voter on s+1 clears it for s+2.
 struct VoteCell {
-  std::atomic<uint32_t> announced;
   std::atomic<uint32_t> voted;
   std::atomic<uint32_t> flags;
 };

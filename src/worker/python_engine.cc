@@ -132,7 +132,6 @@ void bind_engine(nb::module_& module) {
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
           "activation"_a, "pieces"_a)
-      .def("announce", &Engine::announce, "step"_a)
       .def(
           "vote",
           [](Engine& engine, uint64_t step, uint32_t flags) {

@@ -1,8 +1,9 @@
 #include "worker/step_vote.h"
 
+#include <sched.h>
+
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/futex.h"
 
 namespace keepstep::worker {
 
@@ -24,19 +25,7 @@ bool StepVote::swap(Step step, Vote from, Step next_step, Vote to) {
   return false;
 }
 
-void StepVote::announce(Step step) {
-  VoteCell& cell = generation_.cells[step % 2];
-  announced_ = true;
-  if (cell.announced.fetch_add(1) + 1 == generation_.world) {
-    ring(generation_);
-  }
-}
-
 VoteResult StepVote::vote(Step step, uint32_t flags) {
-  if (!announced_) {
-    announce(step);
-  }
-  announced_ = false;
   VoteResult result;
   result.voted_ns = monotonic_ns();
   if (!swap(step, Vote::kOpen, step, Vote::kYes)) {
@@ -49,7 +38,6 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   if (cell.voted.fetch_add(1) + 1 == generation_.world) {
     // All have voted on this step, so all are past reading the other cell: it is ours to clear for the next step.
     VoteCell& next = generation_.cells[(step + 1) % 2];
-    next.announced.store(0, std::memory_order_relaxed);
     next.voted.store(0, std::memory_order_relaxed);
     next.flags.store(0, std::memory_order_relaxed);
     generation_.decided.store(static_cast<uint32_t>(step));
@@ -60,13 +48,14 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   result.flags = cell.flags.load();
   result.decided = swap(step, Vote::kYes, step, Vote::kDecided);
   result.decided_ns = monotonic_ns();
+  // A kernel in a virtual machine takes a halted CPU for a busy one and puts those we woke behind us on our own CPU:
+  // without this they would learn the decision when our time slice ends.
+  sched_yield();
   return result;
 }
 
 bool StepVote::wait_decided(Step step) {
   const auto wanted = static_cast<uint32_t>(step);
-  const VoteCell& cell = generation_.cells[step % 2];
-  int64_t spin_until = 0;
   while (true) {
     const uint32_t seen = generation_.bell.load();
     if (generation_.decided.load() == wanted) {
@@ -75,14 +64,7 @@ bool StepVote::wait_decided(Step step) {
     if (generation_.interrupted.load() != 0) {
       return false;
     }
-    if (spin_until == 0 && cell.announced.load() == generation_.world) {
-      spin_until = monotonic_ns() + kSpinNs;
-    }
-    if (spin_until != 0 && monotonic_ns() < spin_until) {
-      cpu_relax();
-    } else {
-      wait_bell(generation_, seen);
-    }
+    wait_bell(generation_, seen);
   }
 }
 

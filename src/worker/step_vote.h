@@ -1,8 +1,7 @@
 // The vote on a step inside one node: a tiny all-reduce of compare-and-swaps and one futex (design section 6.1-6.3).
 //
-// A waiter sleeps; it does not spin through the others' compute. To hide the time a sleeper takes to wake, a rank
-// announces its vote when it enters commit: the last announcement wakes all sleepers, which then spin for the few
-// microseconds until the votes are in. A wait so costs one wake-up and at most kSpinNs of spinning.
+// A waiter sleeps; it does not spin through the others' compute. The last voter wakes all, and every rank that knows
+// the decision offers its CPU once to those that do not yet.
 //
 // Called by the worker's main thread only.
 #pragma once
@@ -25,15 +24,11 @@ struct VoteResult {
 
 class StepVote {
  public:
-  static constexpr int64_t kSpinNs = 60'000;
-
   StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity)
       : self_(self), generation_(generation), identity_(identity) {}
 
   // The word of a rank that enters the generation clean at `version`: open for version + 1.
   void open(brain::Version version);
-  // Early word that this rank will vote on `step` within microseconds.
-  void announce(brain::Step step);
   // open -> yes, waits for all, yes -> decided. Returns decided == false once sealed.
   VoteResult vote(brain::Step step, uint32_t flags);
   // decided -> open for the next step. False: sealed in between (the step counts all the same).
@@ -46,7 +41,6 @@ class StepVote {
   WorkerPage& self_;
   GenerationPage& generation_;
   brain::Identity identity_;
-  bool announced_ = false;
 };
 
 }  // namespace keepstep::worker

@@ -68,6 +68,7 @@ class Registry:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self.reserved: dict[str, torch.Tensor] = {}  # memory for optimizer state, see parked.py
+        self._parameters: list[torch.nn.Parameter] = []
 
     def add(self, name: str, item: Any) -> None:
         known = self.objects.get(name)
@@ -99,13 +100,17 @@ class Registry:
             if isinstance(item, Optimizer):
                 yield item
 
+    def list_parameters(self) -> None:
+        """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
+        self._parameters = [parameter for module in self.modules() for parameter in module.parameters()]
+
     def drop_gradients(self) -> None:
-        """All gradients of protected modules and optimizers become None."""
-        for module in self.modules():
-            for parameter in module.parameters():
-                parameter.grad = None
+        """All gradients of listed parameters and of what optimizers hold become None."""
+        for parameter in self._parameters:
+            parameter.grad = None
         for optimizer in self.optimizers():
-            optimizer.zero_grad(set_to_none=True)
+            for parameter in _parameters(optimizer):
+                parameter.grad = None
 
     def flatten(self, capsule_buffers: set[int] | None = None) -> Flat:
         """Everything protected, right now. `capsule_buffers`: ids of buffers that travel in the capsule instead."""

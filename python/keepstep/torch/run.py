@@ -223,6 +223,7 @@ class Run:
         self._form("run.steps")
         plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed)
         plan.check_world(self.world_size)
+        self._registry.list_parameters()
         for module in self._registry.modules():
             early_exit.install(module, self._session)
         while self._version < until:
@@ -261,7 +262,6 @@ class Run:
             )
         engine = self._engine
         number = step.number
-        engine.announce(number)
         if self._capsule is not None:
             self._capsule.save(engine, number)
         step._check_done(len(step._micros))

@@ -187,10 +187,14 @@ class CoalescedWork(Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         if self._future is None:
-            result = self._result
             together = torch.futures.collect_all([work.get_future() for work in self._works])
-            self._future = together.then(lambda done: ([each.wait() for each in done.value()] and result) or result)
+            self._future = together.then(self._result_of)
         return self._future
+
+    def _result_of(self, done: torch.futures.Future[list[torch.futures.Future[Any]]]) -> list[torch.Tensor]:
+        for each in done.value():
+            each.wait()  # raises what it failed with
+        return self._result
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
