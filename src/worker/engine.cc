@@ -207,7 +207,10 @@ void Engine::enter(Prepared prepared) {
   }
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
+  std::vector<uint32_t> nodes = endpoint.nodes;
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
+  wants_capsule_ = false;
+  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity);
   updating_ = false;
 }
@@ -260,6 +263,7 @@ StatusOr<Activation> Engine::ready() {
 
 Status Engine::form() {
   leave_sources();
+  KEEPSTEP_RETURN_IF_ERROR(share_capsules());
   GenerationPage& gen = *generation();
   const uint32_t number = gen.formed.fetch_add(1) + 1;
   ring(gen);
