@@ -66,8 +66,7 @@ void Engine::close() {
     thread_.detach();  // a forked child of user code: the thread, the socket and the peers are its parent's
     return;
   }
-  communicator_.reset();
-  source_.reset();
+  leave_generation();
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -239,8 +238,7 @@ std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
 
 void Engine::enter(Prepared prepared) {
   KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
-  communicator_.reset();
-  source_.reset();
+  leave_generation();
   vote_.reset();
   node_vote_.reset();
   assignment_ = prepared.assignment;
@@ -271,8 +269,10 @@ void Engine::enter(Prepared prepared) {
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
   const bool across = page_of_generation->across != 0;
+  std::vector<uint32_t> nodes;
   if (across) {
-    endpoint.nodes = prepared.places.nodes;
+    nodes = prepared.places.nodes;
+    endpoint.nodes = nodes;
     endpoint.transport = transport(prepared);
   }
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
@@ -285,6 +285,8 @@ void Engine::enter(Prepared prepared) {
           });
     }
   }
+  wants_capsule_ = false;
+  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
   updating_ = false;
 }
@@ -336,6 +338,8 @@ StatusOr<Activation> Engine::ready() {
 }
 
 Status Engine::form() {
+  leave_sources();
+  KEEPSTEP_RETURN_IF_ERROR(share_capsules());
   GenerationPage& gen = *generation();
   const bool last_here = gen.formed.fetch_add(1) + 1 == gen.world;
   ring(gen);
@@ -375,17 +379,25 @@ StateWord Engine::state() const { return brain::unpack_state_word(page().state.l
 
 Status Engine::publish(std::string manifest, std::vector<state::Region> regions) {
   source_ = std::make_unique<state::Source>(memory_.data() + layout_->hydration, copy_, &generation()->interrupted);
-  return source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions));
+  KEEPSTEP_RETURN_IF_ERROR(
+      source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions)));
+  serve_elsewhere();
+  return absl::OkStatus();
 }
 
-void Engine::stop_publishing() { source_.reset(); }
+void Engine::stop_publishing() {
+  if (remote_source_ != nullptr) {
+    remote_source_->finish();
+  }
+  source_.reset();
+}
 
 state::Puller Engine::puller(const Activation& activation) {
-  std::vector<std::byte*> regions;
+  std::vector<state::Place> sources;
   for (uint32_t rank : activation.sources) {
-    regions.push_back(members_.at(rank) + layout_->hydration);
+    sources.push_back(place_of(rank));
   }
-  return state::Puller(regions, assignment_.rank, copy_, &generation()->interrupted);
+  return state::Puller(sources, assignment_.rank, copy_, &generation()->interrupted);
 }
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {

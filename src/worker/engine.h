@@ -20,10 +20,13 @@
 #include "base/token.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
+#include "worker/capsule_copies.h"
 #include "worker/messages.h"
 #include "worker/node_vote.h"
 #include "worker/page.h"
 #include "worker/rank_places.h"
+#include "worker/remote_peer.h"
+#include "worker/remote_source.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
 
@@ -70,7 +73,8 @@ class Engine {
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
   // with wait_assignment.
   StatusOr<Activation> ready();
-  // Waits until all members are clean at the generation's version. ABORTED as above.
+  // Waits until all members are clean at the generation's version. ABORTED as above. A target's last word to its
+  // sources: it pulls no more.
   Status form();
   // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
   Status wait_interruption();
@@ -84,7 +88,7 @@ class Engine {
   void set_state(brain::StateKind kind, brain::Version version);
   brain::StateWord state() const;
   Status publish(std::string manifest, std::vector<state::Region> regions);
-  void stop_publishing();
+  void stop_publishing();  // after form()
   StatusOr<std::string> pull_manifest(const Activation& activation);
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
@@ -105,6 +109,12 @@ class Engine {
   // Per-rank values of forward as of `version`; at most kCapsuleBytes.
   Status save_capsule(brain::Version version, std::string_view bytes);
   std::optional<std::string> load_capsule(brain::Version version) const;
+  // Several nodes (capsule_copies.h): whether this rank has per-rank values, said before form(). form() brings the
+  // capsule that was lost with its node, if another node has a copy; then load_capsule() finds it.
+  void want_capsule(bool wanted) { wants_capsule_ = wanted; }
+  // Before the vote on `version`: a copy of the capsule to another node, and copies of others to here. OK when
+  // interrupted: then the vote finds the seal.
+  Status copy_capsule(brain::Version version);
 
   // ---- end ----
   // The training function returned: waits until all ranks' did. ABORTED: interrupted.
@@ -139,6 +149,14 @@ class Engine {
   template <typename Done>
   Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
   bool superseded() const;  // under `mutex_`
+  // Hydration across nodes (engine_remote.cc).
+  state::Place place_of(uint32_t source);
+  void serve_elsewhere();
+  void leave_sources();
+  Status share_capsules();
+  Status await_interruption(const Status& why);
+  // Ends what uses the communicator, then the communicator.
+  void leave_generation();
 
   PacketSocket socket_;
   SharedMemory memory_;
@@ -177,6 +195,10 @@ class Engine {
   std::atomic<bool> updating_{false};
   state::HostCopy copy_;
   std::unique_ptr<state::Source> source_;
+  std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere
+  std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
+  CapsuleCopies capsule_copies_{kCapsuleBytes};
+  bool wants_capsule_ = false;
   std::thread thread_;
 };
 

@@ -1,0 +1,106 @@
+// The engine's part in what ranks on different nodes do for each other's state: which sources are elsewhere, when
+// serving those elsewhere begins and ends, and copies of capsules.
+#include <algorithm>
+#include <set>
+
+#include "base/clock.h"
+#include "worker/engine.h"
+
+namespace keepstep::worker {
+namespace {
+
+// A link that broke is mostly a node that is gone; it takes the others this long, at most, to be told.
+constexpr int64_t kToldNs = 30'000'000'000;
+
+}  // namespace
+
+state::Place Engine::place_of(uint32_t source) {
+  std::byte* member = members_.at(source);
+  if (member != nullptr) {
+    return {.region = member + layout_->hydration};
+  }
+  std::unique_ptr<RemotePeer>& peer = remote_peers_[source];
+  if (peer == nullptr) {
+    peer = std::make_unique<RemotePeer>(communicator_, source);
+  }
+  return {.peer = peer.get()};
+}
+
+void Engine::serve_elsewhere() {
+  std::set<uint32_t> elsewhere;
+  {
+    std::lock_guard lock(mutex_);
+    for (const uint32_t target : activation_->targets) {
+      if (members_.at(target) == nullptr) {
+        elsewhere.insert(target);
+      }
+    }
+  }
+  if (!elsewhere.empty()) {
+    remote_source_ =
+        std::make_unique<RemoteSource>(*communicator_, assignment_.rank, memory_.data() + layout_->hydration,
+                                       assignment_.identity, &generation()->interrupted, elsewhere);
+  }
+}
+
+void Engine::leave_sources() {
+  std::vector<uint32_t> sources;
+  {
+    std::lock_guard lock(mutex_);
+    const std::vector<uint32_t>& targets = activation_->targets;
+    if (std::find(targets.begin(), targets.end(), assignment_.rank) != targets.end()) {
+      sources = activation_->sources;
+    }
+  }
+  for (const uint32_t source : sources) {
+    if (const state::Place place = place_of(source); place.peer != nullptr) {
+      static_cast<RemotePeer*>(place.peer)->leave();
+    }
+  }
+}
+
+Status Engine::share_capsules() {
+  brain::Version version = 0;
+  {
+    std::lock_guard lock(mutex_);
+    version = activation_->version;
+  }
+  const StatusOr<std::optional<std::string>> got = capsule_copies_.share(
+      version, wants_capsule_, wants_capsule_ ? load_capsule(version) : std::optional<std::string>());
+  if (absl::IsUnavailable(got.status())) {
+    return await_interruption(got.status());
+  }
+  KEEPSTEP_RETURN_IF_ERROR(got.status());
+  return got->has_value() ? save_capsule(version, **got) : absl::OkStatus();
+}
+
+Status Engine::copy_capsule(brain::Version version) {
+  Status status = capsule_copies_.copy(version, load_capsule(version).value_or(std::string()));
+  if (absl::IsUnavailable(status)) {
+    status = await_interruption(status);
+  }
+  return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
+// ABORTED once the generation is interrupted; `why` if that does not come.
+Status Engine::await_interruption(const Status& why) {
+  GenerationPage& gen = *generation();
+  const int64_t end_ns = monotonic_ns() + kToldNs;
+  while (monotonic_ns() < end_ns) {
+    const uint32_t seen = gen.bell.load();
+    if (gen.interrupted.load() != 0) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    wait_bell(gen, seen);
+  }
+  return why;
+}
+
+void Engine::leave_generation() {
+  remote_source_.reset();  // it uses both of the next
+  communicator_.reset();
+  source_.reset();
+  remote_peers_.clear();
+}
+
+}  // namespace keepstep::worker
