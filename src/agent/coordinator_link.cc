@@ -28,8 +28,12 @@ constexpr std::chrono::seconds kGoodbye{1};  // for the coordinator to read what
 class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::FromAgent, control::FromCoordinator> {
  public:
   Impl(std::string address, brain::NodeId node, const std::string& node_name, const JobToken& token, OnEffect on_effect,
-       OnLost on_lost)
-      : address_(std::move(address)), token_(token), on_effect_(std::move(on_effect)), on_lost_(std::move(on_lost)) {
+       OnLost on_lost, OnRouted on_routed)
+      : address_(std::move(address)),
+        token_(token),
+        on_effect_(std::move(on_effect)),
+        on_lost_(std::move(on_lost)),
+        on_routed_(std::move(on_routed)) {
     handshake_.node = node;
     handshake_.node_name = node_name.substr(0, proto::kMaxNodeNameBytes);
     handshake_.agent_nonce = random_nonce();
@@ -38,6 +42,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
 
   Status attend(std::chrono::milliseconds timeout);
   void send(const brain::Event& event);
+  Status route(brain::NodeId to, std::string message);
   void close();
   uint32_t term() const { return handshake_.term; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
@@ -62,6 +67,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   const JobToken token_;
   const OnEffect on_effect_;
   const OnLost on_lost_;
+  const OnRouted on_routed_;
   proto::Handshake handshake_;  // changed until the welcome only
 
   std::shared_ptr<grpc::Channel> channel_;
@@ -153,6 +159,15 @@ void CoordinatorLink::Impl::OnReadDone(bool ok) {
     return;
   }
   received_bytes_ += in_.ByteSizeLong();
+  if (in_.has_routed() && phase_ == Phase::kAttending) {
+    if (on_routed_ != nullptr && !closing_) {
+      lock.unlock();
+      on_routed_(in_.routed().peer(), std::move(*in_.mutable_routed()->mutable_payload()));
+      lock.lock();
+    }
+    StartRead(&in_);
+    return;
+  }
   StatusOr<std::optional<brain::Effect>> came = handle();
   if (!came.ok()) {
     own_error_ = came.status();
@@ -273,6 +288,23 @@ void CoordinatorLink::Impl::send(const brain::Event& event) {
   }
 }
 
+Status CoordinatorLink::Impl::route(brain::NodeId to, std::string message) {
+  if (message.size() > proto::kMaxRoutedBytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat("a message of %d bytes for node %d; at most %d are handed on",
+                                                        message.size(), to, proto::kMaxRoutedBytes));
+  }
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kAttending && !closing_) {
+    control::FromAgent routed;
+    routed.set_node(handshake_.node);
+    routed.set_term(handshake_.term);
+    routed.mutable_routed()->set_peer(to);
+    routed.mutable_routed()->set_payload(std::move(message));
+    enqueue(std::move(routed));
+  }
+  return absl::OkStatus();
+}
+
 void CoordinatorLink::Impl::enqueue(control::FromAgent message) {
   queue_.push_back(std::move(message));
   pump();
@@ -317,9 +349,10 @@ void CoordinatorLink::Impl::close() {
 StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string address, brain::NodeId node,
                                                                     const std::string& node_name, const JobToken& token,
                                                                     OnEffect on_effect, OnLost on_lost,
-                                                                    std::chrono::milliseconds timeout) {
-  auto impl =
-      std::make_unique<Impl>(std::move(address), node, node_name, token, std::move(on_effect), std::move(on_lost));
+                                                                    std::chrono::milliseconds timeout,
+                                                                    OnRouted on_routed) {
+  auto impl = std::make_unique<Impl>(std::move(address), node, node_name, token, std::move(on_effect),
+                                     std::move(on_lost), std::move(on_routed));
   KEEPSTEP_RETURN_IF_ERROR(impl->attend(timeout));
   return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
 }
@@ -327,6 +360,7 @@ StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string 
 CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CoordinatorLink::~CoordinatorLink() = default;
 void CoordinatorLink::send(const brain::Event& event) { impl_->send(event); }
+Status CoordinatorLink::route(brain::NodeId to, std::string message) { return impl_->route(to, std::move(message)); }
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
 uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }

@@ -24,6 +24,7 @@ class CoordinatorLink {
   // They may call send(), not close().
   using OnEffect = std::function<void(brain::Effect)>;
   using OnLost = std::function<void(std::string why)>;  // at most once, after the last effect; not because of close()
+  using OnRouted = std::function<void(brain::NodeId from, std::string message)>;  // what another agent's route() sent
 
   // Connects and authenticates, both ways; blocks up to `timeout`, also for a coordinator that is not up yet.
   // UNAUTHENTICATED: one side refused the other's token. DEADLINE_EXCEEDED: nobody answered. ALREADY_EXISTS: an agent
@@ -31,12 +32,18 @@ class CoordinatorLink {
   static StatusOr<std::unique_ptr<CoordinatorLink>> connect(std::string address, brain::NodeId node,
                                                             const std::string& node_name, const JobToken& token,
                                                             OnEffect on_effect, OnLost on_lost,
-                                                            std::chrono::milliseconds timeout);
+                                                            std::chrono::milliseconds timeout,
+                                                            OnRouted on_routed = nullptr);
   ~CoordinatorLink();  // close()
 
   // Any thread; in order; never blocks. What is sent while a message is under way goes out as one message after it.
   // After the stream is lost or closed events are dropped.
   void send(const brain::Event& event);
+
+  // Any thread; never blocks. A message for the agent of another node, or of this one, through the coordinator; in
+  // order from one agent to another. Lost without a word if that agent does not attend. RESOURCE_EXHAUSTED: longer than
+  // 3 MiB.
+  Status route(brain::NodeId to, std::string message);
 
   // The coordinator's term, from its welcome.
   uint32_t term() const;

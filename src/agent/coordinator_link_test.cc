@@ -174,8 +174,9 @@ TEST_F(CoordinatorLinkTest, a_job_starts_loses_a_rank_replaces_it_and_ends) {
   const auto seal = inbox_.next<brain::Seal>();
   EXPECT_EQ(seal.identity, first);
 
-  const brain::SealedWord word{0, table[0].worker, {first, 42, brain::Vote::kYes, true}, {StateKind::kClean, 41}};
-  link_->send(brain::Sealed{kNode, first, {word}});
+  const brain::StepWord yes{first, 42, brain::Vote::kYes, true};
+  const brain::StateWord clean{StateKind::kClean, 41};
+  link_->send(brain::Sealed{kNode, first, {{0, table[0].worker, yes, clean}, {1, table[1].worker, yes, clean}}});
   const auto decide = inbox_.next<brain::Decide>();
   EXPECT_EQ(decide.identity, first);
   EXPECT_EQ(decide.verdict.version, 42u);
@@ -260,6 +261,31 @@ TEST_F(CoordinatorLinkTest, an_agent_may_come_back_once_it_has_left) {
     attend();
     link_->close();
   }
+}
+
+TEST_F(CoordinatorLinkTest, agents_send_each_other_messages) {
+  start(1, 0);
+  attend();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::pair<brain::NodeId, std::string>> came;
+  Inbox ignored;
+  auto other = CoordinatorLink::connect(coordinator_->address(), 8, "node-h", kToken, ignored.on_effect(),
+                                        ignored.on_lost(), 20s, [&](brain::NodeId from, std::string message) {
+                                          const std::lock_guard lock(mutex);
+                                          came.emplace_back(from, std::move(message));
+                                          changed.notify_all();
+                                        });
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(link_->route(8, std::string(4 << 20, 'x')).code(), absl::StatusCode::kResourceExhausted);
+  const std::string long_one(3 << 20, 'y');
+  ASSERT_TRUE(link_->route(8, "first").ok());
+  ASSERT_TRUE(link_->route(8, long_one).ok());
+  ASSERT_TRUE((*other)->route(8, "to myself").ok());
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(changed.wait_for(lock, 20s, [&] { return came.size() == 3; }));
+  std::erase(came, std::make_pair(brain::NodeId{8}, std::string("to myself")));
+  EXPECT_EQ(came, (std::vector<std::pair<brain::NodeId, std::string>>{{kNode, "first"}, {kNode, long_one}}));
 }
 
 TEST_F(CoordinatorLinkTest, a_coordinator_that_stops_is_noticed) {

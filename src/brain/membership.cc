@@ -38,33 +38,88 @@ void Membership::on(const NodeJoined& event) {
     }
     return;
   }
-  if (phase_ != Phase::kWaiting && !nodes_.contains(event.node)) {
+  const bool fresh = !nodes_.contains(event.node);
+  if (fresh && nodes_.size() >= config_.nodes + config_.spare_nodes) {
     journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
     return;
   }
   nodes_[event.node] = event.endpoint;
-  if (phase_ == Phase::kWaiting && nodes_.size() == config_.nodes) {
-    start();
+  if (phase_ == Phase::kWaiting) {
+    if (enough_nodes()) {
+      start();
+    }
+  } else if (fresh) {
+    journal("node_joined", homeless_.empty() ? "it waits as a spare" : "it takes the place of a lost node",
+            {{"joined_node", int64_t{event.node}}});
+    house();
+    while (spare_[event.node].size() < spares_of(event.node)) {
+      spawn(event.node, true, "node " + std::to_string(event.node) + " gets ready");
+    }
+    gather();
   }
+}
+
+bool Membership::enough_nodes() const {
+  const auto first_spare = config_.spare_nodes == 0 ? nodes_.end() : nodes_.lower_bound(config_.nodes);
+  return std::distance(nodes_.begin(), first_spare) == static_cast<int64_t>(config_.nodes);
+}
+
+// A node without ranks keeps as many workers ready as a lost node may have had ranks.
+uint32_t Membership::spares_of(NodeId node) const {
+  return config_.spares + (with_ranks_.contains(node) ? 0 : most_ranks_of_a_node());
 }
 
 // Each node gets its share of consecutive ranks, by node id; the first ones one more where it does not divide.
 void Membership::start() {
   phase_ = Phase::kGathering;
   because_ = "the job starts";
-  const auto nodes = static_cast<uint32_t>(nodes_.size());
   Rank rank = 0;
   uint32_t index = 0;
   for (const auto& [node, endpoint] : nodes_) {
-    const uint32_t share = config_.world_size / nodes + (index++ < config_.world_size % nodes ? 1 : 0);
+    uint32_t share = 0;  // a spare node's
+    if (index < config_.nodes) {
+      share = config_.world_size / config_.nodes + (index < config_.world_size % config_.nodes ? 1 : 0);
+    }
+    ++index;
+    if (share > 0) {
+      with_ranks_.insert(node);
+    }
     for (uint32_t local = 0; local < share; ++local, ++rank) {
       slots_[rank].node = node;
       slots_[rank].local_rank = static_cast<uint16_t>(local);
       take(spawn(node, false, because_), rank, Origin::kStart);
     }
-    for (uint32_t spare = 0; spare < config_.spares; ++spare) {
+    const uint32_t spares = config_.spares + (share == 0 ? most_ranks_of_a_node() : 0);
+    for (uint32_t spare = 0; spare < spares; ++spare) {
       spawn(node, true, because_);
     }
+  }
+}
+
+// The ranks of each lost node move, together, to a node that has none.
+void Membership::house() {
+  while (!homeless_.empty()) {
+    const NodeId lost = slots_[*homeless_.begin()].node;
+    const auto free =
+        std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return !with_ranks_.contains(node.first); });
+    // The same node may have come back, with another agent.
+    const bool back = nodes_.contains(lost);
+    if (free == nodes_.end() && !back) {
+      return;
+    }
+    const NodeId taker = free == nodes_.end() ? lost : free->first;
+    with_ranks_.erase(lost);
+    with_ranks_.insert(taker);
+    std::vector<int64_t> moved;
+    std::erase_if(homeless_, [&](Rank rank) {
+      if (slots_[rank].node != lost) {
+        return false;
+      }
+      slots_[rank].node = taker;
+      moved.push_back(rank);
+      return true;
+    });
+    journal("node_replaced", node_loss_, {{"lost_node", int64_t{lost}}, {"by_node", int64_t{taker}}, {"ranks", moved}});
   }
 }
 
@@ -93,6 +148,9 @@ void Membership::on(const WorkerRecoverable& event) {
 
 void Membership::gather() {
   if (phase_ != Phase::kGathering) {
+    return;
+  }
+  if (!homeless_.empty()) {
     return;
   }
   while (!empty_.empty()) {
@@ -337,12 +395,13 @@ void Membership::keep_spares() {
     }
     return;
   }
-  if (config_.spares == 0) {
+  if (config_.spares == 0 && config_.spare_nodes == 0) {
     return;
   }
   for (const auto& [node, endpoint] : nodes_) {
-    while (spare_[node].size() < config_.spares) {
-      spawn(node, true, "the job keeps " + std::to_string(config_.spares) + " spares");
+    const uint32_t wanted = spares_of(node);
+    while (spare_[node].size() < wanted) {
+      spawn(node, true, "the node keeps " + std::to_string(wanted) + " spares");
     }
   }
 }
@@ -387,6 +446,11 @@ void Membership::end(int exit_code, const std::string& message, const std::strin
 }
 
 void Membership::on(const Tick&) {
+  if (!homeless_.empty() && now_ - homeless_since_ >= config_.node_timeout) {
+    end(1, node_loss_ + ", and no other node came within " + seconds_text(config_.node_timeout) + " to take its ranks",
+        "");
+    return;
+  }
   kill_the_late();
   if (now_ - sent_at_ >= config_.repeat_after) {
     repeat_unanswered();

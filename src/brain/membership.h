@@ -39,6 +39,12 @@ struct NodeJoined {
   NodeId node = 0;
   NodeEndpoint endpoint;  // where peers find the node's ranks
 };
+// The connection to a node's agent broke, or the agent died: nothing on that node can be reached, sealed or read any
+// more. Its workers end by themselves (a worker without its agent does) and can no longer take part in this identity.
+struct NodeLost {
+  NodeId node = 0;
+  std::string because;
+};
 // A worker attached, ran the script and waits at the first call that needs a rank.
 struct WorkerParked {
   WorkerId worker = kNoWorker;
@@ -108,8 +114,8 @@ struct StopRequested {
 };
 struct Tick {};
 
-using Event = std::variant<NodeJoined, WorkerParked, WorkerRecoverable, WorkerDied, WorkerExited, WorkerFaulted, Sealed,
-                           Ready, Formed, Progress, WorkerFinished, StopRequested, Tick>;
+using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerExited,
+                           WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
 
@@ -179,13 +185,15 @@ using Effects = std::vector<Effect>;
 
 struct MembershipConfig {
   uint32_t term = 1;
-  uint32_t nodes = 1;       // the job starts once so many have joined; each gets its share of consecutive ranks
-  uint32_t world_size = 1;  // ranks, at least one a node
-  uint32_t spares = 0;      // on each node
+  uint32_t nodes = 1;        // the job starts once so many have joined; each gets its share of consecutive ranks
+  uint32_t spare_nodes = 0;  // nodes beyond those, with ids from `nodes` on (else ids are free), that wait
+  uint32_t world_size = 1;   // ranks, at least one a node
+  uint32_t spares = 0;       // on each node
   LadderConfig ladder;
   Time repeat_after = std::chrono::milliseconds(500);  // unanswered Seal, Prepare
   Time interrupt_timeout = std::chrono::seconds(60);   // a survivor that does not leave its step is killed
   Time start_timeout = std::chrono::seconds(600);      // a worker that does not park, a newcomer that is not Ready, too
+  Time node_timeout = std::chrono::seconds(60);        // for another node to take the place of a lost one
   int start_failures = 3;  // workers without a rank that may be lost in a row, with no progress in between
 };
 
@@ -228,6 +236,7 @@ class Membership {
 
   // One for each event.
   void on(const NodeJoined& event);
+  void on(const NodeLost& event);
   void on(const WorkerParked& event);
   void on(const WorkerRecoverable& event);
   void on(const WorkerDied& event);
@@ -243,7 +252,10 @@ class Membership {
 
   // membership.cc: from gathering to running to the end
   uint32_t most_ranks_of_a_node() const;
+  bool enough_nodes() const;
+  uint32_t spares_of(NodeId node) const;
   void start();
+  void house();
   void gather();
   void fill(Rank rank);
   bool all_left();
@@ -263,6 +275,7 @@ class Membership {
   void kill_the_late();
 
   // membership_recovery.cc: from a fault to gathering
+  void node_members_lost(const std::string& what, const std::vector<Rank>& members);
   void member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what);
   void member_left(Rank rank, bool recoverable, const std::string& what);
   void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
@@ -306,7 +319,11 @@ class Membership {
   std::set<Rank> empty_;                        // slots without a holder
   std::set<Rank> starting_;                     // slots whose holder has not parked yet
   std::map<NodeId, std::set<WorkerId>> spare_;  // workers that live, or start, and that no rank counts on
-  int lost_in_a_row_ = 0;                       // see MembershipConfig::start_failures
+  std::set<NodeId> with_ranks_;                 // nodes that ranks belong to, lost or not
+  std::set<Rank> homeless_;                     // slots whose node is lost
+  std::string node_loss_;                       // why there are such
+  Time homeless_since_{};
+  int lost_in_a_row_ = 0;  // see MembershipConfig::start_failures
   bool spares_given_up_ = false;
   bool ever_formed_ = false;
   std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known

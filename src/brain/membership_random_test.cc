@@ -18,8 +18,9 @@ constexpr int64_t kMs = 1000;
 constexpr int64_t kDeadline = 120'000 * kMs;
 
 std::string type_name(size_t index, bool event) {
-  static const char* const events[] = {"NodeJoined", "Parked", "Recoverable", "Died",     "Exited", "Faulted", "Sealed",
-                                       "Ready",      "Formed", "Progress",    "Finished", "Stop",   "Tick"};
+  static const char* const events[] = {"NodeJoined", "NodeLost", "Parked", "Recoverable", "Died",
+                                       "Exited",     "Faulted",  "Sealed", "Ready",       "Formed",
+                                       "Progress",   "Finished", "Stop",   "Tick"};
   static const char* const effects[] = {"Spawn", "Seal",    "Decide", "Prepare", "Activate",
                                         "Kill",  "Release", "EndJob", "Journal"};
   return event ? events[index] : effects[index];
@@ -30,6 +31,7 @@ class Schedule {
   Schedule(uint64_t seed, Paths& paths, bool trace) : loop_(seed), paths_(paths), trace_(trace) {
     config_.world_size = 1 + static_cast<uint32_t>(loop_.below(4));
     config_.nodes = 1 + static_cast<uint32_t>(loop_.below(2) * loop_.below(config_.world_size));
+    config_.spare_nodes = config_.nodes > 1 ? static_cast<uint32_t>(loop_.below(2)) : 0;
     config_.spares = static_cast<uint32_t>(loop_.below(3));
     config_.repeat_after = std::chrono::milliseconds(20);
     config_.interrupt_timeout = std::chrono::milliseconds(200);
@@ -45,7 +47,7 @@ class Schedule {
     chances_.drop = pick({0.0, 0.05, 0.2});
     chances_.repeat = pick({0.0, 0.1});
     chances_.reorder = loop_.below(2) == 0;
-    chances_.dead_pages = loop_.below(2) == 0;
+    chances_.node_loss = pick({0.0, 0.001, 0.005});
     target_ = 1 + loop_.below(5);
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
@@ -54,12 +56,11 @@ class Schedule {
   }
 
   void run() {
-    for (NodeId node = 0; node < config_.nodes; ++node) {
+    for (NodeId node = 0; node < config_.nodes + config_.spare_nodes; ++node) {
       tell_brain(NodeJoined{node, {ipv4(10, 0, 0, static_cast<uint8_t>(node)), 20000}});
     }
     loop_.after(5 * kMs, [this] { tick(); });
-    loop_.after(quiet_from_,
-                [this] { chances_ = Chances{.reorder = chances_.reorder, .dead_pages = chances_.dead_pages}; });
+    loop_.after(quiet_from_, [this] { chances_ = Chances{.reorder = chances_.reorder}; });
     while (!ended_) {
       must(loop_.now() < kDeadline, "training did not reach its target although deaths had stopped");
       must(loop_.run_one(), "nothing happens any more");
@@ -77,7 +78,7 @@ class Schedule {
     must(ledger_.newest_decided() == target_, "the job ended before its last step");
     paths_.count("finished");
     if (config_.nodes > 1) {
-      paths_.count("finished on several nodes");
+      paths_.count(nodes_->lost() ? "finished after a node was lost" : "finished on several nodes");
     }
   }
 
@@ -115,6 +116,10 @@ class Schedule {
     const bool answers = std::holds_alternative<Sealed>(event) || std::holds_alternative<Ready>(event) ||
                          std::holds_alternative<Formed>(event) || std::holds_alternative<Progress>(event);
     auto shared = std::make_shared<Event>(std::move(event));
+    if (std::holds_alternative<NodeJoined>(*shared) || std::holds_alternative<NodeLost>(*shared)) {
+      loop_.after(50, [this, shared] { feed(*shared); });  // both are the connection itself
+      return;
+    }
     carry(answers, last_event_, [this, shared] {
       if (const auto* parked = std::get_if<WorkerParked>(shared.get())) {
         feed(WorkerRecoverable{parked->worker});  // the one order that the shell keeps
@@ -176,6 +181,9 @@ class Schedule {
       }
     } else if (const auto* decide = std::get_if<Decide>(&effect)) {
       paths_.count(decide->verdict.forward ? "verdict forward" : "verdict redo");
+      if (decide->verdict.because.ends_with("went down with its node")) {
+        paths_.count("vote that went down with its node");
+      }
       if (decide->verdict.because.ends_with("as decided")) {
         paths_.count("verdict by a decided survivor");
       }
@@ -288,6 +296,11 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "start that hangs",
                            "unwinding that hangs",
                            "killed on demand",
+                           "node lost",
+                           "node lost after a vote",
+                           "node lost while hydrating",
+                           "vote that went down with its node",
+                           "finished after a node was lost",
                            "sealed between update and next step",
                            "message lost",
                            "ended by the ladder",

@@ -52,6 +52,76 @@ void Membership::on(const WorkerDied& event) {
   candidate_lost(worker->taken, exit_code_of(event), what, event.traceback);
 }
 
+// All that a node had is gone at once: one fault, whatever it held.
+void Membership::on(const NodeLost& event) {
+  if (nodes_.erase(event.node) == 0) {
+    return;
+  }
+  const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
+  std::vector<Rank> members;
+  std::vector<int64_t> gone;
+  for (auto& [id, worker] : workers_) {
+    if (worker.node != event.node) {
+      continue;
+    }
+    if (worker.status == Status::kMember) {
+      members.push_back(worker.rank);
+    }
+    if (worker.status != Status::kGone) {
+      gone.push_back(id);
+      retire(id);
+    }
+    unconfirmed_.erase(id);  // nobody is left there to confirm it
+  }
+  spare_.erase(event.node);
+  journal("fault_noticed", what,
+          {{"lost_node", int64_t{event.node}},
+           {"noticed_by", std::string("connection")},
+           {"workers", gone},
+           {"ranks", std::vector<int64_t>(members.begin(), members.end())},
+           {"kind", std::string("node")}});
+  if (phase_ == Phase::kWaiting) {
+    return;
+  }
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    if (slots_[rank].node == event.node) {
+      homeless_.insert(rank);
+    }
+  }
+  if (homeless_.empty()) {
+    keep_spares();
+    return;
+  }
+  node_loss_ = what;
+  homeless_since_ = now_;
+  house();
+  node_members_lost(what, members);
+}
+
+void Membership::node_members_lost(const std::string& what, const std::vector<Rank>& members) {
+  if (members.empty() && (phase_ == Phase::kForming || phase_ == Phase::kRunning)) {
+    check_finished();  // they had exited with 0 already, and left nothing that is missed
+    return;
+  }
+  if (released_) {
+    end(1, what + " after training had finished", "");
+    return;
+  }
+  switch (phase_) {
+    case Phase::kForming:
+    case Phase::kRunning: {
+      const FaultKind kind = survivors_recoverable(true) ? FaultKind::kDeath : FaultKind::kPlainDeath;
+      take_rung(Fault{kind, members.front(), current_step(), 1, what, ""});
+      break;
+    }
+    case Phase::kSealing:
+      conclude_if_sealed();
+      break;
+    default:
+      gather();
+  }
+}
+
 void Membership::note_fault(const WorkerDied& event, const Worker& worker, const std::string& because) {
   std::vector<Field> fields = {{"worker", int64_t{event.worker}}};
   if (worker.taken) {
@@ -266,7 +336,10 @@ void Membership::conclude_if_sealed() {
   if (!awaited_ranks_.empty()) {
     return;
   }
-  const bool all_answered = !activated_ || sealed_nodes_.size() >= ranks_of_.size();
+  // A lost node never answers.
+  const bool all_answered = !activated_ || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
+    return sealed_nodes_.contains(ranks.first) || !nodes_.contains(ranks.first);
+  });
   if (all_answered || std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); })) {
     conclude();
   }
@@ -284,7 +357,14 @@ void Membership::conclude() {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const Verdict verdict = decide(identity_, version_, words);
+  std::optional<Rank> lost;  // before Activate nobody can have voted
+  for (const Member& member : members_) {
+    if (activated_ && !words_.contains(member.rank)) {
+      lost = member.rank;
+      break;
+    }
+  }
+  const Verdict verdict = decide(identity_, version_, words, lost);
   if (verdict.version > version_) {
     remember_formed();
     lost_in_a_row_ = 0;

@@ -63,6 +63,7 @@ class Scene {
     MembershipConfig config;
     config.world_size = static_cast<uint32_t>(line.number("world_size"));
     config.nodes = static_cast<uint32_t>(line.number("nodes", 1));
+    config.spare_nodes = static_cast<uint32_t>(line.number("spare_nodes"));
     config.spares = static_cast<uint32_t>(line.number("spares"));
     config.ladder.restarts = static_cast<int>(line.number("restarts", 3));
     config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
@@ -121,6 +122,7 @@ class Scene {
       return {Tick{}};
     }
     if (line.verb == "joined") return joined(line);
+    if (line.verb == "lost") return {NodeLost{static_cast<NodeId>(line.number("node")), line.text("because")}};
     if (line.verb == "sealed") return {Sealed{static_cast<NodeId>(line.number("node")), identity(line), words(line)}};
     if (line.verb == "formed") return {Formed{identity(line)}};
     if (line.verb == "progress") return {Progress{identity(line), line.number("version")}};

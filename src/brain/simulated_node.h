@@ -70,6 +70,7 @@ struct Generation {
   std::set<Rank> formed;
   std::map<Step, std::set<Rank>> reduced;
   std::map<Step, std::set<Rank>> voted;
+  Step decided = 0;
   bool released = false;
 };
 
@@ -85,6 +86,7 @@ class Nodes {
   }
 
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
+  bool lost() const { return !lost_.empty(); }
 
  private:
   // ---- the agents ----
@@ -96,6 +98,7 @@ class Nodes {
     worker.id = effect.worker;
     worker.node = effect.node;
     nodes_.insert(effect.node);
+    worker.alive = !lost_.contains(effect.node);
     worker.content = mix(effect.worker, 12345);  // every process starts with other random weights
     schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
   }
@@ -105,9 +108,12 @@ class Nodes {
       return;
     }
     for (const NodeId node : nodes_) {
+      if (lost_.contains(node)) {
+        continue;
+      }
       Sealed answer{node, effect.identity, {}};
       for (auto& [id, worker] : workers_) {
-        if (worker.node == node && worker.assigned && (chances_.dead_pages || !worker.noticed_dead)) {
+        if (worker.node == node && worker.assigned) {
           worker.word |= kSealedBit;
           answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
         }
@@ -171,6 +177,8 @@ class Nodes {
     if (found == workers_.end()) {
       killed_unborn_.insert(effect.worker);
       tell_(WorkerDied{effect.worker, 0, 9, 0, "agent"});
+    } else if (lost_.contains(found->second.node)) {
+      return;
     } else if (found->second.alive) {
       paths_.count("killed on demand");
       die(found->second);
@@ -245,6 +253,10 @@ class Nodes {
 
   void advance(Worker& worker) {
     const At before = worker.at;
+    if (worker.node != first_node() && loop_.happens(chances_.node_loss)) {
+      lose_node(worker.node);
+      return;
+    }
     if (loop_.happens(chances_.death)) {
       count_death(worker);
       die(worker);
@@ -432,9 +444,6 @@ class Nodes {
       raise(worker);
       return;
     }
-    if (!chances_.dead_pages) {
-      save_capsule(worker);
-    }
     generation_of(worker).reduced[worker.step].insert(worker.rank);
     worker.at = At::kReducing;
     wake_all();
@@ -444,9 +453,7 @@ class Nodes {
     if (interrupted(worker)) {
       worker.at = At::kWaiting;
     } else if (all(generation_of(worker).reduced[worker.step], worker)) {
-      if (chances_.dead_pages) {
-        save_capsule(worker);
-      }
+      save_capsule(worker);
       worker.at = At::kVoting;
     }
   }
@@ -480,11 +487,15 @@ class Nodes {
   }
 
   void await_votes(Worker& worker) {
-    if (all(generation_of(worker).voted[worker.step], worker)) {
+    Generation& generation = generation_of(worker);
+    // The leader of the first node, rank 0, records the decision before the others hear of it.
+    if (all(generation.voted[worker.step], worker) && (worker.rank == 0 || generation.decided >= worker.step)) {
       const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
       worker.forward = false;
       worker.at = recorded ? At::kUpdating : At::kVerdict;
       if (recorded) {
+        generation.decided = worker.step;
+        wake_all();
         ledger_.decided(worker.entered, worker.step);
         worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
       }
@@ -560,6 +571,35 @@ class Nodes {
     paths_.count(found == named.end() ? "death elsewhere" : found->second);
   }
 
+  static NodeId first_node() { return 0; }
+
+  // Another agent takes its place after a while, under a name of its own.
+  void lose_node(NodeId node) {
+    paths_.count("node lost");
+    lost_.insert(node);
+    for (auto& [id, worker] : workers_) {
+      if (worker.node == node) {
+        if (worker.at == At::kHydrating) {
+          paths_.count("node lost while hydrating");
+        }
+        if (worker.alive && worker.at == At::kVoted) {
+          paths_.count("node lost after a vote");
+        }
+        worker.alive = false;
+      }
+    }
+    loop_.after(200 + static_cast<int64_t>(loop_.below(3000)), [this, node] { tell_(NodeLost{node, "it burnt"}); });
+    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { attend(next_node_++); });
+  }
+
+  // Until the job knows that it needs another node it refuses one: it asks again.
+  void attend(NodeId node) {
+    if (!lost_.contains(node)) {
+      tell_(NodeJoined{node, {ipv4(10, 0, 1, static_cast<uint8_t>(node)), 20000}});
+      loop_.after(20000, [this, node] { attend(node); });
+    }
+  }
+
   void die(Worker& worker) {
     worker.alive = false;
     const bool early = loop_.happens(0.5);
@@ -569,6 +609,9 @@ class Nodes {
     loop_.after(400 + static_cast<int64_t>(loop_.below(20000)), [this, &worker] { notice(worker, 9); });
   }
   void notice(Worker& worker, int signal) {
+    if (lost_.contains(worker.node)) {
+      return;
+    }
     worker.noticed_dead = true;
     tell_(WorkerDied{worker.id, pid(worker), signal, 0, signal == -1 ? "robust mutex" : "pidfd"});
   }
@@ -580,6 +623,8 @@ class Nodes {
   Version target_;
   std::function<void(Event)> tell_;
   std::set<NodeId> nodes_;
+  std::set<NodeId> lost_;
+  NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;
   std::map<Identity, Generation> generations_;

@@ -39,9 +39,7 @@ struct Chances {
   double drop = 0;       // per message that is repeated if unanswered
   double repeat = 0;     // per message
   bool reorder = false;
-  // Words of dead workers can still be read. Else a rank saves its capsule before it adds to the sum, not only before
-  // it votes: the verdict may then go forward over a dead rank that had not voted.
-  bool dead_pages = true;
+  double node_loss = 0;  // per action of a worker that is not on the first node: all of its node is gone
 };
 
 // How often the rare paths were taken, over all schedules.

@@ -36,7 +36,7 @@ std::string known_as_committed(Identity identity, Step step, const std::vector<S
 
 }  // namespace
 
-Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors) {
+Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, std::optional<Rank> lost) {
   if (survivors.empty()) {
     return Verdict{floor, false, "no survivor is left"};
   }
@@ -49,7 +49,7 @@ Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& 
   const Step next = base + 1;
   const auto holdout = std::find_if(survivors.begin(), survivors.end(),
                                     [&](const SealedWord& survivor) { return !voted_on(survivor, identity, next); });
-  if (holdout == survivors.end()) {
+  if (holdout == survivors.end() && !lost.has_value()) {
     return Verdict{next, true, "every survivor had voted on step " + std::to_string(next)};
   }
   const bool somebody_applies_base = std::any_of(survivors.begin(), survivors.end(), [&](const SealedWord& survivor) {
@@ -57,6 +57,10 @@ Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& 
   });
   if (somebody_applies_base) {
     return Verdict{base, true, known_as_committed(identity, base, survivors)};
+  }
+  if (holdout == survivors.end()) {
+    return Verdict{base, false,
+                   "the vote of " + rank_text(*lost) + " on step " + std::to_string(next) + " went down with its node"};
   }
   return Verdict{base, false, rank_text(holdout->rank) + " had not voted on step " + std::to_string(next)};
 }

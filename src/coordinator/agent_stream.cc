@@ -12,9 +12,12 @@ namespace {
 
 // More unread messages than this: the agent has stopped reading.
 constexpr size_t kMaxQueuedMessages = 100'000;
+constexpr size_t kMaxQueuedBytes = size_t{256} << 20;
 
 // gRPC does not tell a message over its limit from a stream that broke.
 constexpr char kUnproven[] = "the stream ended, or a message of more than 4 MiB came, before it proved the job token";
+
+constexpr char kBroken[] = "the connection broke, the agent died, or it sent a message of more than 4 MiB";
 
 grpc::ByteBuffer to_bytes(const control::FromCoordinator& message) {
   grpc::ByteBuffer bytes;
@@ -33,6 +36,8 @@ std::string body_name(const control::FromAgent& message) {
       return "an event";
     case control::FromAgent::kTableLost:
       return "word of a lost table";
+    case control::FromAgent::kRouted:
+      return "a message for another agent";
     case control::FromAgent::kLeave:
       return "a goodbye";
     case control::FromAgent::BODY_NOT_SET:
@@ -60,13 +65,16 @@ void AgentStream::send(grpc::ByteBuffer message) {
   if (phase_ == Phase::kOver) {
     return;
   }
-  if (queue_.size() >= kMaxQueuedMessages) {
+  if (queue_.size() >= kMaxQueuedMessages || queued_bytes_ + message.Length() > kMaxQueuedBytes) {
     context_->TryCancel();
     return;
   }
+  queued_bytes_ += message.Length();
   queue_.push_back(std::move(message));
   pump();
 }
+
+void AgentStream::send(const control::FromCoordinator& message) { send(to_bytes(message)); }
 
 void AgentStream::finish(grpc::Status status) {
   const std::lock_guard lock(mutex_);
@@ -152,7 +160,7 @@ void AgentStream::on_hello(const control::FromAgent& message) {
       phase_ = Phase::kProof;
     }
   }
-  send(to_bytes(answer));
+  send(answer);
 }
 
 void AgentStream::on_proof(const control::FromAgent& message) {
@@ -179,6 +187,7 @@ void AgentStream::on_proof(const control::FromAgent& message) {
       admitted_ = true;
       phase_ = Phase::kAttending;
       queue_.push_back(to_bytes(welcome));
+      queued_bytes_ += queue_.back().Length();
       pump();
     }
   }
@@ -198,6 +207,15 @@ void AgentStream::on_attending(const control::FromAgent& message) {
     const std::lock_guard lock(mutex_);
     said_goodbye_ = true;
     return;
+  }
+  if (message.has_routed()) {
+    if (message.routed().payload().size() > proto::kMaxRoutedBytes) {
+      return refuse(
+          grpc::StatusCode::INVALID_ARGUMENT,
+          absl::StrFormat("a message of %d bytes for node %d; at most %d are handed on",
+                          message.routed().payload().size(), message.routed().peer(), proto::kMaxRoutedBytes));
+    }
+    return owner_->routed(*this, message.routed());
   }
   if (!message.has_events() && !message.has_table_lost()) {
     return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after the handshake");
@@ -231,22 +249,25 @@ void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {
   }
   owner_->refused(*this, why);
   if (admitted) {
-    owner_->left(this);
+    owner_->left(this, why);
   }
   const std::lock_guard lock(mutex_);
   queue_.clear();
+  queued_bytes_ = 0;
   finish_ = grpc::Status(code, why);
   pump();
 }
 
 void AgentStream::read_ended() {
   bool admitted = false;
+  bool lost = false;
   {
     const std::lock_guard lock(mutex_);
     admitted = admitted_ && !refused_;
+    lost = !said_goodbye_;
   }
   if (admitted) {
-    owner_->left(this);
+    owner_->left(this, lost ? kBroken : "");
   }
   finish(admitted ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
 }
@@ -256,6 +277,7 @@ void AgentStream::OnWriteDone(bool ok) {
   writing_ = false;
   if (!ok) {
     queue_.clear();  // the connection is gone; the read under way will say so
+    queued_bytes_ = 0;
   }
   pump();
 }
@@ -267,6 +289,7 @@ void AgentStream::pump() {
   if (!queue_.empty()) {
     out_.Swap(&queue_.front());
     queue_.pop_front();
+    queued_bytes_ -= out_.Length();
     writing_ = true;
     StartWrite(&out_);
   } else if (finish_.has_value()) {
@@ -283,8 +306,7 @@ void AgentStream::OnDone() {
     done_ = true;
     unproven = !refused_ && !admitted_;
     if (!refused_ && admitted_) {
-      why = said_goodbye_ ? "the agent left"
-                          : "the connection broke, the agent died, or it sent a message of more than 4 MiB";
+      why = said_goodbye_ ? "the agent left" : kBroken;
     }
   }
   if (unproven) {

@@ -35,10 +35,12 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     virtual void received(std::vector<brain::Event> events) = 0;
     // The agent holds the rank table of `generation`; 0: of none (any more).
     virtual void holds_table(const AgentStream& stream, uint32_t generation) = 0;
+    // A message for the agent of another node.
+    virtual void routed(const AgentStream& from, const control::Routed& message) = 0;
     virtual void dropped_stale(const AgentStream& stream, brain::Identity identity) = 0;
     virtual void refused(const AgentStream& stream, const std::string& why) = 0;
-    // No more events will come: the node may attend anew.
-    virtual void left(AgentStream* stream) = 0;
+    // No more events will come: the node may attend anew. `lost`: it did not say goodbye; why, else empty.
+    virtual void left(AgentStream* stream, const std::string& lost) = 0;
     // The very last call: gRPC is done with the stream, which may be destroyed. `why` is empty if it never attended
     // or was refused.
     virtual void ended(AgentStream* stream, const std::string& why) = 0;
@@ -49,6 +51,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
   // Queues a message (a control::FromCoordinator's bytes) for the agent; dropped once the stream is over.
   void send(grpc::ByteBuffer message);
+  void send(const control::FromCoordinator& message);
   // Sends what is queued, then ends the stream with `status`.
   void finish(grpc::Status status);
   // Ends the stream if its handshake is not done at `now` though its deadline passed.
@@ -93,6 +96,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   bool finished_ = false;  // Finish was called: no further operation may start
   bool done_ = false;
   std::deque<grpc::ByteBuffer> queue_;
+  size_t queued_bytes_ = 0;
   grpc::ByteBuffer out_;  // owned by the write under way
   std::optional<grpc::Status> finish_;
 };

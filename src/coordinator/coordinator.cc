@@ -65,9 +65,10 @@ class Coordinator::Impl final : public AgentStream::Owner {
   bool admit(AgentStream* stream) override;
   void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
   void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
+  void routed(const AgentStream& from, const control::Routed& message) override;
   void dropped_stale(const AgentStream& stream, brain::Identity identity) override;
   void refused(const AgentStream& stream, const std::string& why) override;
-  void left(AgentStream* stream) override;
+  void left(AgentStream* stream, const std::string& lost) override;
   void ended(AgentStream* stream, const std::string& why) override;
 
  private:
@@ -117,6 +118,10 @@ Status Coordinator::Impl::listen() {
   const int handshake_ms = static_cast<int>(config_.handshake_timeout.count());
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, handshake_ms);
+  // A node that lost its power or its network says nothing: it is asked.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, proto::kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, proto::kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, proto::kKeepaliveMs / 2);
   builder.SetMaxReceiveMessageSize(proto::kMaxMessageBytes);
   int port = 0;
   builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
@@ -185,11 +190,14 @@ bool Coordinator::Impl::admit(AgentStream* stream) {
   return true;
 }
 
-void Coordinator::Impl::left(AgentStream* stream) {
+void Coordinator::Impl::left(AgentStream* stream, const std::string& lost) {
   const std::lock_guard lock(mutex_);
   if (const auto it = nodes_.find(stream->node()); it != nodes_.end() && it->second.get() == stream) {
     tables_.held(stream->node(), 0);
     nodes_.erase(it);
+    if (!lost.empty() && !stopping_) {
+      brain_.post({brain::NodeLost{stream->node(), lost}});  // before anything that a next stream of the node says
+    }
   }
 }
 
@@ -201,6 +209,25 @@ void Coordinator::Impl::ended(AgentStream* stream, const std::string& why) {
   const std::lock_guard lock(mutex_);
   streams_.erase(stream);
   all_ended_.notify_all();
+}
+
+void Coordinator::Impl::routed(const AgentStream& from, const control::Routed& message) {
+  StreamPtr to;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = nodes_.find(message.peer()); it != nodes_.end()) {
+      to = it->second;
+    }
+  }
+  if (to == nullptr) {
+    return;  // it is gone, and with it what the message was about
+  }
+  control::FromCoordinator onward;
+  onward.set_node(message.peer());
+  onward.set_term(config_.membership.term);
+  onward.mutable_routed()->set_peer(from.node());
+  onward.mutable_routed()->set_payload(message.payload());
+  to->send(onward);
 }
 
 void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity identity) {

@@ -93,6 +93,11 @@ class Peer {
     return stream_->Finish();
   }
 
+  void break_off() {
+    context_.TryCancel();
+    end();
+  }
+
   grpc::Status leave() {
     control::FromAgent goodbye;
     goodbye.set_node(handshake_.node);
@@ -143,6 +148,14 @@ class CoordinatorTest : public testing::Test {
       }
     }
     return lines;
+  }
+
+  std::vector<nlohmann::json> wait_for_journal(const std::string& event) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (journal_lines(event).empty() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return journal_lines(event);
   }
 
   // A new agent attends and gets its first order.
@@ -430,6 +443,45 @@ TEST_F(RankTableTest, goes_out_whole_on_a_new_stream) {
   ASSERT_TRUE(agent_->attend(1));
   table_ = 0;
   EXPECT_TRUE(hear(control::CoordinatorEffect::kPrepare).effect().prepare().has_table()) << "the repetition";
+}
+
+TEST_F(CoordinatorTest, a_message_for_another_agent_is_handed_on_with_its_sender) {
+  Peer one(coordinator_->address());
+  Peer two(coordinator_->address());
+  ASSERT_TRUE(one.attend(1));
+  ASSERT_TRUE(two.attend(2));
+  control::FromAgent message;
+  message.set_node(1);
+  message.set_term(kTerm);
+  message.mutable_routed()->set_peer(7);  // nobody: dropped without harm
+  ASSERT_TRUE(one.say(message));
+  message.mutable_routed()->set_peer(2);
+  message.mutable_routed()->set_payload("good morning");
+  ASSERT_TRUE(one.say(message));
+  control::FromCoordinator heard;
+  ASSERT_TRUE(two.hear(&heard));
+  EXPECT_EQ(heard.routed().peer(), 1u);
+  EXPECT_EQ(heard.routed().payload(), "good morning");
+  EXPECT_EQ(heard.node(), 2u);
+  EXPECT_EQ(heard.term(), kTerm);
+  message.mutable_routed()->set_payload(std::string(proto::kMaxRoutedBytes + 1, 'x'));
+  ASSERT_TRUE(one.say(message));
+  EXPECT_EQ(one.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  expect_one_refusal("a message of 3145729 bytes for node 2; at most 3145728 are handed on");
+}
+
+TEST_F(CoordinatorTest, an_agent_whose_connection_breaks_is_a_lost_node_and_one_that_leaves_is_not) {
+  expect_the_job_goes_on();  // it leaves at the end
+  {
+    Peer agent(coordinator_->address());
+    ASSERT_TRUE(agent.attend(1));
+    ASSERT_TRUE(agent.say(brain::NodeJoined{1}, 1, kTerm));
+    agent.break_off();
+  }
+  const auto noticed = wait_for_journal("fault_noticed");
+  ASSERT_EQ(noticed.size(), 1u);
+  EXPECT_EQ(noticed[0]["lost_node"], 1);
+  EXPECT_EQ(noticed[0]["kind"], "node");
 }
 
 TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_and_the_job_goes_on) {

@@ -208,6 +208,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    out.mutable_stop_requested()->set_exit_code(e.exit_code);
                    out.mutable_stop_requested()->set_because(text(e.because));
                  },
+                 [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
              },
              event);

@@ -16,8 +16,9 @@ namespace keepstep::proto {
 
 class HeldTables;
 
-inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;  // a larger one is refused by the receiver
-inline constexpr size_t kMaxTextBytes = 1024 * 1024;      // a longer text is cut by the sender
+inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;    // a larger one is refused by the receiver
+inline constexpr size_t kMaxRoutedBytes = 3 * 1024 * 1024;  // of a message from agent to agent
+inline constexpr size_t kMaxTextBytes = 1024 * 1024;        // a longer text is cut by the sender
 
 // `node` is the agent that speaks; NodeJoined and Sealed must name the same. Tick never travels. (Both asserted.)
 control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest);

@@ -12,6 +12,10 @@
 namespace keepstep::brain {
 
 // Structured bindings stop compiling when a field is added: then convert.cc, control.proto and this must learn it.
+auto fields(const NodeLost& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
 auto fields(const NodeJoined& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);

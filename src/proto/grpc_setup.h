@@ -7,6 +7,10 @@
 
 namespace keepstep::proto {
 
+// Either side asks a silent other one this often, and gives it up after so long: long enough for a machine under load.
+inline constexpr int kKeepaliveMs = 5000;
+inline constexpr int kKeepaliveTimeoutMs = 10000;
+
 // Once per process suffices, more does no harm. gRPC's log lines go to the one logger, at most as "info" (what matters
 // to a user comes back as a Status too). abseil's search for deadlocks is switched off: Debian builds it in, and every
 // lock that gRPC takes would go through one lock of the whole process.
