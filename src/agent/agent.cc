@@ -4,6 +4,7 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "agent/ports.h"
@@ -51,6 +52,7 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       status_(status),
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
+      store_(config_.node),
       metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) {
         return loss_of(step, identity, rank);
       }) {}
@@ -89,7 +91,11 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
                                 ""});
             });
           },
-          std::chrono::seconds(30)));
+          std::chrono::seconds(30),
+          [this](brain::NodeId from, std::string message) {
+            loop_->post([this, from, message = std::move(message)] { on_routed(from, message); });
+          }));
+  introduce();
   link_->send(brain::NodeJoined{config_.node, config_.endpoint});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
@@ -246,6 +252,13 @@ void Agent::prepare(const brain::Prepare& effect) {
     active_ = false;
     first_commit_told_ = false;
     choose_master(effect);
+    std::vector<brain::NodeId> nodes;
+    for (const brain::RankTable::Entry& entry : effect.table.entries()) {
+      if (std::ranges::find(nodes, entry.node) == nodes.end()) {
+        nodes.push_back(entry.node);
+      }
+    }
+    store_.set_homes(std::move(nodes));
     ranks_here_.clear();
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);
@@ -373,9 +386,7 @@ void Agent::activate(const brain::Activate& effect) {
   }
   if (!active_) {
     metrics_.flush(effect.version);
-    for (; stored_generation_ < effect.identity.generation; ++stored_generation_) {
-      store_.drop_prefix(absl::StrFormat("%d/", stored_generation_));
-    }
+    store_.drop_before(effect.identity.generation);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
   }
@@ -459,6 +470,7 @@ void Agent::periodic() {
       on_exit(process.second);
     }
   }
+  await_nodes();
   finish_if_empty();
   update_status();
   status_.refresh();

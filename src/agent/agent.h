@@ -21,8 +21,8 @@
 #include "agent/job_spec.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
+#include "agent/shared_store.h"
 #include "agent/starter.h"
-#include "agent/store.h"
 #include "agent/torchrun_env.h"
 #include "agent/worker_process.h"
 #include "observe/journal.h"
@@ -36,6 +36,7 @@ struct AgentConfig {
   brain::NodeId node = 0;
   std::string coordinator;  // address
   JobToken token;
+  std::string version;                  // keepstep's
   std::string node_name = "localhost";  // for people
   brain::NodeEndpoint endpoint;         // where other nodes reach the ranks of this one
   NodePorts ports;                      // with several nodes: what they reach
@@ -105,6 +106,15 @@ class Agent {
   void say_recovered(brain::Identity identity);
   void update_status();
 
+  // agent_nodes.cc: what agents of several nodes say to one another
+  void introduce();
+  void route(brain::NodeId to, char subject, const std::string& body);
+  void on_routed(brain::NodeId from, const std::string& message);
+  void carry_out(const SharedStore::Outcome& outcome);
+  void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
+  void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
+  void await_nodes();
+
   AgentConfig config_;
   observe::Journal& journal_;
   OutputPump& pump_;
@@ -114,8 +124,8 @@ class Agent {
   std::shared_ptr<EventLoop> loop_;  // shared with the threads that watch lives: they may outlive us
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<Starter> starter_;
+  SharedStore store_;
   Metrics metrics_;
-  Store store_;
   Fd signal_fd_;
 
   Workers workers_;
@@ -123,7 +133,6 @@ class Agent {
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
   brain::Identity sealed_;                // the newest one
   brain::Identity formed_;                // the newest one
-  uint32_t stored_generation_ = 0;        // the oldest whose keys are kept
   std::string master_addr_;
   uint16_t master_port_ = 0;
   std::vector<brain::Rank> ranks_here_;  // of the current generation
@@ -140,6 +149,12 @@ class Agent {
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
   int64_t refused_ = 0;
+
+  // Of several nodes, for node 0.
+  std::map<brain::NodeId, std::string> joined_;  // by name
+  std::map<brain::NodeId, nlohmann::json> fingerprints_;
+  int64_t started_at_ns_ = 0;
+  bool said_waiting_ = false;
 };
 
 }  // namespace keepstep::agent

@@ -166,6 +166,11 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {
     fingerprint_ = fingerprint;
+    if (config_.node == 0) {
+      on_fingerprint(0, message.body.at("fingerprint"));
+    } else {
+      route(0, 'P', fingerprint);
+    }
   } else if (fingerprint_ != fingerprint) {
     link_->send(brain::StopRequested{
         1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
@@ -265,12 +270,7 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
 void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   const StoreRequest request{process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"),
                              absl::HexStringToBytes(message.body.at("value").get<std::string>())};
-  for (const StoreAnswer& answer : store_.handle(request)) {
-    if (const auto it = workers_.find(answer.worker); it != workers_.end()) {
-      tell(*it->second, MessageType::kStoreReply, message.identity,
-           {{"id", answer.id}, {"ok", answer.ok}, {"value", absl::BytesToHexString(answer.value)}});
-    }
-  }
+  carry_out(store_.ask(request));
 }
 
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
@@ -299,7 +299,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   process->gone = true;
   loop_->unwatch(process->pidfd.get());
   loop_->unwatch(process->socket.fd());
-  store_.forget(process->id);
+  carry_out(store_.forget(process->id));
   // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
   if (kill(-process->pid, SIGKILL) == 0) {
     groups_.insert(process->pid);

@@ -37,6 +37,7 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   config.nodes = spec.nnodes;
   config.world_size = spec.world_size();
   config.spares = spec.spares;
+  config.spare_nodes = spec.spare_nodes;
   config.ladder.restarts = spec.max_restarts;
   config.interrupt_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.interrupt_timeout_s * 1000));
   return config;
@@ -160,9 +161,9 @@ int run_main(const std::vector<std::string>& args) {
   agent::OutputPump pump(spec, &status);
   char name[256] = "localhost";
   gethostname(name, sizeof name - 1);
-  agent::Agent node(
-      {spec, spec.node_rank, meeting->coordinator, *token, name, meeting->endpoint, std::move(meeting->ports)},
-      **journal, pump, status);
+  agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), name, meeting->endpoint,
+                     std::move(meeting->ports)},
+                    **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();
   status.close();
