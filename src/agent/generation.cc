@@ -13,7 +13,8 @@ StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& p
   page->magic = worker::kGenerationMagic;
   page->term = prepare.identity.term;
   page->generation = prepare.identity.generation;
-  page->world = prepare.table.world_size();
+  page->world = static_cast<uint32_t>(prepare.members.size());
+  page->across = prepare.members.size() < prepare.table.world_size() ? 1 : 0;
   return std::unique_ptr<Generation>(new Generation(prepare, config, std::move(memory)));
 }
 
@@ -37,7 +38,10 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
   return words;
 }
 
-void Generation::announce(brain::Version version) {
+void Generation::announce(brain::Version version, std::optional<double> mean_loss) {
+  if (mean_loss.has_value()) {
+    worker::store_mean(page(), version, *mean_loss);
+  }
   page().verdict_version = version;
   page().verdict_ready = 1;
   worker::ring(page());

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/shared_memory.h"
@@ -17,6 +18,7 @@ namespace keepstep::agent {
 
 class Generation {
  public:
+  // `prepare` has the members of this node and the table of all: where those differ the votes go across nodes.
   static StatusOr<std::unique_ptr<Generation>> create(const brain::Prepare& prepare, const comm::CommConfig& config);
 
   brain::Identity identity() const { return prepare_.identity; }
@@ -34,7 +36,8 @@ class Generation {
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
   // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
-  void announce(brain::Version version);
+  // `mean_loss`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.
+  void announce(brain::Version version, std::optional<double> mean_loss = std::nullopt);
   void announce_end();
 
  private:

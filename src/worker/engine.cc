@@ -11,6 +11,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "comm/tcp/tcp_transport.h"
+#include "comm/transport.h"
 #include "worker/comm_config.h"
 
 namespace keepstep::worker {
@@ -114,6 +116,13 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       node_ = message.node;
       welcome_ = std::move(message.body);
       comm_config_ = comm_config_from(welcome_.at("comm"));
+      if (welcome_.contains("token")) {
+        // It stays here: what Python sees of the welcome may end up in a log.
+        if (StatusOr<JobToken> token = JobToken::parse(welcome_.at("token").get<std::string>()); token.ok()) {
+          token_ = *std::move(token);
+        }
+        welcome_.erase("token");
+      }
       welcomed_ = true;
       break;
     case MessageType::kPrepare:
@@ -157,21 +166,37 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
   }
   Prepared prepared;
   prepared.workers = message.body.at("workers").get<std::vector<uint32_t>>();
-  if (fds.size() != prepared.workers.size() + 1) {
+  const bool several = message.body.contains("nodes");
+  if (fds.size() != prepared.workers.size() + (several ? 2 : 1)) {
     return absl::InvalidArgumentError("a rank table whose descriptors do not match its ranks");
+  }
+  prepared.assignment.rank = message.body.at("rank");
+  if (several) {
+    KEEPSTEP_ASSIGN_OR_RETURN(prepared.places, rank_places_from(message.body.at("nodes"), comm_config_.max_world));
+    prepared.ranks = message.body.at("ranks").get<std::vector<uint32_t>>();
+    prepared.listener = std::move(fds.back());
+    KEEPSTEP_RETURN_IF_ERROR(check_places(prepared));
+  } else {
+    for (uint32_t rank = 0; rank < prepared.workers.size(); ++rank) {
+      prepared.ranks.push_back(rank);
+    }
   }
   KEEPSTEP_ASSIGN_OR_RETURN(prepared.generation,
                             SharedMemory::attach(std::move(fds[0]), generation_page_bytes(comm_config_)));
-  for (size_t rank = 0; rank < prepared.workers.size(); ++rank) {
-    const uint32_t peer = prepared.workers[rank];
+  const auto& page_of_generation = *reinterpret_cast<const GenerationPage*>(prepared.generation.data());
+  const bool across = prepared.places.world() > prepared.workers.size();
+  if (page_of_generation.world != prepared.workers.size() || (page_of_generation.across != 0) != across) {
+    return absl::InvalidArgumentError("a generation page for other ranks on this node, or elsewhere, than the table's");
+  }
+  for (size_t i = 0; i < prepared.workers.size(); ++i) {
+    const uint32_t peer = prepared.workers[i];
     if (peer != worker_ && !peers_.contains(peer)) {
-      KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(fds[rank + 1]), layout_->bytes));
+      KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(fds[i + 1]), layout_->bytes));
       peers_.emplace(peer, std::move(mapped));
     }
   }
   prepared.assignment.identity = message.identity;
-  prepared.assignment.rank = message.body.at("rank");
-  prepared.assignment.world = static_cast<uint32_t>(prepared.workers.size());
+  prepared.assignment.world = static_cast<uint32_t>(several ? prepared.places.world() : prepared.workers.size());
   prepared.assignment.version = message.body.at("version");
   prepared.assignment.newcomer = message.body.at("newcomer");
   prepared.assignment.entry = message.body.at("entry");
@@ -181,15 +206,49 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
   return absl::OkStatus();
 }
 
+// What the table says of this node must be what else the agent gave us.
+Status Engine::check_places(const Prepared& prepared) const {
+  const RankPlaces& places = prepared.places;
+  const uint32_t self = prepared.assignment.rank;
+  if (!token_.has_value()) {
+    return absl::InvalidArgumentError("a rank table of several nodes, but the welcome had no job token");
+  }
+  if (self >= places.world() || prepared.ranks.size() != prepared.workers.size()) {
+    return absl::InvalidArgumentError("a rank table without this rank, or whose ranks do not match its workers");
+  }
+  std::vector<uint32_t> here;
+  for (uint32_t rank = 0; rank < places.world(); ++rank) {
+    if (places.nodes[rank] == places.nodes[self]) {
+      here.push_back(rank);
+    }
+  }
+  if (here != prepared.ranks) {
+    return absl::InvalidArgumentError("a rank table that has other ranks on this node than the agent");
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
+  comm::TcpConfig config{.identity = assignment_.identity,
+                         .self = assignment_.rank,
+                         .addresses = std::move(prepared.places.addresses),
+                         .token = *token_};
+  config.ring_bytes = comm_config_.ring_bytes;
+  return comm::make_tcp_transport(std::move(config), std::move(prepared.listener));
+}
+
 void Engine::enter(Prepared prepared) {
   KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
   communicator_.reset();
   source_.reset();
+  vote_.reset();
+  node_vote_.reset();
   assignment_ = prepared.assignment;
   identity_ = as_bits(assignment_.identity);
-  members_.clear();
-  for (uint32_t peer : prepared.workers) {
-    members_.push_back(peer == worker_ ? memory_.data() : peers_.at(peer).data());
+  members_.assign(assignment_.world, nullptr);
+  for (size_t i = 0; i < prepared.workers.size(); ++i) {
+    const uint32_t peer = prepared.workers[i];
+    members_[prepared.ranks[i]] = peer == worker_ ? memory_.data() : peers_.at(peer).data();
   }
   // Memory of workers that are gone is given back.
   std::erase_if(peers_, [&](const auto& entry) {
@@ -204,13 +263,29 @@ void Engine::enter(Prepared prepared) {
   generation_ = page_of_generation;
   comm::Endpoint endpoint;
   endpoint.self = assignment_.rank;
+  std::vector<const WorkerPage*> pages;
   for (std::byte* member : members_) {
-    endpoint.arenas.push_back(member + layout_->arena);
+    endpoint.arenas.push_back(member == nullptr ? nullptr : member + layout_->arena);
+    pages.push_back(reinterpret_cast<const WorkerPage*>(member));
   }
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
+  const bool across = page_of_generation->across != 0;
+  if (across) {
+    endpoint.nodes = prepared.places.nodes;
+    endpoint.transport = transport(prepared);
+  }
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
-  vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity);
+  if (across) {
+    if (NodeTree tree(prepared.places.nodes, assignment_.rank); tree.leads) {
+      // Told, not raised: a rank that voted stays where it is until the verdict.
+      node_vote_ = std::make_unique<NodeVote>(
+          *communicator_, std::move(tree), pages, [this](Step step, const std::string& what) {
+            (void)send(MessageType::kFault, {{"step", step}, {"what", what}, {"traceback", ""}, {"fatal", false}});
+          });
+    }
+  }
+  vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
   updating_ = false;
 }
 
@@ -262,21 +337,23 @@ StatusOr<Activation> Engine::ready() {
 
 Status Engine::form() {
   GenerationPage& gen = *generation();
-  const uint32_t number = gen.formed.fetch_add(1) + 1;
+  const bool last_here = gen.formed.fetch_add(1) + 1 == gen.world;
   ring(gen);
-  if (number == gen.world) {
+  const auto all_here = [&] { return gen.formed.load() == gen.world; };
+  bool tell = last_here && gen.across == 0;
+  if (node_vote_ != nullptr) {
+    if (wait_until(gen, all_here) && node_vote_->form()) {
+      gen.formed_everywhere.store(1);
+      ring(gen);
+      tell = node_vote_->root();
+    }
+  }
+  if (tell) {
     (void)send(MessageType::kFormed, {{"ns", monotonic_ns()}});
   }
-  while (true) {
-    const uint32_t seen = gen.bell.load();
-    if (gen.formed.load() == gen.world) {
-      return absl::OkStatus();
-    }
-    if (gen.interrupted.load() != 0) {
-      return absl::AbortedError("the generation was interrupted while it formed");
-    }
-    wait_bell(gen, seen);
-  }
+  const bool formed =
+      gen.across == 0 ? wait_until(gen, all_here) : wait_until(gen, [&] { return gen.formed_everywhere.load() != 0; });
+  return formed ? absl::OkStatus() : absl::AbortedError("the generation was interrupted while it formed");
 }
 
 Status Engine::wait_interruption() {
@@ -358,6 +435,12 @@ bool Engine::end_update(Step step) {
     body["loss_sum"] = slot.sum.load();
     body["micro_batches"] = slot.micro_batches.load();
   }
+  if (generation()->across != 0) {
+    // An agent has the losses of its own ranks only.
+    if (const double mean = mean_loss(step); !std::isnan(mean)) {
+      body["mean_loss"] = mean;
+    }
+  }
   (void)send(MessageType::kProgress, std::move(body));
   return open;
 }
@@ -371,6 +454,9 @@ void Engine::record_loss(Step step, double sum, uint64_t micro_batches) {
 }
 
 double Engine::mean_loss(Step step) const {
+  if (generation()->across != 0) {
+    return load_mean(*generation(), step);
+  }
   double sum = 0;
   uint64_t count = 0;
   for (const std::byte* member : members_) {

@@ -17,10 +17,13 @@
 
 #include "base/packet_socket.h"
 #include "base/shared_memory.h"
+#include "base/token.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
 #include "worker/messages.h"
+#include "worker/node_vote.h"
 #include "worker/page.h"
+#include "worker/rank_places.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
 
@@ -96,7 +99,7 @@ class Engine {
 
   void record_loss(brain::Step step, double sum, uint64_t micro_batches);
   // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
-  // on step + 1. NaN if no rank recorded one.
+  // on step + 1. NaN if no rank recorded one; among several nodes also after a verdict that came without it.
   double mean_loss(brain::Step step) const;
 
   // Per-rank values of forward as of `version`; at most kCapsuleBytes.
@@ -114,7 +117,10 @@ class Engine {
  private:
   struct Prepared {
     Assignment assignment;
-    std::vector<uint32_t> workers;  // by rank
+    std::vector<uint32_t> workers;  // on this node, by rank
+    std::vector<uint32_t> ranks;    // theirs
+    RankPlaces places;              // of all ranks; empty: all are on this node
+    Fd listener;                    // where other nodes reach this rank
     SharedMemory generation;
   };
 
@@ -125,7 +131,9 @@ class Engine {
   void run();
   void handle(Message message, std::vector<Fd> fds);
   Status prepare(const Message& message, std::vector<Fd> fds);
+  Status check_places(const Prepared& prepared) const;
   void enter(Prepared prepared);
+  std::shared_ptr<comm::Transport> transport(Prepared& prepared);
   // Under `mutex_`: waits until `done` says so; ABORTED when the current generation is interrupted or superseded,
   // CANCELLED when the job ended.
   template <typename Done>
@@ -140,6 +148,7 @@ class Engine {
   std::unique_ptr<WorkerLayout> layout_;
   nlohmann::json fingerprint_;
   nlohmann::json welcome_;
+  std::optional<JobToken> token_;  // where there are several nodes
   std::atomic<uint32_t> node_{0};
   std::atomic<uint64_t> identity_{0};  // term << 32 | generation, for send()
 
@@ -159,9 +168,10 @@ class Engine {
 
   // The current generation; changed by the main thread only.
   Assignment assignment_;
-  std::vector<std::byte*> members_;  // memory by rank
+  std::vector<std::byte*> members_;  // memory by rank; null: on another node
   std::vector<SharedMemory> generations_;
   std::atomic<GenerationPage*> generation_{nullptr};
+  std::unique_ptr<NodeVote> node_vote_;  // of its node's leader among several nodes; outlives the communicator
   std::shared_ptr<comm::Communicator> communicator_;
   std::unique_ptr<StepVote> vote_;
   std::atomic<bool> updating_{false};

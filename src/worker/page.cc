@@ -1,8 +1,22 @@
 #include "worker/page.h"
 
+#include <limits>
+
 #include "base/futex.h"
 
 namespace keepstep::worker {
+
+void store_mean(GenerationPage& page, brain::Step step, double mean) {
+  MeanSlot& slot = page.mean[step % 2];
+  slot.step = 0;  // a reader never takes the step of one and the mean of another
+  slot.mean = mean;
+  slot.step = step;
+}
+
+double load_mean(const GenerationPage& page, brain::Step step) {
+  const MeanSlot& slot = page.mean[step % 2];
+  return slot.step.load() == step ? slot.mean.load() : std::numeric_limits<double>::quiet_NaN();
+}
 
 void ring(GenerationPage& page) {
   page.bell.fetch_add(1);

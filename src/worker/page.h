@@ -5,7 +5,8 @@
 //   WorkerPage.state      the worker
 //   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
 //   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
-//   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent
+//   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent. One on each node of a
+//                         generation; what the nodes have in common their leaders carry (node_vote.h)
 // A page belongs to one incarnation or one generation and is never reused, so a late write of a worker that was
 // declared dead lands where nobody reads any more.
 #pragma once
@@ -71,29 +72,57 @@ struct VoteCell {
   std::atomic<uint32_t> flags;
 };
 
+// The mean loss of a step over all ranks of all nodes, where a rank cannot read every other's page.
+struct MeanSlot {
+  std::atomic<uint64_t> step;
+  std::atomic<double> mean;
+};
+
 struct GenerationPage {
   uint64_t magic;
   uint32_t term;
   uint32_t generation;
-  uint32_t world;
-  uint32_t reserved;
+  uint32_t world;                             // members on this node
+  uint32_t across;                            // 1: there are members on other nodes too
   alignas(64) std::atomic<uint32_t> sealing;  // by the agent, before it seals: for those that open their word then
   std::atomic<uint32_t> interrupted;          // by the agent, once all its members' words are sealed
   std::atomic<uint32_t> verdict_ready;        // 1: verdict_version counts; 2: the job ends instead
   std::atomic<uint64_t> verdict_version;
   alignas(64) VoteCell cells[2];
   alignas(64) std::atomic<uint32_t> decided;  // the low 32 bits of the newest decided step
-  std::atomic<uint32_t> formed;               // how many members are clean at the generation's version
+  std::atomic<uint32_t> formed;               // how many members here are clean at the generation's version
+  std::atomic<uint32_t> formed_everywhere;    // 1: all members of all nodes are; where `across` only
   alignas(64) std::atomic<uint32_t> bell;     // futex: rung after any of the above changed in a way one may wait for
   std::atomic<uint32_t> sleepers;             // on `bell`
+  alignas(64) MeanSlot mean[2];               // of even, of odd steps; where `across` only
 };
 static_assert(sizeof(GenerationPage) <= kHeaderBytes);
+
+// Written before `decided` (or the verdict) tells of the step, so whoever reads it then finds it.
+void store_mean(GenerationPage& page, brain::Step step, double mean);
+// NaN: not known here, or no rank recorded a loss.
+double load_mean(const GenerationPage& page, brain::Step step);
 
 // Change a word, then ring: whoever waits sees either the change or the new bell, never neither.
 void ring(GenerationPage& page);
 
 // Sleeps until the bell differs from `seen` (read before the condition was checked), or 100 ms.
 void wait_bell(GenerationPage& page, uint32_t seen);
+
+// Waits until `done` says so, which must follow a ring: true then; false once the generation is interrupted.
+template <typename Done>
+bool wait_until(GenerationPage& page, Done done) {
+  while (true) {
+    const uint32_t seen = page.bell.load();
+    if (done()) {
+      return true;
+    }
+    if (page.interrupted.load() != 0) {
+      return false;
+    }
+    wait_bell(page, seen);
+  }
+}
 
 inline size_t generation_page_bytes(const comm::CommConfig& config) {
   return kHeaderBytes + comm::generation_bytes(config);

@@ -35,13 +35,14 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   if (flags != 0) {
     cell.flags.fetch_or(flags);
   }
-  if (cell.voted.fetch_add(1) + 1 == generation_.world) {
-    // All have voted on this step, so all are past reading the other cell: it is ours to clear for the next step.
-    VoteCell& next = generation_.cells[(step + 1) % 2];
-    next.voted.store(0, std::memory_order_relaxed);
-    next.flags.store(0, std::memory_order_relaxed);
-    generation_.decided.store(static_cast<uint32_t>(step));
-    ring(generation_);
+  const bool last_here = cell.voted.fetch_add(1) + 1 == generation_.world;
+  if (generation_.across != 0) {
+    if (!decide_across(step, last_here)) {
+      return result;
+    }
+  } else if (last_here) {
+    clear_next(step);
+    announce(step);
   } else if (!wait_decided(step)) {
     return result;
   }
@@ -54,18 +55,44 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   return result;
 }
 
+// All have voted on this step, so all are past reading the other cell: it is ours to clear for the next step.
+void StepVote::clear_next(Step step) {
+  VoteCell& next = generation_.cells[(step + 1) % 2];
+  next.voted.store(0, std::memory_order_relaxed);
+  next.flags.store(0, std::memory_order_relaxed);
+}
+
+void StepVote::announce(Step step) {
+  generation_.decided.store(static_cast<uint32_t>(step));
+  ring(generation_);
+}
+
 bool StepVote::wait_decided(Step step) {
   const auto wanted = static_cast<uint32_t>(step);
-  while (true) {
-    const uint32_t seen = generation_.bell.load();
-    if (generation_.decided.load() == wanted) {
-      return true;
+  return wait_until(generation_, [&] { return generation_.decided.load() == wanted; });
+}
+
+bool StepVote::decide_across(Step step, bool last_here) {
+  if (nodes_ == nullptr) {
+    if (last_here) {
+      ring(generation_);  // our leader waits for this vote
     }
-    if (generation_.interrupted.load() != 0) {
-      return false;
-    }
-    wait_bell(generation_, seen);
+    return wait_decided(step);
   }
+  VoteCell& cell = generation_.cells[step % 2];
+  if (!last_here && !wait_until(generation_, [&] { return cell.voted.load() == generation_.world; })) {
+    return false;
+  }
+  clear_next(step);
+  const std::optional<NodeVote::Decision> decision = nodes_->vote(step, cell.flags.load());
+  if (!decision.has_value()) {
+    // Some leader may know that all voted: we keep what we need to apply the step until the verdict.
+    return wait_until(generation_, [] { return false; });
+  }
+  cell.flags.store(decision->flags);
+  store_mean(generation_, step, decision->mean);
+  announce(step);
+  return true;
 }
 
 bool StepVote::close(Step step) { return swap(step, Vote::kDecided, step + 1, Vote::kOpen); }

@@ -1,13 +1,17 @@
-// The vote on a step inside one node: a tiny all-reduce of compare-and-swaps and one futex (design section 6.1-6.3).
+// The vote on a step: a tiny all-reduce of compare-and-swaps and one futex inside a node (design section 6.1-6.3).
 //
 // A waiter sleeps; it does not spin through the others' compute. The last voter wakes all, and every rank that knows
 // the decision offers its CPU once to those that do not yet.
+//
+// Where the generation has members on other nodes the last vote of this node is not the last one: this node's leader
+// (its lowest rank) then asks the leaders of the others (node_vote.h) and tells its node what all decided.
 //
 // Called by the worker's main thread only.
 #pragma once
 
 #include <cstdint>
 
+#include "worker/node_vote.h"
 #include "worker/page.h"
 
 namespace keepstep::worker {
@@ -24,8 +28,9 @@ struct VoteResult {
 
 class StepVote {
  public:
-  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity)
-      : self_(self), generation_(generation), identity_(identity) {}
+  // `nodes`: of a leader among several nodes, else null. All must outlive the vote.
+  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity, NodeVote* nodes = nullptr)
+      : self_(self), generation_(generation), identity_(identity), nodes_(nodes) {}
 
   // The word of a rank that enters the generation clean at `version`: open for version + 1.
   void open(brain::Version version);
@@ -37,10 +42,14 @@ class StepVote {
  private:
   bool swap(brain::Step step, brain::Vote from, brain::Step next_step, brain::Vote to);
   bool wait_decided(brain::Step step);
+  bool decide_across(brain::Step step, bool last_here);
+  void clear_next(brain::Step step);
+  void announce(brain::Step step);
 
   WorkerPage& self_;
   GenerationPage& generation_;
   brain::Identity identity_;
+  NodeVote* nodes_;
 };
 
 }  // namespace keepstep::worker
