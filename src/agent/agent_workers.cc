@@ -244,8 +244,8 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
   std::optional<LossPart> part;
   std::optional<double> mean;
   if (config_.spec.several_nodes()) {
-    if (message.body.contains("mean")) {
-      mean = message.body.at("mean");
+    if (message.body.contains("mean_loss")) {
+      mean = message.body.at("mean_loss");
     }
   } else if (message.body.contains("loss_sum")) {
     part = LossPart{message.body.at("loss_sum"), message.body.at("micro_batches")};
