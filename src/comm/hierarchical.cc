@@ -55,7 +55,8 @@ HierarchicalRun::Slice HierarchicalRun::slice_of(size_t bytes, size_t driver) co
 
 bool HierarchicalRun::fail(const std::string& why) {
   transport_.cancel();
-  result_ = {Outcome::kFailed, absl::StrCat(title(group_, operation_), ": ", why)};
+  result_.outcome = Outcome::kFailed;
+  result_.error = absl::StrCat(title(group_, operation_), ": ", why);
   return false;
 }
 
@@ -82,6 +83,7 @@ bool HierarchicalRun::meet() {
       for (const size_t local : group_.sync.missing()) {
         missing.push_back(map_.here()[local]);
       }
+      result_.missing.assign(missing.begin(), missing.end());
       return give_up(rank_of(self()),
                      absl::StrCat(missing.empty() ? "some ranks" : rank_list(group_, missing),
                                   first ? " did not arrive within " : " stopped in the middle of it; waited ",
@@ -109,6 +111,7 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
       result_.outcome = Outcome::kInterrupted;
       return false;
     case Waited::kTimedOut:
+      result_.missing.assign(late.begin(), late.end());
       return give_up(rank_of(self()),
                      absl::StrCat(late.empty() ? absl::StrCat("rank ", request.peer) : rank_list(group_, late),
                                   late.empty() ? " stopped in the middle of it; waited " : " did not arrive within ",

@@ -295,6 +295,9 @@ TEST(AcrossNodes, a_timeout_names_the_ranks_that_did_not_come) {
     }
     const Completion completion = finish(comm, comm.barrier(kWorld, kSecond / 5));
     EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    if (self == 0) {
+      EXPECT_EQ(completion.missing, std::vector<Rank>{2});
+    }
     EXPECT_NE(completion.error.find(self == 0 ? "rank 2 did not arrive within 0.2 s" : "rank 0 gave up"),
               std::string::npos)
         << completion.error;
