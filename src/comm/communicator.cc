@@ -365,6 +365,8 @@ Completion Communicator::wait(OpId op) {
   return impl_->completions.wait(op);
 }
 
+Completion Communicator::wait_for(OpId op, int64_t limit_ns) { return impl_->completions.wait_for(op, limit_ns); }
+
 void Communicator::forget(OpId op) { impl_->completions.forget(op); }
 void Communicator::watch(OpId op) { impl_->completions.watch(op); }
 std::vector<Completion> Communicator::next_completed() { return impl_->completions.next(); }

@@ -151,6 +151,9 @@ class Communicator {
   Completion test(OpId op) const;
   // Waits for one operation.
   Completion wait(OpId op);
+  // The same for at most `limit_ns`: kPending if it is over; carries out nothing itself. Unlike an operation's own
+  // timeout it ends nothing: the operation goes on.
+  Completion wait_for(OpId op, int64_t limit_ns);
   // Forgets an operation's record. Each operation must be taken once by `forget`, or by next_completed. Who is in
   // wait() then still gets the answer; later questions get kFailed.
   void forget(OpId op);

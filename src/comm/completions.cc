@@ -1,5 +1,6 @@
 #include "comm/completions.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,6 +70,19 @@ Completion Completions::wait(OpId op) {
   }
   ++waiting_;
   completed_.wait(lock, [&] { return record->completion.outcome != Outcome::kPending; });
+  --waiting_;
+  return record->completion;
+}
+
+Completion Completions::wait_for(OpId op, int64_t limit_ns) {
+  std::unique_lock lock(mutex_);
+  const auto record = find(op);
+  if (record == nullptr) {
+    return unknown(op);
+  }
+  ++waiting_;
+  completed_.wait_for(lock, std::chrono::nanoseconds(limit_ns),
+                      [&] { return record->completion.outcome != Outcome::kPending; });
   --waiting_;
   return record->completion;
 }

@@ -20,6 +20,7 @@ class Completions {
 
   Completion test(OpId op) const;
   Completion wait(OpId op);
+  Completion wait_for(OpId op, int64_t limit_ns);
   void forget(OpId op);
 
   void watch(OpId op);

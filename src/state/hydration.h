@@ -1,8 +1,10 @@
-// Filling a newcomer's protected state straight from the live tensors of its peers, inside one node.
+// Filling a newcomer's protected state straight from the live tensors of its peers.
 //
 // A Source answers requests out of its own tensors, through a few channels in its worker's shared memory
 // (`region_bytes`); a target pulls from several sources at once, following brain/hydration_plan.h, in chunks with XXH3
-// checksums. A bad chunk is asked for again elsewhere. No pickle: the manifest is text (JSON) that the caller made.
+// checksums. Sources on other nodes are reached through a Peer (peer.h), and answered there by a Relay (relay.h) out of
+// the same channels. A bad chunk is asked for again elsewhere. No pickle: the manifest is text (JSON) that the caller
+// made.
 //
 // Both sides sit at the boundary between two generations: the source's main thread waits, so its tensors do not change.
 #pragma once
@@ -58,17 +60,25 @@ struct Pulled {
   int64_t duration_ns = 0;
 };
 
-// One target's view of its sources. One thread at a time.
+class Peer;
+
+// Where a source is: the region of its worker on this node, or the line to it on another one. One of the two.
+struct Place {
+  std::byte* region = nullptr;
+  Peer* peer = nullptr;
+};
+
+// One target's view of its sources. Those on this node are asked first; those elsewhere once no other is left. One
+// thread at a time.
 //
 // A source is lost when it withdraws what it published, refuses, published a newer identity or another version, or is
 // silent for 5 s; the others then give what it owed.
 class Puller {
  public:
-  // `sources`: the regions of the sources' workers, in the order of `Activate.sources`. `self`: any number that differs
-  // between concurrent targets. `interrupted` (may be null): set by the agent; every call then returns ABORTED within
+  // `sources`: in the order of `Activate.sources`; they must outlive this. `self`: any number that differs between
+  // concurrent targets. `interrupted` (may be null): set by the agent; every call then returns ABORTED within
   // a few milliseconds.
-  Puller(const std::vector<std::byte*>& sources, uint32_t self, DeviceCopy& copy,
-         const std::atomic<uint32_t>* interrupted);
+  Puller(const std::vector<Place>& sources, uint32_t self, DeviceCopy& copy, const std::atomic<uint32_t>* interrupted);
   ~Puller();
 
   // The manifest of the first source that answers; waits until one has published `identity`. DATA_LOSS if none can be

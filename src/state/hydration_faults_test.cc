@@ -355,7 +355,7 @@ TEST(HydrationFaults, the_next_publication_frees_the_channels_of_dead_targets) {
   }
   ASSERT_TRUE(source.publish({3, 8}, kVersion, "{}", theirs.regions()).ok());
   Tensors mine(sizes, 99);
-  Puller puller({region.data()}, 0, host, nullptr);
+  Puller puller({{.region = region.data()}}, 0, host, nullptr);
   ASSERT_TRUE(puller.pull({3, 8}, kVersion, mine.regions(), false).ok());
   EXPECT_EQ(mine, theirs);
 }

@@ -236,7 +236,7 @@ TEST(Hydration, a_source_counts_the_bytes_it_gave_and_can_publish_again) {
   for (uint32_t generation = 1; generation <= 3; ++generation) {
     ASSERT_TRUE(source.publish({1, generation}, generation, "{}", theirs.regions()).ok());
     Tensors mine(sizes, 99);
-    Puller puller({region.data()}, 0, host, nullptr);
+    Puller puller({{.region = region.data()}}, 0, host, nullptr);
     ASSERT_TRUE(puller.pull({1, generation}, generation, mine.regions(), false).ok());
     EXPECT_EQ(mine, theirs);
     EXPECT_EQ(source.bytes_served(), generation * sum_of(sizes));

@@ -38,10 +38,10 @@ class SharedRegion {
   SharedMemory memory_;
 };
 
-inline std::vector<std::byte*> data_of(const std::vector<SharedRegion>& regions) {
-  std::vector<std::byte*> result;
+inline std::vector<Place> data_of(const std::vector<SharedRegion>& regions) {
+  std::vector<Place> result;
   for (const SharedRegion& region : regions) {
-    result.push_back(region.data());
+    result.push_back({.region = region.data()});
   }
   return result;
 }

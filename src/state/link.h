@@ -1,11 +1,13 @@
-// One target's side of one source's region: finds out what is published, takes a channel, asks ahead, gives the channel
-// back. Internal to src/state. One thread uses a Link at a time.
+// One target's hold on one source: finds out what is published, asks ahead, takes replies. Internal to src/state, and
+// the seam between sources on this node (shared_link.h) and on others (remote_link.h). One thread uses a Link at a
+// time.
 //
 // Statuses: ABORTED when interrupted; UNAVAILABLE when this source is of no use any more, with the reason (withdrawn,
 // refused, silent, a newer identity); the caller then goes on with other sources.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
@@ -14,7 +16,7 @@
 
 namespace keepstep::state {
 
-// What the header said when the identity we look for was found.
+// What the source said when the identity we look for was found.
 struct Published {
   uint32_t edition = 0;
   brain::Version version = 0;
@@ -25,56 +27,42 @@ struct Published {
 };
 
 struct Reply {
-  const std::byte* bytes = nullptr;  // in the shared slot: another process may still write there
+  const std::byte* bytes = nullptr;  // of a source on this node: in the shared slot, where others may still write
   uint64_t checksum = 0;             // over the source's own bytes
 };
 
 class Link {
  public:
-  Link(std::byte* region, uint32_t self, const std::atomic<uint32_t>* interrupted)
-      : board_(board_at(region)), self_(self), interrupted_(interrupted) {}
-  ~Link() { give_back(); }
+  explicit Link(const std::atomic<uint32_t>* interrupted) : interrupted_(interrupted) {}
+  virtual ~Link() = default;
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
+  // Near sources are asked before the others.
+  virtual bool is_near() const = 0;
   // False: not published yet. UNAVAILABLE: never will be (a newer identity, another layout of the region).
-  StatusOr<bool> look(brain::Identity identity);
+  virtual StatusOr<bool> look(brain::Identity identity) = 0;
   // Sleeps until the source publishes or withdraws something after the last look(), at most kNapNs.
-  void nap_until_published() const;
+  virtual void nap_until_published() = 0;
 
   // After look() gave true: takes a channel, waiting for one as long as the source is there.
-  Status take_channel();
-  bool has_channel() const { return channel_ != nullptr; }
+  virtual Status take_channel() = 0;
   // Waits for what is still outstanding, then lets the next target have the channel.
-  void give_back();
+  virtual void give_back() = 0;
 
-  bool can_ask() const { return has_channel() && asked_ - taken_ < kSlots; }
-  void ask(const Request& request, brain::Version version);
+  virtual bool can_ask() const = 0;
+  virtual void ask(const Request& request, brain::Version version) = 0;
   // The reply to the oldest request. Its bytes stay until done(). DATA_LOSS when the reply is to something else than
   // was asked: worth asking again.
-  StatusOr<Reply> reply();
-  void done() { ++taken_; }
+  virtual StatusOr<Reply> reply() = 0;
+  virtual void done() = 0;
 
   const Published& published() const { return published_; }
   bool is_interrupted() const { return interrupted_ != nullptr && interrupted_->load(std::memory_order_acquire) != 0; }
 
- private:
-  Status check_still_there() const;
-  Status wait_answered(uint32_t number);
-  uint64_t owner_word() const { return uint64_t{published_.edition} << 32 | self_; }
-
-  Board& board_;
-  const uint32_t self_;
+ protected:
   const std::atomic<uint32_t>* const interrupted_;
-  brain::Identity identity_;
   Published published_;
-  uint32_t edition_looked_at_ = 0;
-  Channel* channel_ = nullptr;
-  uint32_t channel_index_ = 0;
-  uint32_t asked_ = 0;   // number of the newest request
-  uint32_t taken_ = 0;   // number of the newest reply consumed
-  bool silent_ = false;  // it did not answer in time: do not wait for it again
-  Request outstanding_[kSlots];
 };
 
 }  // namespace keepstep::state

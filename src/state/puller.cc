@@ -9,7 +9,9 @@
 #include "brain/hydration_plan.h"
 #include "state/channel.h"
 #include "state/hydration.h"
-#include "state/link.h"
+#include "state/peer.h"
+#include "state/remote_link.h"
+#include "state/shared_link.h"
 #include "state/tensor_space.h"
 #include "state/transfer.h"
 
@@ -113,23 +115,53 @@ struct Puller::Impl {
   Status find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs);
   Status pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted);
   StatusOr<std::string> read_manifest(Link& link);
+  std::vector<uint32_t> nearest() const;
+  std::vector<brain::PlanRange> plan(const std::vector<Run>& runs, uint64_t chunk_bytes) const;
 
   uint32_t self = 0;
   DeviceCopy* copy = nullptr;
   std::vector<std::unique_ptr<Link>> links;
 };
 
-Puller::Puller(const std::vector<std::byte*>& sources, uint32_t self, DeviceCopy& copy,
+Puller::Puller(const std::vector<Place>& sources, uint32_t self, DeviceCopy& copy,
                const std::atomic<uint32_t>* interrupted)
     : impl_(std::make_unique<Impl>()) {
   impl_->self = self;
   impl_->copy = &copy;
-  for (std::byte* region : sources) {
-    impl_->links.push_back(std::make_unique<Link>(region, self, interrupted));
+  for (const Place& source : sources) {
+    if (source.region != nullptr) {
+      impl_->links.push_back(std::make_unique<SharedLink>(source.region, self, interrupted));
+    } else {
+      impl_->links.push_back(std::make_unique<RemoteLink>(*source.peer, interrupted));
+    }
   }
 }
 
 Puller::~Puller() = default;
+
+// The sources on this node; all, if there are none.
+std::vector<uint32_t> Puller::Impl::nearest() const {
+  std::vector<uint32_t> near;
+  std::vector<uint32_t> all;
+  for (uint32_t source = 0; source < links.size(); ++source) {
+    all.push_back(source);
+    if (links[source]->is_near()) {
+      near.push_back(source);
+    }
+  }
+  return near.empty() ? all : near;
+}
+
+// Over the nearest sources; the others only give what these cannot.
+std::vector<brain::PlanRange> Puller::Impl::plan(const std::vector<Run>& runs, uint64_t chunk_bytes) const {
+  const std::vector<uint32_t> sources = nearest();
+  const auto count = static_cast<uint32_t>(sources.size());
+  std::vector<brain::PlanRange> ranges = brain::plan_hydration(plan_entries(runs), count, chunk_bytes, self % count);
+  for (brain::PlanRange& range : ranges) {
+    range.source = sources[range.source];
+  }
+  return ranges;
+}
 
 StatusOr<std::string> Puller::Impl::read_manifest(Link& link) {
   const uint64_t total = link.published().manifest_bytes;
@@ -151,6 +183,14 @@ StatusOr<std::string> Puller::Impl::read_manifest(Link& link) {
 StatusOr<std::string> Puller::manifest(brain::Identity identity) {
   auto& links = impl_->links;
   std::vector<std::string> lost(links.size());
+  const auto near_is_left = [&] {
+    for (size_t i = 0; i < links.size(); ++i) {
+      if (links[i]->is_near() && lost[i].empty()) {
+        return true;
+      }
+    }
+    return false;
+  };
   for (size_t turn = impl_->self;; ++turn) {
     if (std::all_of(lost.begin(), lost.end(), [](const std::string& why) { return !why.empty(); })) {
       std::string reasons;
@@ -161,7 +201,7 @@ StatusOr<std::string> Puller::manifest(brain::Identity identity) {
     }
     const size_t index = turn % links.size();
     Link& link = *links[index];
-    if (!lost[index].empty()) {
+    if (!lost[index].empty() || (!link.is_near() && near_is_left())) {
       continue;
     }
     if (link.is_interrupted()) {
@@ -222,19 +262,17 @@ Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space
           },
   };
   // A group is never cut: its range is the group.
-  const auto sources = static_cast<uint32_t>(links.size());
-  return transfer.run(brain::plan_hydration(plan_entries(groups), sources, space.total_bytes(), self % sources), work);
+  return transfer.run(plan(groups, space.total_bytes()), work);
 }
 
 Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted) {
   std::vector<Run> runs =
       runs_of(space, std::numeric_limits<uint64_t>::max(), [&](uint64_t entry) { return wanted[entry] != 0; });
-  const auto sources = static_cast<uint32_t>(links.size());
-  std::vector<brain::PlanRange> plan = brain::plan_hydration(plan_entries(runs), sources, kSlotBytes, self % sources);
+  std::vector<brain::PlanRange> ranges = plan(runs, kSlotBytes);
   if (space.total_bytes() == 0) {
     // One empty request: identity, version and sizes are checked all the same.
     runs = {Run{}};
-    plan = {{0, 0, 0, self % sources}};
+    ranges = {{0, 0, 0, nearest()[self % nearest().size()]}};
   }
   const auto offset_of = [&](const brain::PlanRange& range) {
     return space.start(runs[range.entry].first) + range.offset;
@@ -248,7 +286,7 @@ Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, c
           },
       .describe = [&](const brain::PlanRange& range) { return space.describe(offset_of(range), range.bytes); },
   };
-  return transfer.run(plan, work);
+  return transfer.run(ranges, work);
 }
 
 StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,

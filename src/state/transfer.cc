@@ -176,11 +176,13 @@ void Transfer::finish(uint32_t source, const PlanRange& range, bool good, const 
   }
   ++repeated_;
   PlanRange again = range;
-  for (uint32_t step = 1; step < sources_.size(); ++step) {
-    const uint32_t other = (source + step) % sources_.size();
-    if (!sources_[other].lost) {
-      again.source = other;
-      break;
+  // Elsewhere if possible, and near if possible.
+  for (const bool near : {true, false}) {
+    for (uint32_t step = 1; step < sources_.size() && again.source == source; ++step) {
+      const uint32_t other = (source + step) % sources_.size();
+      if (!sources_[other].lost && is_near(other) == near) {
+        again.source = other;
+      }
     }
   }
   sources_[again.source].queue.push_back(again);
@@ -201,11 +203,18 @@ void Transfer::lose(uint32_t index, const std::string& why, const std::deque<Pla
 
 void Transfer::deal_out(std::vector<PlanRange> owed, uint32_t lost) {
   // The planner knows of one lost source: number those that are left, and the lost one, anew.
+  // Near ones take all, if there are any.
   std::vector<uint32_t> numbers;
-  for (uint32_t source = 0; source < sources_.size(); ++source) {
-    if (!sources_[source].lost) {
-      numbers.push_back(source);
+  const auto collect = [&](bool near) {
+    for (uint32_t source = 0; source < sources_.size(); ++source) {
+      if (!sources_[source].lost && is_near(source) == near) {
+        numbers.push_back(source);
+      }
     }
+  };
+  collect(true);
+  if (numbers.empty()) {
+    collect(false);
   }
   if (numbers.empty()) {
     std::string reasons;

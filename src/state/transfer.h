@@ -66,6 +66,7 @@ class Transfer {
   // With mutex_ held.
   void deal_out(std::vector<brain::PlanRange> owed, uint32_t lost);
   void stop(Status status);
+  bool is_near(uint32_t source) const { return sources_[source].link->is_near(); }
 
   const brain::Identity identity_;
   const brain::Version version_;

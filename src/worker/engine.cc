@@ -66,8 +66,7 @@ void Engine::close() {
     thread_.detach();  // a forked child of user code: the thread, the socket and the peers are its parent's
     return;
   }
-  communicator_.reset();
-  source_.reset();
+  leave_generation();
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -239,8 +238,7 @@ std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
 
 void Engine::enter(Prepared prepared) {
   KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
-  communicator_.reset();
-  source_.reset();
+  leave_generation();
   vote_.reset();
   node_vote_.reset();
   assignment_ = prepared.assignment;
@@ -336,6 +334,7 @@ StatusOr<Activation> Engine::ready() {
 }
 
 Status Engine::form() {
+  leave_sources();
   GenerationPage& gen = *generation();
   const bool last_here = gen.formed.fetch_add(1) + 1 == gen.world;
   ring(gen);
@@ -375,17 +374,25 @@ StateWord Engine::state() const { return brain::unpack_state_word(page().state.l
 
 Status Engine::publish(std::string manifest, std::vector<state::Region> regions) {
   source_ = std::make_unique<state::Source>(memory_.data() + layout_->hydration, copy_, &generation()->interrupted);
-  return source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions));
+  KEEPSTEP_RETURN_IF_ERROR(
+      source_->publish(assignment_.identity, assignment_.version, std::move(manifest), std::move(regions)));
+  serve_elsewhere();
+  return absl::OkStatus();
 }
 
-void Engine::stop_publishing() { source_.reset(); }
+void Engine::stop_publishing() {
+  if (remote_source_ != nullptr) {
+    remote_source_->finish();
+  }
+  source_.reset();
+}
 
 state::Puller Engine::puller(const Activation& activation) {
-  std::vector<std::byte*> regions;
+  std::vector<state::Place> sources;
   for (uint32_t rank : activation.sources) {
-    regions.push_back(members_.at(rank) + layout_->hydration);
+    sources.push_back(place_of(rank));
   }
-  return state::Puller(regions, assignment_.rank, copy_, &generation()->interrupted);
+  return state::Puller(sources, assignment_.rank, copy_, &generation()->interrupted);
 }
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {

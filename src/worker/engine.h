@@ -24,6 +24,8 @@
 #include "worker/node_vote.h"
 #include "worker/page.h"
 #include "worker/rank_places.h"
+#include "worker/remote_peer.h"
+#include "worker/remote_source.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
 
@@ -70,7 +72,8 @@ class Engine {
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
   // with wait_assignment.
   StatusOr<Activation> ready();
-  // Waits until all members are clean at the generation's version. ABORTED as above.
+  // Waits until all members are clean at the generation's version. ABORTED as above. A target's last word to its
+  // sources: it pulls no more.
   Status form();
   // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
   Status wait_interruption();
@@ -84,7 +87,7 @@ class Engine {
   void set_state(brain::StateKind kind, brain::Version version);
   brain::StateWord state() const;
   Status publish(std::string manifest, std::vector<state::Region> regions);
-  void stop_publishing();
+  void stop_publishing();  // after form()
   StatusOr<std::string> pull_manifest(const Activation& activation);
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
@@ -139,6 +142,12 @@ class Engine {
   template <typename Done>
   Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
   bool superseded() const;  // under `mutex_`
+  // Hydration across nodes (engine_remote.cc).
+  state::Place place_of(uint32_t source);
+  void serve_elsewhere();
+  void leave_sources();
+  // Ends what uses the communicator, then the communicator.
+  void leave_generation();
 
   PacketSocket socket_;
   SharedMemory memory_;
@@ -177,6 +186,8 @@ class Engine {
   std::atomic<bool> updating_{false};
   state::HostCopy copy_;
   std::unique_ptr<state::Source> source_;
+  std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere
+  std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
   std::thread thread_;
 };
 

@@ -192,7 +192,9 @@ def test_an_endpoint_in_use_is_an_error(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     nodes.append(start_node(tmp_path, 0, endpoint, "true", options=["--no-python"]))
     # Once somebody joined with the token, the first one listens.
-    nodes.append(start_node(tmp_path / "other", 1, endpoint, "true", options=["--no-python"], token="of another job, 2"))
+    nodes.append(
+        start_node(tmp_path / "other", 1, endpoint, "true", options=["--no-python"], token="of another job, 2")
+    )
     assert nodes[1].process.wait(60) == 1
     second = start_node(tmp_path / "second", 0, endpoint, "true", options=["--no-python"])
     nodes.append(second)

@@ -1,4 +1,4 @@
-#include "state/link.h"
+#include "state/shared_link.h"
 
 #include "base/clock.h"
 #include "base/futex.h"
@@ -10,7 +10,7 @@ constexpr int kSpins = 64;  // about a microsecond: a thread that spins keeps a 
 
 }  // namespace
 
-StatusOr<bool> Link::look(brain::Identity identity) {
+StatusOr<bool> SharedLink::look(brain::Identity identity) {
   const Header& header = board_.header;
   const uint32_t edition = header.edition.load(std::memory_order_acquire);
   edition_looked_at_ = edition;
@@ -45,9 +45,9 @@ StatusOr<bool> Link::look(brain::Identity identity) {
   return true;
 }
 
-void Link::nap_until_published() const { futex_wait(board_.header.edition, edition_looked_at_, kNapNs); }
+void SharedLink::nap_until_published() { futex_wait(board_.header.edition, edition_looked_at_, kNapNs); }
 
-Status Link::check_still_there() const {
+Status SharedLink::check_still_there() const {
   if (is_interrupted()) {
     return absl::AbortedError("the generation was interrupted");
   }
@@ -61,7 +61,7 @@ Status Link::check_still_there() const {
   return absl::OkStatus();
 }
 
-Status Link::take_channel() {
+Status SharedLink::take_channel() {
   uint32_t progress = 0;
   int64_t progress_ns = monotonic_ns();
   while (true) {
@@ -75,7 +75,7 @@ Status Link::take_channel() {
         silent_ = false;
         const Status there = check_still_there();
         if (!there.ok()) {
-          give_back();
+          drop_channel();
         }
         return there;
       }
@@ -97,7 +97,7 @@ Status Link::take_channel() {
   }
 }
 
-void Link::give_back() {
+void SharedLink::drop_channel() {
   if (channel_ == nullptr) {
     return;
   }
@@ -111,7 +111,7 @@ void Link::give_back() {
   channel_ = nullptr;
 }
 
-void Link::ask(const Request& request, brain::Version version) {
+void SharedLink::ask(const Request& request, brain::Version version) {
   KEEPSTEP_CHECK(can_ask(), "more requests out than slots");
   const uint32_t number = ++asked_;
   Slot& slot = channel_->slots[number % kSlots];
@@ -128,7 +128,7 @@ void Link::ask(const Request& request, brain::Version version) {
   }
 }
 
-Status Link::wait_answered(uint32_t number) {
+Status SharedLink::wait_answered(uint32_t number) {
   const int64_t start_ns = monotonic_ns();
   for (int spins = 0;; ++spins) {
     const uint32_t answered = channel_->answered.load(std::memory_order_acquire);
@@ -150,7 +150,7 @@ Status Link::wait_answered(uint32_t number) {
   }
 }
 
-StatusOr<Reply> Link::reply() {
+StatusOr<Reply> SharedLink::reply() {
   KEEPSTEP_CHECK(asked_ != taken_, "nothing was asked");
   const uint32_t number = taken_ + 1;
   KEEPSTEP_RETURN_IF_ERROR(wait_answered(number));

@@ -1,0 +1,45 @@
+// Answers requests from other nodes out of its own worker's region, as one more target there; so the Source stays as it
+// is and knows nothing of nodes. All targets elsewhere share one channel. One thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "brain/types.h"
+#include "state/remote_wire.h"
+#include "state/shared_link.h"
+
+namespace keepstep::state {
+
+class Relay {
+ public:
+  struct Answered {
+    RemoteAnswer head;
+    std::span<const std::byte> bytes;  // until the kSlots-th call of answer() after this one
+  };
+
+  // After the Source in `region` published `identity`. `self`: as for a Puller.
+  Relay(std::byte* region, uint32_t self, brain::Identity identity, const std::atomic<uint32_t>* interrupted)
+      : link_(region, self, interrupted), identity_(identity) {}
+
+  // `request` as it came from the wire: anything may be in it. ABORTED when interrupted, and nothing else.
+  StatusOr<Answered> answer(const RemoteRequest& request);
+
+ private:
+  Status look();
+  Answered refuse(const RemoteRequest& request, std::string why);
+  StatusOr<Reply> reply_to(const Request& request, brain::Version version);
+
+  SharedLink link_;
+  const brain::Identity identity_;
+  bool found_ = false;
+  std::array<std::string, kSlots> refusals_;  // their texts, until they went out
+  size_t refused_ = 0;
+};
+
+}  // namespace keepstep::state

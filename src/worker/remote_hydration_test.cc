@@ -1,0 +1,515 @@
+// Pulling the state of peers on other nodes: ranks on several "nodes" of this machine, threads, TCP over loopback.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "comm/test_world.h"
+#include "state/channel.h"
+#include "state/hydration.h"
+#include "state/hydration_testing.h"
+#include "worker/remote_peer.h"
+#include "worker/remote_source.h"
+#include "worker/reserved_tags.h"
+
+namespace keepstep::worker {
+namespace {
+
+using comm::Communicator;
+using comm::Mode;
+using comm::Rank;
+using comm::TestWorld;
+using state::Place;
+using state::Pulled;
+using state::Puller;
+using state::testing::HookedCopy;
+using state::testing::kVersion;
+using state::testing::model_sizes;
+using state::testing::SharedRegion;
+using state::testing::sum_of;
+using state::testing::Tensors;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr brain::Identity kIdentity{1, 1};  // of a TestWorld's first generation
+
+// What the ranks of a test know of each other. A rank is a source or a target, or neither.
+class Job {
+ public:
+  Job(std::vector<uint32_t> nodes, std::set<Rank> sources, std::set<Rank> targets)
+      : nodes_(nodes),
+        world_(nodes.size(), comm::small_config(), nodes),
+        sources_(std::move(sources)),
+        targets_(std::move(targets)),
+        regions_(nodes.size()) {}
+
+  TestWorld& world() { return world_; }
+  std::byte* region(Rank rank) { return regions_[rank].data(); }
+
+  // A source's part: publishes, serves, and stops once all targets have left it.
+  void serve(Communicator& comm, Rank self, state::DeviceCopy& copy, Tensors& tensors, std::string manifest = "{}") {
+    state::Source source(region(self), copy, &world_.words().interrupted);
+    const Status published = source.publish(kIdentity, kVersion, std::move(manifest), tensors.regions());
+    ASSERT_TRUE(published.ok()) << published;
+    const std::unique_ptr<RemoteSource> remote = serve_elsewhere(comm, self);
+    remote->finish();
+    await_leavers();
+  }
+  std::unique_ptr<RemoteSource> serve_elsewhere(Communicator& comm, Rank self) {
+    std::set<Rank> elsewhere;
+    for (const Rank target : targets_) {
+      if (nodes_[target] != nodes_[self]) {
+        elsewhere.insert(target);
+      }
+    }
+    return std::make_unique<RemoteSource>(comm, self, region(self), kIdentity, &world_.words().interrupted, elsewhere);
+  }
+
+  // Tells sources on this node, who have no other way to know, that this target needs nothing more.
+  void left() { world_.signal(); }
+  void await_leavers() {
+    if (world_.words().interrupted.load() == 0) {
+      world_.await(static_cast<uint32_t>(targets_.size()));
+    }
+  }
+
+  // A target's view of the sources.
+  struct Sources {
+    std::vector<std::unique_ptr<RemotePeer>> peers;
+    std::vector<Place> places;
+    void leave() {
+      for (const std::unique_ptr<RemotePeer>& peer : peers) {
+        peer->leave();
+      }
+    }
+  };
+  // The communicator stays the caller's.
+  Sources sources(Communicator& comm, Rank self) {
+    Sources result;
+    const std::shared_ptr<Communicator> borrowed(&comm, [](Communicator*) {});
+    for (const Rank source : sources_) {
+      if (nodes_[source] == nodes_[self]) {
+        result.places.push_back({.region = region(source)});
+      } else {
+        result.peers.push_back(std::make_unique<RemotePeer>(borrowed, source));
+        result.places.push_back({.peer = result.peers.back().get()});
+      }
+    }
+    return result;
+  }
+  const std::atomic<uint32_t>* interrupted() { return &world_.words().interrupted; }
+
+ private:
+  const std::vector<uint32_t> nodes_;
+  TestWorld world_;
+  std::set<Rank> sources_;
+  std::set<Rank> targets_;
+  std::vector<SharedRegion> regions_;
+};
+
+TEST(RemoteHydration, a_target_whose_sources_are_all_on_another_node_gets_their_bytes) {
+  Job job({0, 0, 1}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self != 2) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->chunks_repeated, 0u);
+    ASSERT_EQ(pulled->bytes_by_source.size(), 2u);
+    EXPECT_EQ(pulled->bytes_by_source[0] + pulled->bytes_by_source[1], sum_of(sizes));
+    // Equal shares to within a chunk.
+    EXPECT_LE(std::max(pulled->bytes_by_source[0], pulled->bytes_by_source[1]),
+              std::min(pulled->bytes_by_source[0], pulled->bytes_by_source[1]) + state::kSlotBytes);
+  });
+}
+
+TEST(RemoteHydration, a_source_on_the_own_node_gives_everything_while_it_is_there) {
+  Job job({0, 1, 1}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self != 2) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+  });
+}
+
+TEST(RemoteHydration, what_a_source_on_the_own_node_owes_when_it_withdraws_comes_from_another_node) {
+  Job job({0, 1, 1}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+    } else if (self == 1) {
+      std::atomic<uint32_t> reads{0};
+      copy.before = [&](int number) {
+        reads.store(static_cast<uint32_t>(number));
+        futex_wake_all(reads);
+      };
+      state::Source source(job.region(self), copy, job.interrupted());
+      ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
+      for (uint32_t seen = 0; (seen = reads.load()) < 6;) {
+        futex_wait(reads, seen, 50'000'000);
+      }
+      source.stop();
+      job.await_leavers();
+    } else {
+      Job::Sources sources = job.sources(comm, self);
+      const StatusOr<Pulled> pulled =
+          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+      sources.leave();
+      job.left();
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(mine, Tensors(sizes, 1));
+      EXPECT_EQ(pulled->bytes_by_source[0] + pulled->bytes_by_source[1], sum_of(sizes));
+      EXPECT_GT(pulled->bytes_by_source[0], 0u);
+    }
+  });
+}
+
+TEST(RemoteHydration, a_source_elsewhere_that_withdraws_in_the_middle_is_replaced_by_another) {
+  Job job({0, 1, 2}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+    } else if (self == 1) {
+      std::atomic<uint32_t> reads{0};
+      copy.before = [&](int number) {
+        reads.store(static_cast<uint32_t>(number));
+        futex_wake_all(reads);
+      };
+      state::Source source(job.region(self), copy, job.interrupted());
+      ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
+      const std::unique_ptr<RemoteSource> remote = job.serve_elsewhere(comm, self);
+      for (uint32_t seen = 0; (seen = reads.load()) < 6;) {
+        futex_wait(reads, seen, 50'000'000);
+      }
+      source.stop();
+      mine[0].assign(sizes[0], 0);  // from here on its state may change
+      remote->finish();
+    } else {
+      Job::Sources sources = job.sources(comm, self);
+      const StatusOr<Pulled> pulled =
+          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+      sources.leave();
+      job.left();
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(mine, Tensors(sizes, 1));
+      EXPECT_LT(pulled->bytes_by_source[1], pulled->bytes_by_source[0]);
+    }
+  });
+}
+
+TEST(RemoteHydration, a_source_elsewhere_that_is_killed_in_the_middle_is_replaced_by_another) {
+  Job job({0, 1, 2}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  std::vector<pid_t> pids;
+  for (const Rank self : {0u, 1u, 2u}) {
+    pids.push_back(job.world().fork_rank(self, [&](Communicator& comm, Rank) {
+      HookedCopy copy;
+      if (self == 1) {
+        copy.before = [](int number) {
+          if (number == 4) {
+            kill(getpid(), SIGKILL);
+          }
+        };
+      }
+      Tensors mine(sizes, self == 2 ? 99 : 1);
+      if (self != 2) {
+        job.serve(comm, self, copy, mine);
+        return;
+      }
+      Job::Sources sources = job.sources(comm, self);
+      const StatusOr<Pulled> pulled =
+          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+      sources.leave();
+      job.left();
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(mine, Tensors(sizes, 1));
+      EXPECT_GT(pulled->chunks_repeated, 0u);
+      EXPECT_LT(pulled->bytes_by_source[1], pulled->bytes_by_source[0]);
+      job.world().await(2);  // what was sent to the dead stays pending: the end of a generation in its own way
+    }));
+  }
+  job.world().await(1);
+  EXPECT_EQ(TestWorld::status_of(pids[0]), 0);
+  EXPECT_TRUE(WIFSIGNALED(TestWorld::status_of(pids[1])));
+  job.world().interrupt();
+  job.world().signal();
+  EXPECT_EQ(TestWorld::status_of(pids[2]), 0);
+}
+
+TEST(RemoteHydration, a_wrong_checksum_is_asked_for_again_elsewhere) {
+  Job job({0, 1, 2}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    if (self == 0) {
+      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // always
+    }
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self != 2) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+    EXPECT_GT(pulled->chunks_repeated, 3u);
+  });
+}
+
+TEST(RemoteHydration, more_targets_than_channels_on_both_nodes_all_get_their_bytes) {
+  Job job({0, 0, 0, 1, 1, 1, 2, 2}, {0}, {1, 2, 3, 4, 5, 6, 7});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+  });
+}
+
+TEST(RemoteHydration, with_compare_only_what_differs_is_moved) {
+  Job job({0, 1}, {0}, {1});
+  const std::vector<uint64_t> sizes = model_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, 1);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    mine[3][7] ^= 1;
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), true);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->bytes, sizes[3]);
+    EXPECT_EQ(pulled->bytes_skipped, sum_of(sizes) - sizes[3]);
+  });
+}
+
+TEST(RemoteHydration, a_manifest_of_some_mebibytes_comes_whole_and_the_pull_goes_on_over_the_same_line) {
+  Job job({0, 1, 2}, {0, 1}, {2});
+  const std::vector<uint64_t> sizes{1 << 20, 12};
+  std::string manifest(5'000'001, ' ');
+  for (size_t i = 0; i < manifest.size(); ++i) {
+    manifest[i] = static_cast<char>('a' + (i * i) % 23);
+  }
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self == 2 ? 99 : 1);
+    if (self != 2) {
+      job.serve(comm, self, copy, mine, manifest);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const StatusOr<std::string> read = Puller(sources.places, self, copy, job.interrupted()).manifest(kIdentity);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_TRUE(*read == manifest);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+  });
+}
+
+TEST(RemoteHydration, sizes_that_differ_are_refused_by_the_number_of_the_entry) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(self == 0 ? std::vector<uint64_t>{8, 64, 4} : std::vector<uint64_t>{8, 60, 8}, 1);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const Status status =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false).status();
+    sources.leave();
+    job.left();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("entry 1 has 60 bytes here"), HasSubstr("64 bytes at the source")));
+  });
+}
+
+TEST(RemoteHydration, a_request_of_another_version_is_refused_with_the_reason) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine({8}, 1);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const Status status = Puller(sources.places, self, copy, job.interrupted())
+                              .pull(kIdentity, kVersion + 1, mine.regions(), false)
+                              .status();
+    sources.leave();
+    job.left();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("published version 118, not 119"));
+  });
+}
+
+TEST(RemoteHydration, garbage_from_the_wire_is_refused_and_the_source_goes_on_serving) {
+  Job job({0, 1}, {0}, {1});
+  const std::vector<uint64_t> sizes{100, 1'000'000};
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    RemotePeer& peer = *sources.peers[0];
+    const uint64_t identity = uint64_t{kIdentity.term} << 32 | kIdentity.generation;
+    const auto data = static_cast<uint32_t>(state::Kind::kData);
+    const std::vector<std::pair<state::RemoteRequest, std::string>> bad{
+        {{.identity = identity, .version = kVersion, .bytes = 1, .kind = 77}, "malformed"},
+        {{.identity = identity, .version = kVersion, .bytes = state::kSlotBytes + 1, .kind = data}, "malformed"},
+        {{.identity = identity, .version = kVersion, .offset = ~uint64_t{0}, .bytes = 8, .kind = data}, "malformed"},
+        {{.identity = identity,
+          .version = kVersion,
+          .bytes = 1 << 16,
+          .kind = static_cast<uint32_t>(state::Kind::kSizes)},
+         "malformed"},
+        {{.identity = identity, .version = 5, .bytes = 8, .kind = data}, "another identity or version"},
+        {{.identity = identity + 1, .version = kVersion, .bytes = 8, .kind = data}, "another identity or version"},
+        {{.identity = identity, .version = kVersion, .bytes = 8, .kind = data, .layout = 3},
+         "another version of keepstep"},
+        {{.identity = identity, .kind = static_cast<uint32_t>(state::RemoteKind::kStop)}, "malformed"},
+    };
+    for (const auto& [request, why] : bad) {
+      peer.ask(request);
+      const StatusOr<state::Peer::Answer> answer = peer.answer(10'000'000'000);
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      EXPECT_EQ(answer->head.outcome, state::kOutcomeRefused);
+      EXPECT_THAT(std::string(reinterpret_cast<const char*>(answer->bytes), answer->head.bytes), HasSubstr(why));
+      peer.done();
+    }
+    // Longer than a request: both sides' messages fail, and nothing else.
+    const std::vector<std::byte> long_one(4096);
+    EXPECT_EQ(
+        comm::finish(comm, comm.send(comm::kWorld, long_one.data(), long_one.size(), 0, kTagHydrationRequest)).outcome,
+        comm::Outcome::kFailed);
+    const StatusOr<Pulled> pulled =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+    sources.leave();
+    job.left();
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+  });
+}
+
+TEST(RemoteHydration, an_interruption_in_the_middle_ends_both_sides_within_milliseconds) {
+  Job job({0, 1}, {0}, {1});
+  const std::vector<uint64_t> sizes = model_sizes();
+  std::atomic<int64_t> set_ns{0};
+  std::atomic<int64_t> end_ns{0};
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    copy.before = [&](int number) {
+      if (number == 5) {
+        set_ns = monotonic_ns();
+        job.world().interrupt();
+      }
+    };
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    const Status status =
+        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false).status();
+    end_ns = monotonic_ns();
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+  });
+  EXPECT_LT(end_ns - set_ns, 200'000'000);  // generous: two cores, perhaps a sanitizer
+  EXPECT_LT(monotonic_ns() - set_ns, 400'000'000);
+}
+
+TEST(RemoteHydration, an_interruption_ends_the_wait_for_a_source_that_never_publishes) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine({8}, 1);
+    if (self == 0) {
+      job.world().await(1);
+      job.world().interrupt();
+      return;
+    }
+    Job::Sources sources = job.sources(comm, self);
+    Puller puller(sources.places, self, copy, job.interrupted());
+    job.world().signal();
+    EXPECT_TRUE(absl::IsAborted(puller.manifest(kIdentity).status()));
+    EXPECT_TRUE(absl::IsAborted(puller.pull(kIdentity, kVersion, mine.regions(), false).status()));
+  });
+}
+
+TEST(RemoteHydration, a_source_that_ends_early_waits_for_nobody) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    if (self != 0) {
+      return;
+    }
+    state::HostCopy copy;
+    Tensors mine({8}, 1);
+    state::Source source(job.region(self), copy, job.interrupted());
+    ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
+    job.serve_elsewhere(comm, self).reset();  // returns; and the communicator has nothing left to wait for
+  });
+}
+
+}  // namespace
+}  // namespace keepstep::worker

@@ -1,0 +1,55 @@
+// Serves targets on other nodes for as long as a Source publishes: takes their requests from the communicator, lets a
+// state::Relay answer them, sends the answers. Owns one thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <set>
+#include <thread>
+
+#include "comm/communicator.h"
+#include "state/relay.h"
+
+namespace keepstep::worker {
+
+class RemoteSource {
+ public:
+  // After the Source in `region` published `identity`. Ends by itself once each of `targets` said goodbye, or when the
+  // generation is interrupted. `comm` must outlive this.
+  RemoteSource(comm::Communicator& comm, comm::Rank self, std::byte* region, brain::Identity identity,
+               const std::atomic<uint32_t>* interrupted, std::set<comm::Rank> targets);
+  // Ends at once, whoever still pulls.
+  ~RemoteSource();
+  // Waits until it ended by itself. So no request is left behind that nobody would ever take.
+  void finish();
+
+ private:
+  struct Incoming {
+    state::RemoteRequest request;
+    comm::OpId op = 0;
+  };
+  // What is on its way out; a slot of the region is used again only when it is gone.
+  struct Outgoing {
+    state::RemoteAnswer head;
+    comm::OpId head_sent = 0;
+    comm::OpId bytes_sent = 0;
+  };
+  void run();
+  void post(Incoming& incoming);
+  void answer(const state::RemoteRequest& request, comm::Rank target);
+  void wait_sent(Outgoing& outgoing);
+  comm::Completion wait(comm::OpId op);
+
+  comm::Communicator& comm_;
+  const comm::Rank self_;
+  state::Relay relay_;
+  std::set<comm::Rank> targets_;  // that may still ask
+  std::array<Incoming, 2> incoming_;
+  std::array<Outgoing, state::kSlots> outgoing_;
+  size_t turn_ = 0;  // in outgoing_
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace keepstep::worker
