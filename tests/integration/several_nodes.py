@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import KEEPSTEP, LIMIT_S, Job, environment, json_lines
+from harness import JOBS, KEEPSTEP, LIMIT_S, Job, environment, json_lines
 
 TOKEN = "a token of this test, and no secret"
 
@@ -49,6 +49,8 @@ def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, o
     command = [str(part) for part in command]
     values = environment()
     values.pop("KEEPSTEP_TOKEN", None)
+    # One rank a node would get all CPUs to itself, and these nodes share one machine.
+    values.setdefault("OMP_NUM_THREADS", "1")
     if token is not None:
         values["KEEPSTEP_TOKEN"] = token
     with open(folder / f"output.node{rank}.txt", "wb") as output:
@@ -57,6 +59,16 @@ def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, o
             start_new_session=True,
         )  # fmt: skip
     return Node(rank, command, process, folder)
+
+
+def run_small_on_nodes(folder, *, nodes=2, world=2, spares=0, inject=(), model="plain", until=12, extra=()):
+    """tests/jobs/small.py to its end, on several nodes."""
+    injected = [part for text in inject for part in ("--inject", text)]
+    started = start_nodes(
+        folder, JOBS / "small.py", "--out", folder, "--until", until, "--model", model, *extra,
+        nodes=nodes, world=world, options=["--spares", spares, *injected],
+    )  # fmt: skip
+    return finish_nodes(started)
 
 
 def start_nodes(folder, script, *script_args, nodes=2, launchers=None, **how):
@@ -82,11 +94,23 @@ def finish_nodes(nodes, limit_s=LIMIT_S):
         notes += json_lines(path)
     job = Job(
         folder, nodes[0].command, nodes[0].process.returncode, "".join(node.output() for node in nodes),
-        json_lines(folder / "journal" / "journal.jsonl"), json_lines(folder / "journal" / "metrics.jsonl"), notes,
+        json_lines(folder / "journal" / "journal.jsonl"), metrics_of_all(folder), notes,
     )  # fmt: skip
     codes = [node.process.returncode for node in nodes]
     assert codes == [codes[0]] * len(codes), f"exit codes {codes}{job.explain()}"
     return job
+
+
+def metrics_of_all(folder):
+    """Node 0's lines, with what ranks of other nodes logged for the same steps."""
+    lines = json_lines(folder / "journal" / "metrics.jsonl")
+    by_step = {line["step"]: line for line in lines}
+    for path in sorted((folder / "journal").glob("metrics.node*.jsonl")):
+        for line in json_lines(path):
+            for name, value in line.items():
+                if line["step"] in by_step:
+                    by_step[line["step"]].setdefault(name, value)
+    return lines
 
 
 def kill(node):
