@@ -23,9 +23,9 @@ enum class MessageType : uint16_t {
   kReady = 5,        // {state, version, ns}: left the old generation
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
-  kProgress = 8,     // {step, ns}: this rank committed the step
+  kProgress = 8,     // {step, ns, ..}: this rank committed the step
   kLog = 9,          // {step, values: {..}}
-  kFault = 10,       // {step, what, traceback, fatal}: user code raised, the process lives
+  kFault = 10,       // {step, what, traceback, fatal}: user code raised, or a vote broke; the process lives
   kFinished = 11,    // {}: the training function returned
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
   kInjected = 13,    // {index}: this injected fault is being carried out now
@@ -35,7 +35,7 @@ enum class MessageType : uint16_t {
   kAbort = 17,       // {because}: ends the communicator for all its ranks
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
-  kPrepare = 33,     // {rank, version, table, env, because, entry}, fds: generation page, then each member's memory
+  kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
   kActivate = 34,    // {version, sources, targets, compare}
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over

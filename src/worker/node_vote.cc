@@ -42,13 +42,16 @@ NodeVote::NodeVote(comm::Communicator& communicator, NodeTree tree, const std::v
   KEEPSTEP_CHECK(tree_.leads, "only a node's leader votes for its node");
 }
 
-bool NodeVote::form() { return exchange(Subject::kFormed, 0, 0).has_value(); }
-
-std::optional<NodeVote::Decision> NodeVote::vote(Step step, uint32_t flags) {
-  return exchange(Subject::kVoted, step, flags);
+bool NodeVote::form() {
+  return exchange(Subject::kFormed, 0, 0, [] { return true; }).has_value();
 }
 
-std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step, uint32_t flags) {
+std::optional<NodeVote::Decision> NodeVote::vote(Step step, uint32_t flags, const std::function<bool()>& record) {
+  return exchange(Subject::kVoted, step, flags, record);
+}
+
+std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step, uint32_t flags,
+                                                     const std::function<bool()>& record) {
   bool told = true;
   for (const comm::OpId op : std::exchange(sending_, {})) {
     told = finish(op, step) && told;
@@ -62,6 +65,9 @@ std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step,
     return std::nullopt;
   }
   const uint32_t all = flags | *below;
+  if (tree_.root && !record()) {
+    return std::nullopt;
+  }
   const std::optional<Decision> decision = tree_.root ? Decision{all, mean()} : ask_above(subject, step, all);
   if (decision.has_value()) {
     tell_below(subject, step, *decision);

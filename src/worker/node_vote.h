@@ -45,15 +45,17 @@ class NodeVote {
   // All ranks of this node are clean: returns true once those of all nodes are; false: interrupted, or broken.
   bool form();
   // All ranks of this node have voted on `step`, with these flags in union: what all nodes decided. Nothing:
-  // interrupted, or broken.
-  std::optional<Decision> vote(brain::Step step, uint32_t flags);
+  // interrupted, or broken. `record`: on the root, called once all voted and before anybody else may learn of it; false
+  // if the decision could not be recorded, and then there is none.
+  std::optional<Decision> vote(brain::Step step, uint32_t flags, const std::function<bool()>& record);
 
   bool root() const { return tree_.root; }
 
  private:
   enum class Subject : uint32_t { kFormed = 1, kVoted = 2 };
 
-  std::optional<Decision> exchange(Subject subject, brain::Step step, uint32_t flags);
+  std::optional<Decision> exchange(Subject subject, brain::Step step, uint32_t flags,
+                                   const std::function<bool()>& record);
   // The flags of all below in union, and their losses; nothing: it failed.
   std::optional<uint32_t> hear_below(Subject subject, brain::Step step);
   std::optional<Decision> ask_above(Subject subject, brain::Step step, uint32_t flags);

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -47,7 +49,7 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
     return result;
   }
   result.flags = cell.flags.load();
-  result.decided = swap(step, Vote::kYes, step, Vote::kDecided);
+  result.decided = std::exchange(recorded_, false) || swap(step, Vote::kYes, step, Vote::kDecided);
   result.decided_ns = monotonic_ns();
   // A kernel in a virtual machine takes a halted CPU for a busy one and puts those we woke behind us on our own CPU:
   // without this they would learn the decision when our time slice ends.
@@ -84,7 +86,12 @@ bool StepVote::decide_across(Step step, bool last_here) {
     return false;
   }
   clear_next(step);
-  const std::optional<NodeVote::Decision> decision = nodes_->vote(step, cell.flags.load());
+  // The root's page is never lost while the job lives: what it recorded is known even if all others that decided go
+  // down with their nodes (step_commit.md).
+  const std::optional<NodeVote::Decision> decision = nodes_->vote(step, cell.flags.load(), [&] {
+    recorded_ = swap(step, Vote::kYes, step, Vote::kDecided);
+    return recorded_;
+  });
   if (!decision.has_value()) {
     // Some leader may know that all voted: we keep what we need to apply the step until the verdict.
     return wait_until(generation_, [] { return false; });

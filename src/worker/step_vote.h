@@ -50,6 +50,7 @@ class StepVote {
   GenerationPage& generation_;
   brain::Identity identity_;
   NodeVote* nodes_;
+  bool recorded_ = false;  // by the root, before the others hear of the decision
 };
 
 }  // namespace keepstep::worker
