@@ -273,7 +273,10 @@ void Engine::enter(Prepared prepared) {
     endpoint.nodes = prepared.places.nodes;
     endpoint.transport = transport(prepared);
   }
+  std::vector<uint32_t> nodes = endpoint.nodes;
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
+  wants_capsule_ = false;
+  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   if (across) {
     if (NodeTree tree(prepared.places.nodes, assignment_.rank); tree.leads) {
       // Told, not raised: a rank that voted stays where it is until the verdict.
@@ -335,6 +338,7 @@ StatusOr<Activation> Engine::ready() {
 
 Status Engine::form() {
   leave_sources();
+  KEEPSTEP_RETURN_IF_ERROR(share_capsules());
   GenerationPage& gen = *generation();
   const bool last_here = gen.formed.fetch_add(1) + 1 == gen.world;
   ring(gen);

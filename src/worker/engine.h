@@ -20,6 +20,7 @@
 #include "base/token.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
+#include "worker/capsule_copies.h"
 #include "worker/messages.h"
 #include "worker/node_vote.h"
 #include "worker/page.h"
@@ -108,6 +109,12 @@ class Engine {
   // Per-rank values of forward as of `version`; at most kCapsuleBytes.
   Status save_capsule(brain::Version version, std::string_view bytes);
   std::optional<std::string> load_capsule(brain::Version version) const;
+  // Several nodes (capsule_copies.h): whether this rank has per-rank values, said before form(). form() brings the
+  // capsule that was lost with its node, if another node has a copy; then load_capsule() finds it.
+  void want_capsule(bool wanted) { wants_capsule_ = wanted; }
+  // Before the vote on `version`: a copy of the capsule to another node, and copies of others to here. OK when
+  // interrupted: then the vote finds the seal.
+  Status copy_capsule(brain::Version version);
 
   // ---- end ----
   // The training function returned: waits until all ranks' did. ABORTED: interrupted.
@@ -146,6 +153,8 @@ class Engine {
   state::Place place_of(uint32_t source);
   void serve_elsewhere();
   void leave_sources();
+  Status share_capsules();
+  Status await_interruption(const Status& why);
   // Ends what uses the communicator, then the communicator.
   void leave_generation();
 
@@ -188,6 +197,8 @@ class Engine {
   std::unique_ptr<state::Source> source_;
   std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere
   std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
+  CapsuleCopies capsule_copies_{kCapsuleBytes};
+  bool wants_capsule_ = false;
   std::thread thread_;
 };
 

@@ -1,10 +1,18 @@
-// The engine's part of hydration across nodes: which sources are elsewhere, and when serving them begins and ends.
+// The engine's part in what ranks on different nodes do for each other's state: which sources are elsewhere, when
+// serving those elsewhere begins and ends, and copies of capsules.
 #include <algorithm>
 #include <set>
 
+#include "base/clock.h"
 #include "worker/engine.h"
 
 namespace keepstep::worker {
+namespace {
+
+// A link that broke is mostly a node that is gone; it takes the others this long, at most, to be told.
+constexpr int64_t kToldNs = 30'000'000'000;
+
+}  // namespace
 
 state::Place Engine::place_of(uint32_t source) {
   std::byte* member = members_.at(source);
@@ -49,6 +57,43 @@ void Engine::leave_sources() {
       static_cast<RemotePeer*>(place.peer)->leave();
     }
   }
+}
+
+Status Engine::share_capsules() {
+  brain::Version version = 0;
+  {
+    std::lock_guard lock(mutex_);
+    version = activation_->version;
+  }
+  const StatusOr<std::optional<std::string>> got = capsule_copies_.share(
+      version, wants_capsule_, wants_capsule_ ? load_capsule(version) : std::optional<std::string>());
+  if (absl::IsUnavailable(got.status())) {
+    return await_interruption(got.status());
+  }
+  KEEPSTEP_RETURN_IF_ERROR(got.status());
+  return got->has_value() ? save_capsule(version, **got) : absl::OkStatus();
+}
+
+Status Engine::copy_capsule(brain::Version version) {
+  Status status = capsule_copies_.copy(version, load_capsule(version).value_or(std::string()));
+  if (absl::IsUnavailable(status)) {
+    status = await_interruption(status);
+  }
+  return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
+// ABORTED once the generation is interrupted; `why` if that does not come.
+Status Engine::await_interruption(const Status& why) {
+  GenerationPage& gen = *generation();
+  const int64_t end_ns = monotonic_ns() + kToldNs;
+  while (monotonic_ns() < end_ns) {
+    const uint32_t seen = gen.bell.load();
+    if (gen.interrupted.load() != 0) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    wait_bell(gen, seen);
+  }
+  return why;
 }
 
 void Engine::leave_generation() {

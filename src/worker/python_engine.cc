@@ -158,6 +158,13 @@ void bind_engine(nb::module_& module) {
             return bytes.has_value() ? std::optional(to_bytes(*bytes)) : std::nullopt;
           },
           "version"_a)
+      .def("want_capsule", &Engine::want_capsule, "wanted"_a)
+      .def(
+          "copy_capsule",
+          [](Engine& engine, uint64_t version) {
+            throw_if_error(without_gil([&] { return engine.copy_capsule(version); }));
+          },
+          "version"_a)
       .def(
           "store",
           [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms,

@@ -48,6 +48,11 @@ class Capsule:
         """Of the buffers that are in the capsule."""
         return {id(buffer) for buffer in self._buffers.values()}
 
+    @property
+    def empty(self) -> bool:
+        """Nothing that forward changes is protected."""
+        return not self._buffers
+
     def versions(self) -> dict[str, int]:
         """How often each buffer was changed in place (torch's own counter)."""
         return {name: buffer._version for name, buffer in self._buffers.items()}

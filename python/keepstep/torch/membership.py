@@ -31,18 +31,23 @@ def join(session: Session, registry: Registry, capsule: Capsule) -> int:
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         engine.publish(manifest_json(flat), [piece(tensor) for tensor in staged])
     engine.set_state("clean", activation.version)
-    if not capsule.restore(engine, activation.version):
-        if activation.version > 0:
-            raise KeepstepError(
-                f"the per-rank buffers of rank {assignment.rank} at step {activation.version} (BatchNorm statistics "
-                "and the like) are lost with the processes that held them; the job cannot go on with the same bits"
-            )
-        capsule.save(engine, activation.version)  # the start of a job: a redo of its first step begins here
+    restored = capsule.restore(engine, activation.version)
+    if not restored and activation.version == 0:
+        capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
+        restored = True
+    engine.want_capsule(not capsule.empty)
     try:
         engine.form()
     finally:
         if staged:
             engine.stop_publishing()
+    # What was lost with its node came from another one while the generation formed, if any had a copy.
+    if not restored and not capsule.restore(engine, activation.version):
+        raise KeepstepError(
+            f"the per-rank buffers of rank {assignment.rank} at step {activation.version} (BatchNorm statistics and "
+            "the like) are lost with the processes that held them, and no other node has a copy; the job cannot go on "
+            "with the same bits"
+        )
     session.formed = True
     return int(activation.version)
 

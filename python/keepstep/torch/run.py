@@ -264,6 +264,7 @@ class Run:
         number = step.number
         if self._capsule is not None:
             self._capsule.save(engine, number)
+            engine.copy_capsule(number)
         step._check_done(len(step._micros))
         engine.record_loss(number, *step._loss_to_record())
         self._check_at_commit(number)

@@ -1,0 +1,157 @@
+// Copies of capsules over real messages: ranks on several "nodes" of this machine, threads, TCP over loopback.
+#include "worker/capsule_copies.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+
+#include "comm/test_world.h"
+
+namespace keepstep::worker {
+namespace {
+
+using comm::Communicator;
+using comm::Mode;
+using comm::Rank;
+using comm::TestWorld;
+
+constexpr size_t kMostBytes = 100'000;
+
+std::string capsule_of(Rank rank, brain::Version version) {
+  return std::string(1000 * (rank + 1), static_cast<char>('a' + version % 26)) + std::to_string(rank);
+}
+
+TEST(CapsuleCopies, the_keeper_is_at_the_same_place_on_the_next_node) {
+  EXPECT_TRUE(keepers_of({}).empty());
+  EXPECT_TRUE(keepers_of({0, 0, 0}).empty());
+  EXPECT_EQ(keepers_of({0, 0, 1, 1}), (std::vector<Rank>{2, 3, 0, 1}));
+  EXPECT_EQ(keepers_of({7, 7, 7, 2, 5, 5}), (std::vector<Rank>{3, 3, 3, 4, 0, 1}));
+  EXPECT_EQ(keepers_of({0, 1, 0, 1}), (std::vector<Rank>{1, 0, 3, 2}));
+}
+
+// Three nodes; each rank's copies live on from generation to generation, unless a test puts new ones in their place.
+class Copies : public ::testing::Test {
+ protected:
+  static constexpr size_t kRanks = 5;
+  const std::vector<uint32_t> nodes_{0, 0, 1, 1, 2};
+  TestWorld world_{kRanks, comm::small_config(), nodes_};
+  std::vector<std::unique_ptr<CapsuleCopies>> copies_ = fresh(kRanks);
+
+  static std::vector<std::unique_ptr<CapsuleCopies>> fresh(size_t count) {
+    std::vector<std::unique_ptr<CapsuleCopies>> result;
+    for (size_t i = 0; i < count; ++i) {
+      result.push_back(std::make_unique<CapsuleCopies>(kMostBytes));
+    }
+    return result;
+  }
+  // A generation: each rank enters it, then does `body`.
+  void generation(const std::function<void(CapsuleCopies&, Communicator&, Rank)>& body) {
+    world_.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+      copies_[self]->enter(comm, self, nodes_);
+      body(*copies_[self], comm, self);
+    });
+    world_.begin_generation();
+  }
+  // The first one, in which all steps up to `last` are copied.
+  void steps_up_to(brain::Version last) {
+    generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+      const auto shared = copies.share(0, true, std::nullopt);
+      ASSERT_TRUE(shared.ok()) << shared.status();
+      EXPECT_FALSE(shared->has_value());
+      for (brain::Version version = 1; version <= last; ++version) {
+        const Status copied = copies.copy(version, capsule_of(self, version));
+        ASSERT_TRUE(copied.ok()) << copied;
+      }
+    });
+  }
+};
+
+TEST_F(Copies, the_two_newest_versions_of_each_rank_lie_on_the_next_node) {
+  steps_up_to(4);
+  const std::vector<Rank> keepers = keepers_of(nodes_);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(copies_[keepers[rank]]->copy_of(rank, 4), capsule_of(rank, 4));
+    EXPECT_EQ(copies_[keepers[rank]]->copy_of(rank, 3), capsule_of(rank, 3));
+    EXPECT_FALSE(copies_[keepers[rank]]->copy_of(rank, 2).has_value());
+  }
+}
+
+TEST_F(Copies, the_ranks_of_a_lost_node_get_their_capsules_back_and_keepers_what_was_lost_with_it) {
+  steps_up_to(4);
+  // Ranks 2 and 3 were a node; they begin anew with nothing.
+  copies_[2] = std::make_unique<CapsuleCopies>(kMostBytes);
+  copies_[3] = std::make_unique<CapsuleCopies>(kMostBytes);
+  const brain::Version version = 3;  // step 4 is redone
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    const bool is_new = self == 2 || self == 3;
+    const auto got = copies.share(version, true, is_new ? std::nullopt : std::optional(capsule_of(self, version)));
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(*got, is_new ? std::optional(capsule_of(self, version)) : std::nullopt);
+  });
+  const std::vector<Rank> keepers = keepers_of(nodes_);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(copies_[keepers[rank]]->copy_of(rank, version), capsule_of(rank, version)) << "rank " << rank;
+  }
+}
+
+TEST_F(Copies, when_the_keepers_are_lost_too_nothing_comes_and_nobody_waits) {
+  steps_up_to(2);
+  for (const Rank lost : {2u, 3u, 4u}) {
+    copies_[lost] = std::make_unique<CapsuleCopies>(kMostBytes);
+  }
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    const auto got = copies.share(2, true, self >= 2 ? std::nullopt : std::optional(capsule_of(self, 2)));
+    ASSERT_TRUE(got.ok()) << got.status();
+    // Rank 4's was kept by rank 0; those of 2 and 3 by rank 4.
+    EXPECT_EQ(got->has_value(), self == 4);
+  });
+}
+
+TEST_F(Copies, ranks_without_per_rank_values_give_and_take_nothing) {
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    const auto got = copies.share(0, self == 1, std::nullopt);
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (brain::Version version = 1; version <= 3; ++version) {
+      // A rank whose capsule became empty meanwhile still keeps its word.
+      ASSERT_TRUE(copies.copy(version, version < 3 ? capsule_of(self, version) : "").ok());
+    }
+  });
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    for (const auto& copies : copies_) {
+      EXPECT_EQ(copies->copy_of(rank, 3).has_value(), rank == 1 && copies == copies_[3]);
+    }
+  }
+  EXPECT_EQ(copies_[3]->copy_of(1, 2), capsule_of(1, 2));
+  EXPECT_EQ(copies_[3]->copy_of(1, 3), "");
+}
+
+TEST_F(Copies, an_interruption_ends_the_wait_and_what_was_kept_stays) {
+  steps_up_to(2);
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    ASSERT_TRUE(copies.share(2, true, capsule_of(self, 2)).ok());
+    if (self == 0) {  // never comes to its vote
+      world_.await(1);
+      world_.interrupt();
+      return;
+    }
+    if (self == 2) {  // keeps rank 0's
+      world_.signal();
+      EXPECT_TRUE(absl::IsAborted(copies.copy(3, capsule_of(self, 3))));
+    }
+  });
+  EXPECT_EQ(copies_[2]->copy_of(0, 2), capsule_of(0, 2));
+  EXPECT_FALSE(copies_[2]->copy_of(0, 3).has_value());
+}
+
+TEST_F(Copies, a_capsule_of_another_version_is_no_capsule) {
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    ASSERT_TRUE(copies.share(0, true, std::nullopt).ok());
+    const Status status = copies.copy(self == 4 ? 2 : 1, capsule_of(self, 1));
+    // Rank 4 keeps those of 2 and 3, rank 0 keeps that of 4.
+    EXPECT_EQ(absl::IsInternal(status), self == 4 || self == 0) << status;
+  });
+}
+
+}  // namespace
+}  // namespace keepstep::worker
