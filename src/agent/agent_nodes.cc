@@ -117,8 +117,7 @@ void Agent::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
 
 // Node 0, while the job has not begun.
 void Agent::await_nodes() {
-  if (config_.node != 0 || !config_.spec.several_nodes() || !workers_.empty() ||
-      joined_.size() >= config_.spec.nnodes) {
+  if (config_.node != 0 || !config_.spec.several_nodes() || generation_ != nullptr || end_.has_value()) {
     return;
   }
   std::vector<std::string> missing;
@@ -126,6 +125,10 @@ void Agent::await_nodes() {
     if (!joined_.contains(node)) {
       missing.push_back(std::to_string(node));
     }
+  }
+  if (missing.empty()) {
+    note_ = "starting";
+    return;
   }
   const std::string who = absl::StrFormat("node%s %s", missing.size() == 1 ? "" : "s", absl::StrJoin(missing, ", "));
   const int64_t waited_ns = monotonic_ns() - started_at_ns_;

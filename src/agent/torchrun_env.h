@@ -24,13 +24,15 @@ struct RankAssignment {
   uint16_t master_port = 0;
 };
 
-// Known before a rank: WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_WORLD_SIZE, ROLE_NAME, ROLE_WORLD_SIZE, TORCHELASTIC_* of
-// the job. `has_omp_num_threads`: the launcher's environment sets OMP_NUM_THREADS, so torchrun's default of 1 for
-// several workers is not added. TORCH_NCCL_ASYNC_ERROR_HANDLING is added unless this process has it.
+// Known before a rank: WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_* (GROUP_RANK unless there are spare nodes), ROLE_NAME,
+// ROLE_WORLD_SIZE, TORCHELASTIC_* of the job. `has_omp_num_threads`: the launcher's environment sets OMP_NUM_THREADS,
+// so torchrun's default of 1 for several workers is not added. TORCH_NCCL_ASYNC_ERROR_HANDLING is added unless this
+// process has it.
 Environment job_environment(const JobSpec& spec, bool has_omp_num_threads);
 
-// Needs a rank: RANK, LOCAL_RANK, ROLE_RANK, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT and
-// TORCHELASTIC_ERROR_FILE (empty without a log directory). Everything that changes with a generation is here.
+// Needs a rank: RANK, LOCAL_RANK, ROLE_RANK, GROUP_RANK with spare nodes, MASTER_ADDR, MASTER_PORT,
+// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_ERROR_FILE (empty without a log directory). Everything that changes with
+// a generation is here.
 Environment rank_environment(const JobSpec& spec, const RankAssignment& assignment);
 
 }  // namespace keepstep::agent

@@ -60,9 +60,10 @@ def assert_same_losses(job, reference):
         assert job.finals()[rank]["final"] == final["final"], f"rank {rank}{job.explain()}"
 
 
-def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed):
+@pytest.mark.parametrize("model", ["plain", "rich"])
+def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed, model):
     nodes = start_nodes(
-        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, launchers=[0, 1, 2],
+        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", model, launchers=[0, 1, 2],
         options=["--spare-nodes", 1],
     )  # fmt: skip
     try:
@@ -72,7 +73,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed)
     finally:
         for node in nodes:
             kill(node)
-    assert_same_losses(job, undisturbed(4, until=UNTIL))
+    assert_same_losses(job, undisturbed(4, model=model, until=UNTIL))
     assert_survivors_kept_their_process(job, [2, 3], 4)
     assert job.events("node_replaced"), job.explain()
 
