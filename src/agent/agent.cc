@@ -4,6 +4,7 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "agent/ports.h"
@@ -34,7 +35,7 @@ nlohmann::json json_of(const Environment& environment) {
 
 comm::CommConfig comm_config(const JobSpec& spec) {
   comm::CommConfig config;
-  config.max_world = spec.nproc_per_node;
+  config.max_world = spec.world_size();
   return config;
 }
 
@@ -51,6 +52,7 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       status_(status),
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
+      store_(config_.node),
       metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) {
         return loss_of(step, identity, rank);
       }) {}
@@ -77,15 +79,23 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_ASSIGN_OR_RETURN(
       link_,
       CoordinatorLink::connect(
-          config_.coordinator, config_.node, "localhost", config_.token,
+          config_.coordinator, config_.node, config_.node_name, config_.token,
           [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
           [this](std::string why) {
             loop_->post([this, why = std::move(why)] {
               carry_out(
-                  brain::EndJob{1, "the coordinator is gone, and in this version the job ends with it: " + why, ""});
+                  brain::EndJob{1,
+                                absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: "
+                                                "%s",
+                                                config_.node == 0 ? "" : " (node 0)", why),
+                                ""});
             });
           },
-          std::chrono::seconds(30)));
+          std::chrono::seconds(30),
+          [this](brain::NodeId from, std::string message) {
+            loop_->post([this, from, message = std::move(message)] { on_routed(from, message); });
+          }));
+  introduce();
   link_->send(brain::NodeJoined{config_.node, config_.endpoint});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
@@ -153,9 +163,9 @@ void Agent::spawn(const brain::Spawn& effect) {
     fail(process.status());
     return;
   }
-  const bool initial = generation_ == nullptr && !effect.spare;
+  const bool initial = generation_ == nullptr && !effect.spare && started_ranks_ < config_.spec.nproc_per_node;
   auto pipes = pump_.open(effect.worker, absl::StrFormat("%s%d", effect.spare ? "spare" : "worker", effect.worker),
-                          initial ? std::optional<uint32_t>(effect.worker) : std::nullopt,
+                          initial ? std::optional<uint32_t>(started_ranks_++) : std::nullopt,  // in rank order
                           generation_ == nullptr ? 1 : generation_->identity().generation);
   if (!pipes.ok()) {
     fail(pipes.status());
@@ -241,8 +251,18 @@ void Agent::prepare(const brain::Prepare& effect) {
     generation_ = *std::move(created);
     active_ = false;
     first_commit_told_ = false;
-    // A store that a script opens itself at MASTER_PORT must not meet the sockets of the generation before.
-    master_port_ = config_.spec.master_port != 0 ? config_.spec.master_port : free_port();
+    choose_master(effect);
+    std::vector<brain::NodeId> nodes;
+    for (const brain::RankTable::Entry& entry : effect.table.entries()) {
+      if (std::ranges::find(nodes, entry.node) == nodes.end()) {
+        nodes.push_back(entry.node);
+      }
+    }
+    store_.set_homes(std::move(nodes));
+    ranks_here_.clear();
+    for (const Member& member : effect.members) {
+      ranks_here_.push_back(member.rank);
+    }
     for (auto& [id, process] : workers_) {
       process->rank.reset();
     }
@@ -254,7 +274,7 @@ void Agent::prepare(const brain::Prepare& effect) {
       it->second->rank = member.rank;
       it->second->had_rank = true;
       it->second->interrupted_at_ns = member.newcomer ? 0 : monotonic_ns();
-      pump_.assign(member.worker, member.rank, effect.identity.generation);
+      pump_.assign(member.worker, effect.table.place(member.rank).local_rank, effect.identity.generation);
       const auto before = workers_.find(member.previous);
       if (member.newcomer && before != workers_.end()) {
         // The values of the rank that its forward had changed move on with the rank.
@@ -275,6 +295,44 @@ void Agent::prepare(const brain::Prepare& effect) {
   }
 }
 
+// A store that a script opens itself at MASTER_PORT must not meet the sockets of the generation before. With several
+// nodes all must come to the same port without asking: the node of rank 0 keeps some behind those of its ranks.
+void Agent::choose_master(const brain::Prepare& effect) {
+  master_addr_ = config_.spec.master_addr;
+  master_port_ = config_.spec.master_port;
+  if (config_.spec.several_nodes()) {
+    const brain::RankTable::Entry& first = effect.table.entries().front();
+    if (master_addr_.empty()) {
+      master_addr_ = text_of(first.endpoint.address);
+    }
+    if (master_port_ == 0) {
+      master_port_ = static_cast<uint16_t>(first.endpoint.port_base + config_.spec.nproc_per_node +
+                                           effect.identity.generation % kMasterPorts);
+    }
+  } else if (master_port_ == 0) {
+    master_port_ = free_port();
+  }
+}
+
+RankAssignment Agent::assignment_of(const brain::Prepare& effect, brain::Rank rank) const {
+  const brain::RankTable::Place place = effect.table.place(rank);
+  RankAssignment assignment;
+  assignment.rank = rank;
+  assignment.local_rank = place.local_rank;
+  std::set<brain::NodeId> before;
+  for (const brain::RankTable::Entry& entry : effect.table.entries()) {
+    if (entry.node == place.node) {
+      break;
+    }
+    before.insert(entry.node);
+  }
+  assignment.group_rank = static_cast<uint32_t>(before.size());
+  assignment.generation = effect.identity.generation;
+  assignment.master_addr = master_addr_;
+  assignment.master_port = master_port_;
+  return assignment;
+}
+
 void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
   const auto it = workers_.find(member.worker);
   if (it == workers_.end() || it->second->dead) {
@@ -282,19 +340,17 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
   }
   std::vector<int> fds = {generation_->fd()};
   nlohmann::json ids = nlohmann::json::array();
+  nlohmann::json ranks = nlohmann::json::array();
   for (const Member& each : effect.members) {
     const auto peer = workers_.find(each.worker);
     if (peer == workers_.end()) {
       return;  // a member died for good meanwhile; the coordinator is about to seal this generation
     }
     ids.push_back(each.worker);
+    ranks.push_back(each.rank);
     fds.push_back(peer->second->memory.fd());
   }
-  RankAssignment assignment;
-  assignment.rank = member.rank;
-  assignment.generation = effect.identity.generation;
-  assignment.master_addr = config_.spec.master_addr;
-  assignment.master_port = master_port_;
+  const RankAssignment assignment = assignment_of(effect, member.rank);
   const nlohmann::json rank_variables = json_of(rank_environment(config_.spec, assignment));
   if (config_.spec.no_python) {
     if (it->second->pid == 0) {
@@ -305,15 +361,23 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
     return;
   }
   const char* entry = effect.identity.generation == 1 ? "start" : member.newcomer ? "replacement" : "recovery";
-  tell(*it->second, MessageType::kPrepare, effect.identity,
-       {{"rank", member.rank},
-        {"version", effect.version},
-        {"workers", ids},
-        {"newcomer", member.newcomer},
-        {"entry", entry},
-        {"because", effect.because},
-        {"environment", rank_variables}},
-       fds);
+  nlohmann::json body = {{"rank", member.rank},
+                         {"version", effect.version},
+                         {"workers", ids},
+                         {"newcomer", member.newcomer},
+                         {"entry", entry},
+                         {"because", effect.because},
+                         {"environment", rank_variables}};
+  if (config_.spec.several_nodes()) {
+    body["ranks"] = std::move(ranks);
+    body["nodes"] = nlohmann::json::array();
+    for (const brain::RankTable::Entry& each : effect.table.entries()) {
+      body["nodes"].push_back(
+          {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
+    }
+    fds.push_back(config_.ports.listeners.at(assignment.local_rank).get());
+  }
+  tell(*it->second, MessageType::kPrepare, effect.identity, std::move(body), fds);
 }
 
 void Agent::activate(const brain::Activate& effect) {
@@ -322,9 +386,7 @@ void Agent::activate(const brain::Activate& effect) {
   }
   if (!active_) {
     metrics_.flush(effect.version);
-    for (; stored_generation_ < effect.identity.generation; ++stored_generation_) {
-      store_.drop_prefix(absl::StrFormat("%d/", stored_generation_));
-    }
+    store_.drop_before(effect.identity.generation);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
   }
@@ -408,6 +470,7 @@ void Agent::periodic() {
       on_exit(process.second);
     }
   }
+  await_nodes();
   finish_if_empty();
   update_status();
   status_.refresh();

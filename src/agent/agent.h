@@ -15,13 +15,15 @@
 #include <string>
 
 #include "agent/coordinator_link.h"
+#include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
 #include "agent/job_spec.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
+#include "agent/shared_store.h"
 #include "agent/starter.h"
-#include "agent/store.h"
+#include "agent/torchrun_env.h"
 #include "agent/worker_process.h"
 #include "observe/journal.h"
 #include "observe/status_line.h"
@@ -34,7 +36,10 @@ struct AgentConfig {
   brain::NodeId node = 0;
   std::string coordinator;  // address
   JobToken token;
-  brain::NodeEndpoint endpoint;  // where other nodes reach the ranks of this one
+  std::string version;                  // keepstep's
+  std::string node_name = "localhost";  // for people
+  brain::NodeEndpoint endpoint;         // where other nodes reach the ranks of this one
+  NodePorts ports;                      // with several nodes: what they reach
 };
 
 // How the job ended, as the launcher reports it.
@@ -46,6 +51,8 @@ struct JobEnd {
 
 // The communicator's sizes for this job; the same on agent and workers.
 comm::CommConfig comm_config(const JobSpec& spec);
+// TCP ports kept for MASTER_PORT behind those of the local ranks: generations take turns.
+inline constexpr uint32_t kMasterPorts = 4;
 // Shared memory the agent allocates for all workers of this node.
 uint64_t shared_memory_bytes(const JobSpec& spec);
 
@@ -72,7 +79,9 @@ class Agent {
   void kill_worker(const brain::Kill& effect);
   void decide(const brain::Decide& effect);
   void prepare(const brain::Prepare& effect);
+  void choose_master(const brain::Prepare& effect);
   void send_prepare(const brain::Prepare& effect, const brain::Member& member);
+  RankAssignment assignment_of(const brain::Prepare& effect, brain::Rank rank) const;
   void activate(const brain::Activate& effect);
   void release(const brain::Release& effect);
   void end_job(const brain::EndJob& effect);
@@ -84,6 +93,7 @@ class Agent {
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
   void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_formed(brain::Identity identity);
   void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
@@ -96,6 +106,15 @@ class Agent {
   void say_recovered(brain::Identity identity);
   void update_status();
 
+  // agent_nodes.cc: what agents of several nodes say to one another
+  void introduce();
+  void route(brain::NodeId to, char subject, const std::string& body);
+  void on_routed(brain::NodeId from, const std::string& message);
+  void carry_out(const SharedStore::Outcome& outcome);
+  void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
+  void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
+  void await_nodes();
+
   AgentConfig config_;
   observe::Journal& journal_;
   OutputPump& pump_;
@@ -105,17 +124,20 @@ class Agent {
   std::shared_ptr<EventLoop> loop_;  // shared with the threads that watch lives: they may outlive us
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<Starter> starter_;
+  SharedStore store_;
   Metrics metrics_;
-  Store store_;
   Fd signal_fd_;
 
   Workers workers_;
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
   brain::Identity sealed_;                // the newest one
-  uint32_t stored_generation_ = 0;        // the oldest whose keys are kept
+  brain::Identity formed_;                // the newest one
+  std::string master_addr_;
   uint16_t master_port_ = 0;
-  bool active_ = false;  // the current generation was activated
+  std::vector<brain::Rank> ranks_here_;  // of the current generation
+  uint32_t started_ranks_ = 0;           // workers that the job started with here
+  bool active_ = false;                  // the current generation was activated
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";
@@ -127,6 +149,12 @@ class Agent {
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
   int64_t refused_ = 0;
+
+  // Of several nodes, for node 0.
+  std::map<brain::NodeId, std::string> joined_;  // by name
+  std::map<brain::NodeId, nlohmann::json> fingerprints_;
+  int64_t started_at_ns_ = 0;
+  bool said_waiting_ = false;
 };
 
 }  // namespace keepstep::agent

@@ -125,17 +125,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                       {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
       break;
     case MessageType::kFormed:
-      note_.clear();
-      if (message.identity.generation > 1) {
-        ++recoveries_;
-        say_recovered(message.identity);
-      }
       link_->send(brain::Formed{message.identity});
-      if (generation_ != nullptr && message.identity == generation_->identity()) {
-        // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
-        std::erase_if(workers_,
-                      [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
-      }
+      on_formed(message.identity);
       break;
     case MessageType::kProgress:
       on_progress(process, message);
@@ -175,6 +166,11 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {
     fingerprint_ = fingerprint;
+    if (config_.node == 0) {
+      on_fingerprint(0, message.body.at("fingerprint"));
+    } else {
+      route(0, 'P', fingerprint);
+    }
   } else if (fingerprint_ != fingerprint) {
     link_->send(brain::StopRequested{
         1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
@@ -191,16 +187,33 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
   for (size_t i = 0; i < config_.spec.inject.size(); ++i) {
     inject.push_back(injected_.contains(i) ? nlohmann::json() : nlohmann::json(config_.spec.inject[i]));
   }
-  tell(*process, MessageType::kWelcome, {},
-       {{"worker", process->id},
-        {"spare", process->spare},
-        {"seed", config_.spec.seed},
-        {"check_all", config_.spec.check_all_steps},
-        {"world", config_.spec.nproc_per_node},
-        {"inject", inject},
-        {"rank_variables", rank_variables},
-        {"learn", config_.spec.preload && !preload_sent_},
-        {"comm", worker::to_json(comm_config_)}});
+  nlohmann::json body = {{"worker", process->id},
+                         {"spare", process->spare},
+                         {"seed", config_.spec.seed},
+                         {"check_all", config_.spec.check_all_steps},
+                         {"world", config_.spec.world_size()},
+                         {"inject", inject},
+                         {"rank_variables", rank_variables},
+                         {"learn", config_.spec.preload && !preload_sent_},
+                         {"comm", worker::to_json(comm_config_)}};
+  if (config_.spec.several_nodes()) {
+    body["token"] = config_.token.secret();  // for the connections between ranks
+  }
+  tell(*process, MessageType::kWelcome, {}, std::move(body));
+}
+
+void Agent::on_formed(Identity identity) {
+  if (generation_ == nullptr || identity != generation_->identity() || identity <= formed_) {
+    return;
+  }
+  formed_ = identity;
+  note_.clear();
+  if (identity.generation > 1) {
+    ++recoveries_;
+    say_recovered(identity);
+  }
+  // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
+  std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
 }
 
 // For a rank that died after its vote and before it could report: what it wrote into its page, which nobody moves now.
@@ -209,7 +222,9 @@ std::optional<LossPart> Agent::loss_of(brain::Step step, Identity identity, brai
     if (generation == nullptr || generation->identity() != identity) {
       continue;
     }
-    const auto it = workers_.find(generation->prepare().members.at(rank).worker);
+    const auto& members = generation->prepare().members;
+    const auto member = std::ranges::find(members, rank, &brain::Member::rank);
+    const auto it = member == members.end() ? workers_.end() : workers_.find(member->worker);
     if (it != workers_.end()) {
       const worker::LossSlot& slot = it->second->page().loss[step % 2];
       const LossPart part{slot.sum.load(), slot.micro_batches.load()};
@@ -226,18 +241,23 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
     return;
   }
   const brain::Step step = message.body.at("step");
-  const size_t world = generation_->prepare().members.size();
   std::optional<LossPart> part;
-  if (message.body.contains("loss_sum")) {
+  std::optional<double> mean;
+  if (config_.spec.several_nodes()) {
+    if (message.body.contains("mean_loss")) {
+      mean = message.body.at("mean_loss");
+    }
+  } else if (message.body.contains("loss_sum")) {
     part = LossPart{message.body.at("loss_sum"), message.body.at("micro_batches")};
   }
   const bool complete =
-      metrics_.on_progress(*process->rank, step, message.identity, message.body.at("ns"), world, part);
+      metrics_.on_progress(*process->rank, step, message.identity, message.body.at("ns"), ranks_here_, part, mean);
   if (!complete) {
     return;
   }
   if (!first_commit_told_ && message.identity == generation_->identity()) {
     first_commit_told_ = true;
+    on_formed(message.identity);  // where another node's rank said so, a commit is the proof
     journal_.write("first_commit", message.identity, "",
                    {{"step", static_cast<int64_t>(step)},
                     {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
@@ -250,12 +270,7 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
 void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   const StoreRequest request{process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"),
                              absl::HexStringToBytes(message.body.at("value").get<std::string>())};
-  for (const StoreAnswer& answer : store_.handle(request)) {
-    if (const auto it = workers_.find(answer.worker); it != workers_.end()) {
-      tell(*it->second, MessageType::kStoreReply, message.identity,
-           {{"id", answer.id}, {"ok", answer.ok}, {"value", absl::BytesToHexString(answer.value)}});
-    }
-  }
+  carry_out(store_.ask(request));
 }
 
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
@@ -284,7 +299,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   process->gone = true;
   loop_->unwatch(process->pidfd.get());
   loop_->unwatch(process->socket.fd());
-  store_.forget(process->id);
+  carry_out(store_.forget(process->id));
   // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
   if (kill(-process->pid, SIGKILL) == 0) {
     groups_.insert(process->pid);
@@ -321,7 +336,7 @@ void Agent::update_status() {
   }
   now.step_time_s = metrics_.step_time_s();
   now.loss = metrics_.last_loss();
-  now.world_size = config_.spec.nproc_per_node;
+  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here_.size() : config_.spec.world_size());
   for (const auto& [id, process] : workers_) {
     now.ranks += !process->dead && process->rank.has_value();
     now.spares += !process->dead && !process->rank.has_value() && process->parked;
@@ -329,6 +344,9 @@ void Agent::update_status() {
   now.generation = generation_ == nullptr ? 0 : generation_->identity().generation;
   now.recoveries = recoveries_;
   now.note = note_;
+  if (config_.spec.several_nodes()) {
+    now.note = absl::StrFormat("node %d%s%s", config_.node, note_.empty() ? "" : ": ", note_);
+  }
   status_.update(now);
 }
 

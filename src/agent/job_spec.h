@@ -24,7 +24,19 @@ struct StreamsByRank {
 
 struct JobSpec {
   uint32_t nproc_per_node = 1;
-  uint32_t spares = 0;
+  uint32_t spares = 0;  // on each node
+
+  // Several nodes: one launcher each. One node needs no endpoint and binds no port.
+  uint32_t nnodes = 1;
+  uint32_t spare_nodes = 0;  // node ranks nnodes and up: they join and wait
+  uint32_t node_rank = 0;
+  std::string endpoint_host;  // where node 0 listens and all others connect
+  uint16_t endpoint_port = 0;
+  std::string local_addr;       // where other nodes reach this one; empty: the address of the route to the endpoint
+  double join_timeout_s = 600;  // for all nodes to come together
+  uint32_t world_size() const { return nnodes * nproc_per_node; }
+  bool several_nodes() const { return nnodes + spare_nodes > 1; }
+
   std::string run_id = "none";  // torchrun's --rdzv-id
   std::string role = "default";
   std::string script;  // a path, or a module's name with `module`, or a program with `no_python`
@@ -38,8 +50,8 @@ struct JobSpec {
   StreamsByRank tee;
   std::optional<std::vector<uint32_t>> local_ranks_filter;
 
-  std::string master_addr = "127.0.0.1";
-  uint16_t master_port = 0;  // 0: a free one
+  std::string master_addr = "127.0.0.1";  // empty: the address of rank 0's node
+  uint16_t master_port = 0;               // 0: a free one
   int max_restarts = 3;
   double interrupt_timeout_s = 60;
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events
@@ -48,7 +60,7 @@ struct JobSpec {
   std::vector<std::string> inject;  // as given, e.g. "kill:rank=2,step=20,phase=backward"
   uint64_t seed = 0;
   bool check_all_steps = false;  // --check
-  std::string token;             // empty: a random one (one machine)
+  std::string token;             // empty: a random one (one node)
   bool preload = true;           // --no-preload: the zygote imports torch only
   bool start_by_exec = false;    // --start-method exec: no zygote
 };

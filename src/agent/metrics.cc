@@ -3,17 +3,19 @@
 namespace keepstep::agent {
 
 bool Metrics::on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
-                          size_t world, std::optional<LossPart> part) {
+                          const std::vector<brain::Rank>& ranks, std::optional<LossPart> part,
+                          std::optional<double> mean) {
   if (step <= flushed_) {
     return false;
   }
   Line& line = lines_[step];
   line.identity = identity;
-  line.world = world;
+  line.ranks = ranks;
+  line.mean = mean.has_value() ? mean : line.mean;
   line.parts[rank] = part;
   line.committed_ns = std::max(line.committed_ns, committed_ns);
   last_step_ = std::max(last_step_, step);
-  if (line.parts.size() != world) {
+  if (line.parts.size() != ranks.size()) {
     return false;
   }
   last_loss_ = mean_loss(step, line);
@@ -53,9 +55,12 @@ void Metrics::rewind(brain::Version version) {
 
 // In rank order, so that it is the same bits as `step.loss` on the ranks.
 std::optional<double> Metrics::mean_loss(brain::Step step, const Line& line) const {
+  if (line.mean.has_value()) {
+    return line.mean;
+  }
   double sum = 0;
   uint64_t count = 0;
-  for (brain::Rank rank = 0; rank < line.world; ++rank) {
+  for (const brain::Rank rank : line.ranks) {
     const auto reported = line.parts.find(rank);
     const std::optional<LossPart> part =
         reported != line.parts.end() ? reported->second : missing_(step, line.identity, rank);

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "brain/types.h"
 #include "observe/journal.h"
@@ -28,9 +29,11 @@ class Metrics {
   using Missing = std::function<std::optional<LossPart>(brain::Step, brain::Identity, brain::Rank)>;
   Metrics(observe::Journal& journal, Missing missing) : journal_(journal), missing_(std::move(missing)) {}
 
-  // Returns true when the last of `world` ranks reported the step.
-  bool on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns, size_t world,
-                   std::optional<LossPart> part);
+  // Returns true when the last of `ranks` (those of this node, ascending) reported the step. `mean`: over the ranks of
+  // all nodes, where there are several; otherwise the mean follows from the parts.
+  bool on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
+                   const std::vector<brain::Rank>& ranks, std::optional<LossPart> part,
+                   std::optional<double> mean = std::nullopt);
   void on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values);
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
@@ -45,7 +48,8 @@ class Metrics {
  private:
   struct Line {
     brain::Identity identity;
-    size_t world = 0;
+    std::vector<brain::Rank> ranks;                        // that take part, on this node
+    std::optional<double> mean;                            // of all nodes
     std::map<brain::Rank, std::optional<LossPart>> parts;  // of the ranks that reported
     int64_t committed_ns = 0;
     std::map<brain::Rank, nlohmann::json> logged;

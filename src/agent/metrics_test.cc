@@ -30,7 +30,7 @@ class MetricsTest : public testing::Test {
     return result;
   }
   bool progress(brain::Rank rank, brain::Step step, double loss) {
-    return metrics_->on_progress(rank, step, {1, 1}, 1'000'000 * static_cast<int64_t>(step), 2, LossPart{loss, 1});
+    return metrics_->on_progress(rank, step, {1, 1}, 1'000'000 * static_cast<int64_t>(step), {0, 1}, LossPart{loss, 1});
   }
 
   std::string folder_;

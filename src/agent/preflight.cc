@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/fd.h"
+#include "observe/journal.h"
 
 namespace keepstep::agent {
 namespace {
@@ -102,10 +103,12 @@ void check_directory(const std::string& dir, const char* option, std::vector<std
   }
 }
 
-void check_journal(const std::string& dir, std::vector<std::string>& errors) {
+void check_journal(const JobSpec& spec, std::vector<std::string>& errors) {
+  const std::string& dir = spec.journal_dir;
   check_directory(dir, "--journal", errors);
   std::error_code ignored;
-  for (const char* name : {"journal.jsonl", "metrics.jsonl"}) {
+  for (const std::string& name :
+       {observe::journal_file("journal", spec.node_rank), observe::journal_file("metrics", spec.node_rank)}) {
     if (const fs::path file = fs::path(dir) / name; fs::exists(file, ignored)) {
       errors.push_back(
           absl::StrFormat("--journal '%s' holds the %s of an earlier run, which is never overwritten; give "
@@ -235,14 +238,14 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
 PreflightReport preflight(const JobSpec& spec, uint64_t shared_bytes) {
   PreflightReport report = check_machine(spec, read_machine(open_files_needed(spec)), shared_bytes);
   check_program(spec, report.errors);
-  if (spec.master_port != 0) {
+  if (spec.master_port != 0 && !spec.several_nodes()) {  // with several nodes it is at the node of rank 0
     check_master_port(spec, report.errors);
   }
   if (!spec.log_dir.empty() && spec.log_dir != "/dev/null") {
     check_directory(spec.log_dir, "--log-dir", report.errors);
   }
   if (!spec.journal_dir.empty()) {
-    check_journal(spec.journal_dir, report.errors);
+    check_journal(spec, report.errors);
   }
   return report;
 }

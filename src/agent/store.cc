@@ -28,11 +28,19 @@ bool split_pair(const std::string& text, std::string& expected, std::string& des
 
 }  // namespace
 
+std::optional<uint32_t> generation_of(const std::string& key) {
+  uint32_t generation = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), generation);
+  return error == std::errc() && end != key.data() + key.size() && *end == '/' ? std::optional(generation)
+                                                                               : std::nullopt;
+}
+
 std::vector<StoreAnswer> Store::wake(const std::string& key) {
   std::vector<StoreAnswer> answers;
   const auto [first, last] = waiting_.equal_range(key);
   for (auto it = first; it != last; ++it) {
-    answers.push_back({it->second.worker, it->second.id, true, it->second.op == "get" ? values_[key] : ""});
+    const StoreRequest& asked = it->second;
+    answers.push_back({asked.worker, asked.id, true, asked.op == "get" ? values_[key] : "", asked.node});
   }
   waiting_.erase(first, last);
   return answers;
@@ -40,7 +48,7 @@ std::vector<StoreAnswer> Store::wake(const std::string& key) {
 
 std::vector<StoreAnswer> Store::handle(const StoreRequest& request) {
   const auto found = values_.find(request.key);
-  StoreAnswer answer{request.worker, request.id, true, ""};
+  StoreAnswer answer{request.worker, request.id, true, "", request.node};
   std::vector<StoreAnswer> answers;
   if (request.op == "set") {
     values_[request.key] = request.value;
@@ -91,9 +99,13 @@ void Store::forget(brain::WorkerId worker) {
   std::erase_if(waiting_, [&](const auto& entry) { return entry.second.worker == worker; });
 }
 
-void Store::drop_prefix(const std::string& prefix) {
-  std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+void Store::drop_before(uint32_t generation) {
+  const auto over = [&](const auto& entry) {
+    const std::optional<uint32_t> of = generation_of(entry.first);
+    return of.has_value() && *of < generation;
+  };
+  std::erase_if(values_, over);
+  std::erase_if(waiting_, over);
 }
 
 }  // namespace keepstep::agent

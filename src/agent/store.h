@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct StoreRequest {
   uint64_t id = 0;
   std::string op;  // set, get, add, check, compare_set, delete, wait, count
   std::string key;
-  std::string value;  // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
+  std::string value;       // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
+  brain::NodeId node = 0;  // the worker's
 };
 
 struct StoreAnswer {
@@ -24,7 +26,11 @@ struct StoreAnswer {
   uint64_t id = 0;
   bool ok = false;
   std::string value;
+  brain::NodeId node = 0;  // the worker's
 };
+
+// The generation that a key belongs to ("7/..."); nothing for one of the whole job ("job/...").
+std::optional<uint32_t> generation_of(const std::string& key);
 
 class Store {
  public:
@@ -32,8 +38,8 @@ class Store {
   std::vector<StoreAnswer> handle(const StoreRequest& request);
   // Forgets the questions of a worker that is gone.
   void forget(brain::WorkerId worker);
-  // Forgets the keys (and questions) below `prefix`: its generation is over.
-  void drop_prefix(const std::string& prefix);
+  // Forgets the keys (and questions) of generations before this one: they are over.
+  void drop_before(uint32_t generation);
   size_t size() const { return values_.size(); }
 
  private:

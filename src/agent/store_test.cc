@@ -38,7 +38,7 @@ TEST(StoreTest, a_generation_is_forgotten_with_its_questions) {
   store.handle(ask(1, "set", "1/k", "v"));
   store.handle(ask(2, "set", "2/k", "v"));
   store.handle(ask(3, "get", "1/absent"));
-  store.drop_prefix("1/");
+  store.drop_before(2);
   EXPECT_FALSE(store.handle(ask(4, "check", "1/k"))[0].ok);
   EXPECT_TRUE(store.handle(ask(5, "check", "2/k"))[0].ok);
   EXPECT_EQ(store.handle(ask(6, "set", "1/absent", "v")).size(), 1u) << "nobody waits any more";

@@ -8,12 +8,11 @@
 namespace keepstep::agent {
 
 Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
-  const std::string world = std::to_string(spec.nproc_per_node);
+  const std::string world = std::to_string(spec.world_size());
   Environment result = {
       {"WORLD_SIZE", world},
-      {"LOCAL_WORLD_SIZE", world},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"LOCAL_WORLD_SIZE", std::to_string(spec.nproc_per_node)},
+      {"GROUP_WORLD_SIZE", std::to_string(spec.nnodes)},
       {"ROLE_NAME", spec.role},
       {"ROLE_WORLD_SIZE", world},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(spec.max_restarts)},
@@ -21,6 +20,9 @@ Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
       // "True" would tell rank 0 that somebody else already serves a TCPStore at MASTER_PORT.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
   };
+  if (spec.spare_nodes == 0) {  // else a node may take the place of another
+    result.emplace_back("GROUP_RANK", std::to_string(spec.node_rank));
+  }
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) {
     result.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   }
@@ -33,16 +35,20 @@ Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
 Environment rank_environment(const JobSpec& spec, const RankAssignment& assignment) {
   KEEPSTEP_CHECK(assignment.generation >= 1, "generations count from 1");
   const std::string rank = std::to_string(assignment.rank);
-  const std::string folder = log_folder(spec, assignment.rank, assignment.generation);
-  return {
+  const std::string folder = log_folder(spec, assignment.local_rank, assignment.generation);
+  Environment result = {
       {"RANK", rank},
-      {"LOCAL_RANK", rank},
+      {"LOCAL_RANK", std::to_string(assignment.local_rank)},
       {"ROLE_RANK", rank},
       {"MASTER_ADDR", assignment.master_addr},
       {"MASTER_PORT", std::to_string(assignment.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(assignment.generation - 1)},
       {"TORCHELASTIC_ERROR_FILE", folder.empty() ? "" : folder + "/error.json"},
   };
+  if (spec.spare_nodes > 0) {
+    result.emplace_back("GROUP_RANK", std::to_string(assignment.group_rank));
+  }
+  return result;
 }
 
 }  // namespace keepstep::agent

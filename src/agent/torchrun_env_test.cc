@@ -38,8 +38,8 @@ TEST(TorchrunEnv, what_holds_for_the_job_names_the_world_and_no_rank) {
 }
 
 TEST(TorchrunEnv, a_rank_gets_what_torchrun_would_give_it) {
-  const auto env = as_map(
-      rank_environment(four_ranks(), {.rank = 3, .generation = 2, .master_addr = "127.0.0.1", .master_port = 29500}));
+  const auto env = as_map(rank_environment(
+      four_ranks(), {.rank = 3, .local_rank = 3, .generation = 2, .master_addr = "127.0.0.1", .master_port = 29500}));
   EXPECT_EQ(env.at("RANK"), "3");
   EXPECT_EQ(env.at("LOCAL_RANK"), "3");
   EXPECT_EQ(env.at("ROLE_RANK"), "3");
@@ -47,6 +47,31 @@ TEST(TorchrunEnv, a_rank_gets_what_torchrun_would_give_it) {
   EXPECT_EQ(env.at("MASTER_PORT"), "29500");
   EXPECT_EQ(env.at("TORCHELASTIC_RESTART_COUNT"), "1");
   EXPECT_EQ(env.at("TORCHELASTIC_ERROR_FILE"), "");
+}
+
+TEST(TorchrunEnv, several_nodes_have_one_world_and_each_its_own_local_ranks) {
+  JobSpec spec = four_ranks();
+  spec.nnodes = 3;
+  spec.node_rank = 2;
+  const auto job = as_map(job_environment(spec, false));
+  EXPECT_EQ(job.at("WORLD_SIZE"), "12");
+  EXPECT_EQ(job.at("ROLE_WORLD_SIZE"), "12");
+  EXPECT_EQ(job.at("LOCAL_WORLD_SIZE"), "4");
+  EXPECT_EQ(job.at("GROUP_WORLD_SIZE"), "3");
+  EXPECT_EQ(job.at("GROUP_RANK"), "2");
+  const auto env = as_map(rank_environment(spec, {.rank = 9, .local_rank = 1, .group_rank = 2}));
+  EXPECT_EQ(env.at("RANK"), "9");
+  EXPECT_EQ(env.at("ROLE_RANK"), "9");
+  EXPECT_EQ(env.at("LOCAL_RANK"), "1");
+}
+
+TEST(TorchrunEnv, a_node_that_may_take_anothers_place_has_its_group_rank_with_its_ranks) {
+  JobSpec spec = four_ranks();
+  spec.nnodes = 2;
+  spec.spare_nodes = 1;
+  spec.node_rank = 2;
+  EXPECT_FALSE(as_map(job_environment(spec, false)).contains("GROUP_RANK"));
+  EXPECT_EQ(as_map(rank_environment(spec, {.rank = 4, .group_rank = 1})).at("GROUP_RANK"), "1");
 }
 
 TEST(TorchrunEnv, job_and_rank_together_are_torchruns_variables_and_none_twice) {
@@ -66,7 +91,7 @@ TEST(TorchrunEnv, job_and_rank_together_are_torchruns_variables_and_none_twice) 
 TEST(TorchrunEnv, error_files_lie_beside_the_logs_of_rank_and_generation) {
   JobSpec spec = four_ranks();
   spec.log_dir = "/logs";
-  EXPECT_EQ(as_map(rank_environment(spec, {.rank = 1, .generation = 5})).at("TORCHELASTIC_ERROR_FILE"),
+  EXPECT_EQ(as_map(rank_environment(spec, {.rank = 1, .local_rank = 1, .generation = 5})).at("TORCHELASTIC_ERROR_FILE"),
             "/logs/job7/attempt_5/1/error.json");
 }
 

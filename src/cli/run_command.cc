@@ -4,8 +4,10 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "agent/agent.h"
+#include "agent/endpoint.h"
 #include "agent/preflight.h"
 #include "base/log.h"
 #include "cli/run_option_table.h"
@@ -32,11 +34,68 @@ int fail(const Status& status) {
 brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   brain::MembershipConfig config;
   config.term = kTerm;
-  config.world_size = spec.nproc_per_node;
+  config.nodes = spec.nnodes;
+  config.world_size = spec.world_size();
   config.spares = spec.spares;
+  config.spare_nodes = spec.spare_nodes;
   config.ladder.restarts = spec.max_restarts;
   config.interrupt_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.interrupt_timeout_s * 1000));
   return config;
+}
+
+// Where the parts of the job meet, as this node sees it.
+struct Meeting {
+  std::string listen;       // node 0: where its coordinator listens
+  std::string coordinator;  // other nodes: where they reach it
+  brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
+  agent::NodePorts ports;
+};
+
+// One node: a socket without a port, which no other machine can reach, and ranks that meet in shared memory.
+Meeting meet_alone() {
+  Meeting meeting;
+  meeting.listen = absl::StrFormat("unix-abstract:keepstep-%d-%s", getpid(), to_hex(random_nonce()));
+  return meeting;
+}
+
+// CANCELLED when a signal came; `got` is its number.
+StatusOr<Meeting> meet_others(const agent::JobSpec& spec, const sigset_t& signals, int& got) {
+  Meeting meeting;
+  std::string local_ip;
+  if (spec.node_rank == 0) {
+    KEEPSTEP_ASSIGN_OR_RETURN(
+        const SocketAddress own,
+        agent::own_address(spec.endpoint_host, spec.endpoint_port,
+                           "node 0 listens at --rdzv-endpoint (or --master-addr) and must run on that machine"));
+    meeting.listen = own.text();
+    local_ip = own.ip;
+  } else {
+    const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.join_timeout_s * 1000));
+    KEEPSTEP_ASSIGN_OR_RETURN(const agent::Route route,
+                              agent::find_route(spec.endpoint_host, spec.endpoint_port, timeout, signals, got));
+    meeting.coordinator = route.coordinator.text();
+    local_ip = route.local_ip;
+  }
+  if (!spec.local_addr.empty()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(
+        const SocketAddress own,
+        agent::own_address(spec.local_addr, 0, "--local-addr is the address of this node for the others"));
+    local_ip = own.ip;
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(meeting.endpoint.address, agent::address_from_text(local_ip));
+  KEEPSTEP_ASSIGN_OR_RETURN(meeting.ports, agent::open_ports(local_ip, spec.nproc_per_node, agent::kMasterPorts));
+  meeting.endpoint.port_base = meeting.ports.base;
+  return meeting;
+}
+
+int exit_with(const agent::JobEnd& end) {
+  if (end.exit_code != 0) {
+    if (!end.traceback.empty()) {
+      std::fprintf(stderr, "%s%s", end.traceback.c_str(), end.traceback.ends_with('\n') ? "" : "\n");
+    }
+    std::fprintf(stderr, "keepstep: %s\n", end.message.c_str());
+  }
+  return end.exit_code;
 }
 
 }  // namespace
@@ -74,40 +133,44 @@ int run_main(const std::vector<std::string>& args) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  auto journal = observe::Journal::open(spec.journal_dir, 0);
+  int got = 0;
+  StatusOr<Meeting> meeting = spec.several_nodes() ? meet_others(spec, signals, got) : meet_alone();
+  if (!meeting.ok()) {
+    return got != 0 ? exit_with({128 + got, absl::StrFormat("stopped by %s", strsignal(got)), ""})
+                    : fail(meeting.status());
+  }
+  auto journal = observe::Journal::open(spec.journal_dir, spec.node_rank);
   if (!journal.ok()) {
     return fail(journal.status());
   }
-  (*journal)->write("job_started", {kTerm, 0}, "",
-                    {{"world_size", int64_t{spec.nproc_per_node}},
-                     {"spares", int64_t{spec.spares}},
-                     {"script", spec.script},
-                     {"version", std::string(kVersion)}});
-  // On one machine the coordinator lives in this process: a socket without a port, which no other machine can reach.
-  const std::string address = absl::StrFormat("unix-abstract:keepstep-%d-%s", getpid(), to_hex(random_nonce()));
-  auto coordinator = coordinator::Coordinator::start({membership_config(spec), address, *token}, journal->get());
-  if (!coordinator.ok()) {
-    return fail(coordinator.status());
+  std::unique_ptr<coordinator::Coordinator> coordinator;
+  if (spec.node_rank == 0) {
+    (*journal)->write("job_started", {kTerm, 0}, "",
+                      {{"world_size", int64_t{spec.world_size()}},
+                       {"spares", int64_t{spec.spares}},
+                       {"script", spec.script},
+                       {"version", std::string(kVersion)}});
+    auto started = coordinator::Coordinator::start({membership_config(spec), meeting->listen, *token}, journal->get());
+    if (!started.ok()) {
+      return fail(started.status());
+    }
+    coordinator = *std::move(started);
+    meeting->coordinator = coordinator->address();
   }
   observe::StatusLine status;
   agent::OutputPump pump(spec, &status);
-  // The only node: its ranks meet in shared memory, so that nobody needs a port of theirs.
-  const brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
-  agent::Agent node({spec, 0, (*coordinator)->address(), *token, endpoint}, **journal, pump, status);
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), name, meeting->endpoint,
+                     std::move(meeting->ports)},
+                    **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();
   status.close();
-  (*coordinator)->stop();
-  if (!end.ok()) {
-    return fail(end.status());
+  if (coordinator != nullptr) {
+    coordinator->stop();
   }
-  if (end->exit_code != 0) {
-    if (!end->traceback.empty()) {
-      std::fprintf(stderr, "%s%s", end->traceback.c_str(), end->traceback.ends_with('\n') ? "" : "\n");
-    }
-    std::fprintf(stderr, "keepstep: %s\n", end->message.c_str());
-  }
-  return end->exit_code;
+  return end.ok() ? exit_with(*end) : fail(end.status());
 }
 
 }  // namespace keepstep::cli

@@ -14,15 +14,27 @@ std::vector<RunOption> world_options() {
   const std::string group = "World";
   return {
       {group, "nproc-per-node", 0, "N|auto|cpu|gpu",
-       "Ranks on this machine. auto: one per GPU where there are any, else one per CPU this process may use; cpu, gpu: "
-       "one per CPU, one per GPU.",
-       "1", absl::StrFormat("1 to %d", kMaxRanksPerNode), true},
+       "Ranks on this node, equal on all. auto: one per GPU where there are any, else one per CPU this process may "
+       "use; "
+       "cpu, gpu: one per CPU, one per GPU.",
+       "1", absl::StrFormat("1 to %d; with several nodes to %d", kMaxRanksPerNode, kMaxRanksOfSeveral), true},
       {group, "spares", 0, "N",
-       "Workers that wait beside the ranks, with the script imported and the model built, to replace one that dies.",
+       "Workers that wait on each node beside the ranks, with the script imported and the model built, to replace one "
+       "that "
+       "dies.",
        "0", absl::StrFormat("0 to %d; not with --no-python", kMaxSpares)},
-      {group, "nnodes", 0, "N|MIN:MAX", "Machines of the job.", "1",
-       "1 or 1:1; several machines come with a later version", true},
-      {group, "node-rank", 0, "N", "Number of this machine.", "0", "0 on one machine", true},
+      {group, "nnodes", 0, "N|N:N",
+       "Nodes of the job, with --nproc-per-node ranks each. One `keepstep run` is started on every node, with the same "
+       "options but --node-rank.",
+       "1", absl::StrFormat("1 to %d; MIN:MAX with two numbers comes with a later version", kMaxNodes), true},
+      {group, "node-rank", 0, "N",
+       "Number of this node. Node 0 has the coordinator: the job ends when it does. Its address is the one that "
+       "--rdzv-endpoint names.",
+       "0 on one node; must be given on several", "below --nnodes; spare nodes have the numbers that follow", true},
+      {group, "spare-nodes", 0, "N", "Nodes beyond --nnodes that join and wait, to take the place of one that is lost.",
+       "0", absl::StrFormat("0 to %d", kMaxNodes)},
+      {group, "join-timeout", 0, "SECONDS", "How long a node waits for the others to come, and for the coordinator.",
+       "600", absl::StrFormat("above 0, at most %g", kMaxSeconds)},
       {group, "role", 0, "NAME", "Name of the ranks' role: ROLE_NAME, and the prefix of teed lines.", "default", "",
        true},
   };
@@ -68,7 +80,8 @@ std::vector<RunOption> output_options() {
        true},
       {group, "journal", 0, "DIR",
        "Where the journal goes: DIR/journal.jsonl (every decision with its reason) and DIR/metrics.jsonl (every "
-       "committed step). `keepstep report DIR` reads them.",
+       "committed step). `keepstep report DIR` reads them. Node N of several writes what it sees itself into "
+       "DIR/journal.nodeN.jsonl and DIR/metrics.nodeN.jsonl.",
        "none", "a directory without the journal of an earlier run"},
   };
 }
@@ -90,7 +103,7 @@ std::vector<RunOption> recovery_options() {
        absl::StrFormat("A fault to cause, once: KIND:rank=R|any,step=K,phase=P[,on=spare]. KIND: %s. P: %s. Example: "
                        "kill:rank=2,step=20,phase=backward.",
                        agent::inject_kinds(), agent::inject_phases()),
-       "none", "R below --nproc-per-node, K from 1; not with --no-python", false, true},
+       "none", "R below the number of ranks, K from 1; not with --no-python", false, true},
   };
 }
 
@@ -98,21 +111,33 @@ std::vector<RunOption> address_options() {
   const std::string group = "Addresses";
   return {
       {group, "standalone", 0, "",
-       "One machine, free ports: --rdzv-endpoint, --master-addr and --master-port are left alone.", "", "", true},
-      {group, "master-addr", 0, "HOST", "MASTER_ADDR of the ranks.", "127.0.0.1", "an address of this machine", true},
-      {group, "master-port", 0, "PORT", "MASTER_PORT of the ranks. (torchrun's default is 29500.)", "a free one",
-       "0 (a free one) to 65535", true},
-      {group, "local-addr", 0, "HOST", "Address of this machine; MASTER_ADDR where --master-addr is not given.", "",
-       "an address of this machine", true},
+       "One node, free ports: --rdzv-endpoint, --master-addr and --master-port are left alone.", "", "", true},
+      {group, "master-addr", 0, "HOST",
+       "MASTER_ADDR of the ranks. With several nodes and no --rdzv-endpoint: the address of node 0.",
+       "127.0.0.1; with several nodes that of node 0", "an address of this node, or of node 0", true},
+      {group, "master-port", 0, "PORT",
+       "MASTER_PORT of the ranks. With several nodes and no --rdzv-endpoint: where node 0 listens. (torchrun's default "
+       "is 29500.)",
+       absl::StrFormat("a free one; %d with several nodes and --master-addr", kMasterPort), "0 (a free one) to 65535",
+       true},
+      {group, "local-addr", 0, "HOST",
+       "Address of this node: where other nodes reach its ranks. On one node: MASTER_ADDR where --master-addr is not "
+       "given.",
+       "that of the route to the endpoint", "an address of this node", true},
       {group, "rdzv-id", 0, "ID", "Name of the run: TORCHELASTIC_RUN_ID and the folder of log files.", "none",
        "a name without a slash", true},
-      {group, "rdzv-backend", 0, "NAME", "Taken as torchrun's; on one machine all of them mean the same.", "static",
-       "static or c10d", true},
-      {group, "rdzv-endpoint", 0, "HOST[:PORT]", "MASTER_ADDR and MASTER_PORT where those options are not given.", "",
-       "a port from 0 to 65535", true},
+      {group, "rdzv-backend", 0, "NAME", "Taken as torchrun's; both mean the same here.", "static", "static or c10d",
+       true},
+      {group, "rdzv-endpoint", 0, "HOST[:PORT]",
+       "Where node 0 listens and all others connect. On one node: MASTER_ADDR and MASTER_PORT where those options are "
+       "not given.",
+       "", absl::StrFormat("a port from 0 to 65535; with several nodes from 1, %d where none is given", kEndpointPort),
+       true},
       {group, "token-file", 0, "FILE",
-       "File with the job token that guards every connection of the job; KEEPSTEP_TOKEN may hold the token instead.",
-       "a random token", "16 to 4096 characters"},
+       "File with the job token that guards every connection of the job, the same on all nodes; KEEPSTEP_TOKEN may "
+       "hold "
+       "the token instead.",
+       "a random token; must be given for several nodes", "16 to 4096 characters"},
   };
 }
 
@@ -127,7 +152,7 @@ std::vector<RunOption> torchrun_options() {
   };
   return {
       taken("monitor-interval", "SECONDS", "keepstep waits for events and never polls"),
-      taken("rdzv-conf", "KEY=VALUE,...", "there is no rendezvous on one machine"),
+      taken("rdzv-conf", "KEY=VALUE,...", "give --join-timeout for the time that nodes may take to come"),
       taken("event-log-handler", "NAME", "events are in the journal (--journal)"),
       taken("signals-to-handle", "NAME,...", "SIGINT, SIGTERM and SIGHUP end the job cleanly"),
       taken("shutdown-timeout", "SECONDS", "keepstep ends its workers within its own limit"),
@@ -181,8 +206,9 @@ std::string details(const RunOption& option) {
 }
 
 constexpr const char* kIntroduction =
-    "Starts SCRIPT on several ranks of this machine, with torchrun's options where they mean the same, and replaces "
-    "ranks that die. All after SCRIPT belongs to the script. Every option is also known with underscores "
+    "Starts SCRIPT on several ranks of this machine, or of several, with torchrun's options where they mean the same, "
+    "and "
+    "replaces ranks that die. All after SCRIPT belongs to the script. Every option is also known with underscores "
     "(--nproc_per_node); torchrun's are also read from the environment (PET_NPROC_PER_NODE).";
 
 }  // namespace
@@ -231,7 +257,9 @@ std::string run_help() {
       "  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n"
       "  keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n"
       "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
-      "kill:rank=2,step=20,phase=backward train.py\n";
+      "kill:rank=2,step=20,phase=backward train.py\n"
+      "  keepstep run --nnodes 2 --node-rank 0 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token "
+      "train.py\n";
   return text;
 }
 

@@ -9,7 +9,11 @@ namespace keepstep::cli {
 // Bounds that the table's texts and the checks share.
 inline constexpr int kMaxRanksPerNode =
     63;  // a packet of fds holds the memory of each member and the generation's page
+inline constexpr int kMaxRanksOfSeveral = kMaxRanksPerNode - 1;  // and the listening socket, with several nodes
+inline constexpr int kMaxNodes = 1024;
 inline constexpr int kMaxSpares = 64;
+inline constexpr int kEndpointPort = 29400;  // torchrun's, for --rdzv-endpoint
+inline constexpr int kMasterPort = 29500;    // torchrun's, for --master-addr
 inline constexpr double kMaxSeconds = 86400;
 inline constexpr const char* kDefaultLogDir = "keepstep-logs";
 

@@ -49,6 +49,8 @@ class Reader {
 
  private:
   void world();
+  void nodes();
+  void endpoint(std::optional<std::pair<std::string, uint16_t>> given, std::optional<uint16_t> master_port);
   void kinds();
   void script();
   void script_file();
@@ -118,13 +120,38 @@ void Reader::world() {
   take(
       "spares", spec_.spares, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxSpares); },
       absl::StrFormat("give a number from 0 to %d", kMaxSpares));
-  if (const auto given = tokens_.last("nnodes"); given && given->value != "1" && given->value != "1:1") {
-    mistake(*given, "this version runs on one machine (1 or 1:1); several machines come with a later one");
-  }
-  if (const auto given = tokens_.last("node-rank"); given && given->value != "0") {
-    mistake(*given, "this version runs on one machine, whose rank is 0; several machines come with a later one");
-  }
+  nodes();
   take_text("role", spec_.role);
+}
+
+void Reader::nodes() {
+  take("nnodes", spec_.nnodes, number_of_nodes,
+       absl::StrFormat("give a number from 1 to %d; a range (MIN:MAX) comes with a later version", kMaxNodes));
+  take(
+      "spare-nodes", spec_.spare_nodes, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxNodes); },
+      absl::StrFormat("give a number from 0 to %d", kMaxNodes));
+  take(
+      "join-timeout", spec_.join_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  const uint32_t last = spec_.nnodes + spec_.spare_nodes - 1;
+  take(
+      "node-rank", spec_.node_rank, [&](const auto& text) { return integer_in<uint32_t>(text, 0, last); },
+      last == 0 ? "the job has one node, whose rank is 0; give --nnodes for several"
+                : absl::StrFormat("give a number from 0 to %d: the job has %d nodes and %d spare ones", last,
+                                  spec_.nnodes, spec_.spare_nodes));
+  if (!spec_.several_nodes()) {
+    return;
+  }
+  if (!tokens_.has("node-rank")) {
+    mistakes_.push_back(
+        absl::StrFormat("no --node-rank: each node of several needs its number, from 0 to %d; node 0 is the one that "
+                        "--rdzv-endpoint names",
+                        last));
+  }
+  if (spec_.nproc_per_node > kMaxRanksOfSeveral) {
+    mistakes_.push_back(absl::StrFormat("--nproc-per-node is '%d'; with several nodes at most %d", spec_.nproc_per_node,
+                                        kMaxRanksOfSeveral));
+  }
 }
 
 // How workers are made.
@@ -245,8 +272,8 @@ void Reader::recovery() {
     const auto fault = agent::parse_inject(one.value);
     if (!fault.ok()) {
       mistake(one, std::string(fault.status().message()));
-    } else if (fault->rank && *fault->rank >= spec_.nproc_per_node) {
-      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.nproc_per_node - 1));
+    } else if (fault->rank && *fault->rank >= spec_.world_size()) {
+      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.world_size() - 1));
     } else if (fault->on_spare && spec_.spares == 0) {
       mistake(one, "there is no spare; give --spares");
     } else {
@@ -268,7 +295,7 @@ void Reader::addresses() {
   }
   if (const auto given = tokens_.last("rdzv-backend");
       given && given->value != "static" && given->value != "c10d" && !standalone) {
-    mistake(*given, "on one machine give static or c10d, or leave it out");
+    mistake(*given, "give static or c10d, or leave it out");
   }
   std::optional<std::pair<std::string, uint16_t>> endpoint;
   take("rdzv-endpoint", endpoint, host_and_port, "give HOST or HOST:PORT with a port from 0 to 65535");
@@ -276,6 +303,15 @@ void Reader::addresses() {
   take(
       "master-port", port, [](const auto& text) { return integer_in<uint16_t>(text, 0, 65535); },
       "give a port from 0 (a free one) to 65535");
+  take_text("local-addr", spec_.local_addr);
+  if (spec_.several_nodes()) {
+    if (standalone) {
+      mistakes_.push_back("--standalone means one node; leave it out, or --nnodes and --spare-nodes");
+    } else {
+      this->endpoint(endpoint, port);
+    }
+    return;
+  }
   if (standalone) {
     return;  // the spec's defaults
   }
@@ -286,6 +322,34 @@ void Reader::addresses() {
   take_text("local-addr", spec_.master_addr);
   take_text("master-addr", spec_.master_addr);
   spec_.master_port = port.value_or(spec_.master_port);
+}
+
+// Several nodes: where node 0 listens for the others. MASTER_ADDR and MASTER_PORT are another place, on the node of
+// rank 0, chosen by the agents unless they are given besides an endpoint.
+void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std::optional<uint16_t> master_port) {
+  const auto master_addr = tokens_.last("master-addr");
+  spec_.master_addr.clear();
+  if (given) {
+    spec_.endpoint_host = given->first;
+    spec_.endpoint_port = given->second;
+    if (tokens_.last("rdzv-endpoint")->value.ends_with(":0")) {
+      mistake(*tokens_.last("rdzv-endpoint"), "all nodes must know the port: give one from 1 to 65535");
+    } else if (spec_.endpoint_port == 0) {
+      spec_.endpoint_port = kEndpointPort;
+    }
+    take_text("master-addr", spec_.master_addr);
+    spec_.master_port = master_port == spec_.endpoint_port ? 0 : master_port.value_or(0);
+  } else if (master_addr) {
+    spec_.endpoint_host = master_addr->value;
+    spec_.endpoint_port = master_port.value_or(kMasterPort);
+    if (spec_.endpoint_port == 0) {
+      mistake(*tokens_.last("master-port"), "all nodes must know the port: give one from 1 to 65535");
+    }
+  }
+  if (spec_.endpoint_host.empty() && (given || master_addr || !tokens_.has("rdzv-endpoint"))) {
+    mistakes_.push_back(
+        "no --rdzv-endpoint: several nodes need to know where node 0 listens; give HOST:PORT, the same on all nodes");
+  }
 }
 
 void Reader::token() {
@@ -303,6 +367,13 @@ void Reader::token() {
     source = {(std::stringstream() << in.rdbuf()).str(), "the token in " + file->value};
   }
   if (source.value.empty() && !tokens_.has("token-file")) {
+    if (spec_.several_nodes()) {
+      mistakes_.push_back(
+          "no job token: without one anybody who reaches the endpoint could join. Make one with `openssl rand -hex 32 "
+          "> "
+          "job.token && chmod 600 job.token`, copy it to every node and give --token-file job.token on all (or "
+          "KEEPSTEP_TOKEN)");
+    }
     return;  // a random one
   }
   if (const auto parsed = JobToken::parse(source.value); parsed.ok()) {

@@ -245,6 +245,78 @@ TEST_F(RunOptions, the_masters_address_comes_from_the_most_special_option) {
   EXPECT_EQ(spec({"--standalone", "--rdzv-endpoint=localhost:29400", "--master-port=5"}).master_port, 0);
 }
 
+TEST_F(RunOptions, several_nodes_have_an_endpoint_a_number_each_and_a_token) {
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  const auto node = spec({"--nnodes=3:3", "--node-rank=2", "--nproc-per-node=4", "--rdzv-endpoint=node-a:4711",
+                          "--local-addr=10.0.0.3", "--join-timeout=20"});
+  EXPECT_TRUE(node.several_nodes());
+  EXPECT_EQ(node.nnodes, 3);
+  EXPECT_EQ(node.node_rank, 2);
+  EXPECT_EQ(node.world_size(), 12);
+  EXPECT_EQ(node.endpoint_host, "node-a");
+  EXPECT_EQ(node.endpoint_port, 4711);
+  EXPECT_EQ(node.local_addr, "10.0.0.3");
+  EXPECT_EQ(node.join_timeout_s, 20);
+  EXPECT_EQ(node.master_addr, "") << "the node of rank 0, which the rank table names";
+  EXPECT_EQ(node.master_port, 0);
+}
+
+TEST_F(RunOptions, a_spare_node_has_a_number_behind_the_others) {
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  EXPECT_EQ(spec({"--nnodes=2", "--spare-nodes=1", "--node-rank=2", "--rdzv-endpoint=a"}).node_rank, 2);
+  EXPECT_THAT(mistakes({"--nnodes=2", "--spare-nodes=1", "--node-rank=3", "--rdzv-endpoint=a"}),
+              ElementsAre(HasSubstr("--node-rank is '3'; give a number from 0 to 2")));
+}
+
+TEST_F(RunOptions, the_endpoint_of_several_nodes_is_torchruns_master_where_none_is_given) {
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  const auto with = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"--nnodes=2", "--node-rank=0"});
+    return spec(args);
+  };
+  EXPECT_EQ(with({"--rdzv-endpoint=a"}).endpoint_port, 29400);
+  EXPECT_EQ(with({"--master-addr=a"}).endpoint_host, "a");
+  EXPECT_EQ(with({"--master-addr=a"}).endpoint_port, 29500);
+  EXPECT_EQ(with({"--master-addr=a", "--master-port=5"}).endpoint_port, 5);
+  EXPECT_EQ(with({"--master-addr=a", "--master-port=5"}).master_port, 0) << "node 0 listens there already";
+  const auto both = with({"--rdzv-endpoint=a:5", "--master-addr=b", "--master-port=6"});
+  EXPECT_EQ(both.endpoint_host, "a");
+  EXPECT_EQ(both.master_addr, "b");
+  EXPECT_EQ(both.master_port, 6);
+}
+
+TEST_F(RunOptions, several_nodes_are_read_from_torchruns_environment) {
+  environment_ = {{"KEEPSTEP_TOKEN", "0123456789abcdef0"},
+                  {"PET_NNODES", "2"},
+                  {"PET_NODE_RANK", "1"},
+                  {"PET_RDZV_ENDPOINT", "node-a:4711"}};
+  EXPECT_EQ(spec({}).nnodes, 2);
+  EXPECT_EQ(spec({}).node_rank, 1);
+  EXPECT_EQ(spec({}).endpoint_host, "node-a");
+}
+
+TEST_F(RunOptions, what_several_nodes_lack_is_listed_at_once) {
+  EXPECT_THAT(mistakes({"--nnodes=2"}),
+              UnorderedElementsAre(HasSubstr("no --node-rank"), HasSubstr("no --rdzv-endpoint"),
+                                   AllOf(HasSubstr("no job token"), HasSubstr("openssl rand -hex 32"))));
+  EXPECT_THAT(mistakes({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:0", "--standalone", "--nproc-per-node=63"}),
+              UnorderedElementsAre(HasSubstr("--standalone"), HasSubstr("at most 62"), HasSubstr("no job token")));
+  EXPECT_THAT(mistakes({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:0"}),
+              UnorderedElementsAre(HasSubstr("all nodes must know the port"), HasSubstr("no job token")));
+  EXPECT_THAT(mistakes({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=:29400"}),
+              UnorderedElementsAre(HasSubstr("no --rdzv-endpoint"), HasSubstr("no job token")));
+}
+
+TEST_F(RunOptions, a_fault_may_hit_any_rank_of_all_nodes) {
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  const std::vector<std::string> job = {"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a", "--nproc-per-node=2"};
+  auto args = job;
+  args.push_back("--inject=kill:rank=3,step=1,phase=backward");
+  EXPECT_EQ(spec(args).inject.size(), 1);
+  args.back() = "--inject=kill:rank=4,step=1,phase=backward";
+  EXPECT_THAT(mistakes(args), ElementsAre(HasSubstr("there is no rank 4; ranks are 0 to 3")));
+}
+
 TEST_F(RunOptions, options_of_torchrun_without_effect_are_taken_with_a_word) {
   const auto request = parse({"--rdzv-conf", "timeout=3", "--event-log-handler=null", script_});
   ASSERT_TRUE(request.ok()) << request.status();

@@ -3,8 +3,18 @@
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
+#include "cli/run_option_table.h"
 
 namespace keepstep::cli {
+
+std::optional<uint32_t> number_of_nodes(const std::string& text) {
+  const size_t colon = text.find(':');
+  const auto least = integer_in<uint32_t>(text.substr(0, colon), 1, kMaxNodes);
+  if (colon == std::string::npos || (least && integer_in<uint32_t>(text.substr(colon + 1), 1, kMaxNodes) == least)) {
+    return least;
+  }
+  return std::nullopt;
+}
 
 std::optional<double> seconds_up_to(const std::string& text, double most) {
   double value = 0;

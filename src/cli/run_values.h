@@ -23,6 +23,9 @@ std::optional<Integer> integer_in(const std::string& text, Integer least, Intege
   return value;
 }
 
+// A number of nodes: "2" or "2:2".
+std::optional<uint32_t> number_of_nodes(const std::string& text);
+
 // Seconds above 0 and at most `most`.
 std::optional<double> seconds_up_to(const std::string& text, double most);
 

@@ -84,6 +84,10 @@ StatusOr<Fd> create_new(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::string journal_file(const std::string& kind, uint32_t node) {
+  return node == 0 ? kind + ".jsonl" : absl::StrFormat("%s.node%d.jsonl", kind, node);
+}
+
 StatusOr<std::unique_ptr<Journal>> Journal::open(const std::string& dir, uint32_t node) {
   std::unique_ptr<Journal> journal(new Journal());
   journal->node_ = node;
@@ -97,8 +101,8 @@ StatusOr<std::unique_ptr<Journal>> Journal::open(const std::string& dir, uint32_
   if (error) {
     return errno_status(absl::StrFormat("create the journal's directory '%s'", dir), error.value());
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(journal->journal_, create_new(path / "journal.jsonl"));
-  KEEPSTEP_ASSIGN_OR_RETURN(journal->metrics_, create_new(path / "metrics.jsonl"));
+  KEEPSTEP_ASSIGN_OR_RETURN(journal->journal_, create_new(path / journal_file("journal", node)));
+  KEEPSTEP_ASSIGN_OR_RETURN(journal->metrics_, create_new(path / journal_file("metrics", node)));
   return journal;
 }
 

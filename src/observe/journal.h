@@ -1,5 +1,5 @@
 // The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep
-// report`.
+// report`. Node N of several, N > 0, writes DIR/journal.nodeN.jsonl and DIR/metrics.nodeN.jsonl: what it sees itself.
 //
 // Each line is one write(2) to a file opened with O_APPEND: whole or absent, whoever dies. Fields of every line: "t"
 // (seconds since the job started), "mono" (CLOCK_MONOTONIC seconds, comparable between processes of the machine),
@@ -17,6 +17,9 @@
 #include "brain/types.h"
 
 namespace keepstep::observe {
+
+// "journal.jsonl" and "metrics.jsonl", or those of another node than the first. `kind`: "journal" or "metrics".
+std::string journal_file(const std::string& kind, uint32_t node);
 
 class Journal {
  public:

@@ -1,0 +1,94 @@
+"""Faults in jobs of several nodes: no step is lost, and every bit is that of an undisturbed job on one node."""
+
+import time
+
+import pytest
+
+from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines
+from several_nodes import finish_nodes, kill, node_lines, run_small_on_nodes, start_node, start_nodes
+from several_nodes import free_port as a_port
+
+
+def test_two_nodes_compute_the_bits_of_one(tmp_path, undisturbed):
+    job = run_small_on_nodes(tmp_path)
+    assert_same_history(job, undisturbed(4), 12)
+    other = node_lines(tmp_path, "metrics", 1)
+    assert [line["loss"] for line in other] == [line["loss"] for line in job.metrics], "the loss is global everywhere"
+
+
+@pytest.mark.parametrize(
+    ("rank", "phase"),
+    [(0, "backward"), (1, "after_vote"), (2, "allreduce"), (3, "update"),
+     *(pytest.param(rank, phase, marks=pytest.mark.long) for rank in (0, 2)
+       for phase in ("forward", "before_vote", "after_vote", "update", "between"))],
+)  # fmt: skip
+def test_a_killed_rank_is_replaced_on_its_node(tmp_path, undisturbed, rank, phase):
+    job = run_small_on_nodes(tmp_path, inject=[f"kill:rank={rank},step=5,phase={phase}"])
+    assert_same_history(job, undisturbed(4), 12)
+    assert_survivors_kept_their_process(job, [rank], 4)
+
+
+def test_the_only_rank_of_a_node_gets_its_state_from_another_node(tmp_path, undisturbed):
+    job = run_small_on_nodes(tmp_path, world=1, model="rich", inject=["kill:rank=1,step=5,phase=backward"])
+    assert_same_history(job, undisturbed(2, model="rich"), 12)
+    (hydrated,) = [line for line in node_lines(tmp_path, "journal", 1) if line["event"] == "hydrated"][1:]
+    assert hydrated["sources"] == [0], job.explain()
+
+
+def test_an_exception_on_one_node_is_redone_by_all(tmp_path, undisturbed):
+    job = run_small_on_nodes(tmp_path, inject=["exception:rank=3,step=4,phase=forward"])
+    assert_same_history(job, undisturbed(4), 12)
+    assert_survivors_kept_their_process(job, [], 4)
+
+
+def wait_for_steps(folder, steps, limit_s=60):
+    deadline = time.monotonic() + limit_s
+    while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:
+        assert time.monotonic() < deadline, f"no {steps} steps in {limit_s} s"
+        time.sleep(0.01)
+
+
+UNTIL = 120  # enough that a launcher is killed in the middle
+
+
+def assert_same_losses(job, reference):
+    # What the lost node's ranks had logged for its last step or two is lost with its agent; the losses are not.
+    assert job.exit_code == 0, job.explain()
+    assert [line["step"] for line in job.metrics] == list(range(1, UNTIL + 1)), job.explain()
+    assert [line["loss"] for line in job.metrics] == [line["loss"] for line in reference.metrics], job.explain()
+    for rank, final in reference.finals().items():
+        assert job.finals()[rank]["final"] == final["final"], f"rank {rank}{job.explain()}"
+
+
+@pytest.mark.parametrize("model", ["plain", "rich"])
+def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed, model):
+    nodes = start_nodes(
+        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", model, launchers=[0, 1, 2],
+        options=["--spare-nodes", 1],
+    )  # fmt: skip
+    try:
+        wait_for_steps(tmp_path, 10)
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(4, model=model, until=UNTIL))
+    assert_survivors_kept_their_process(job, [2, 3], 4)
+    assert job.events("node_replaced"), job.explain()
+
+
+def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed):
+    endpoint = f"127.0.0.1:{a_port()}"
+    what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]
+    nodes = [start_node(tmp_path, rank, endpoint, *what) for rank in range(2)]
+    try:
+        wait_for_steps(tmp_path, 10)
+        kill(nodes[1])
+        # Its journal is the one of the node before, which nobody overwrites.
+        nodes.append(start_node(tmp_path, 1, endpoint, *what, options=["--journal", tmp_path / "again"]))
+        job = finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(4, until=UNTIL))
