@@ -175,6 +175,10 @@ TEST(RemoteHydration, what_a_source_on_the_own_node_owes_when_it_withdraws_comes
         reads.store(static_cast<uint32_t>(number));
         futex_wake_all(reads);
       };
+      // What it reads after that is no good any more, so that the others must help however late it withdraws.
+      copy.after = [](std::byte* slot, size_t, int number) {
+        slot[0] ^= std::byte{number > 6 ? uint8_t{1} : uint8_t{0}};
+      };
       state::Source source(job.region(self), copy, job.interrupted());
       ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
       for (uint32_t seen = 0; (seen = reads.load()) < 6;) {
@@ -209,6 +213,10 @@ TEST(RemoteHydration, a_source_elsewhere_that_withdraws_in_the_middle_is_replace
       copy.before = [&](int number) {
         reads.store(static_cast<uint32_t>(number));
         futex_wake_all(reads);
+      };
+      // What it reads after that is no good any more, so that the others must help however late it withdraws.
+      copy.after = [](std::byte* slot, size_t, int number) {
+        slot[0] ^= std::byte{number > 6 ? uint8_t{1} : uint8_t{0}};
       };
       state::Source source(job.region(self), copy, job.interrupted());
       ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
