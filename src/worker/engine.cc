@@ -232,7 +232,6 @@ std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
                          .self = assignment_.rank,
                          .addresses = std::move(prepared.places.addresses),
                          .token = *token_};
-  config.ring_bytes = comm_config_.ring_bytes;
   return comm::make_tcp_transport(std::move(config), std::move(prepared.listener));
 }
 
@@ -269,10 +268,8 @@ void Engine::enter(Prepared prepared) {
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
   const bool across = page_of_generation->across != 0;
-  std::vector<uint32_t> nodes;
   if (across) {
-    nodes = prepared.places.nodes;
-    endpoint.nodes = nodes;
+    endpoint.nodes = prepared.places.nodes;
     endpoint.transport = transport(prepared);
   }
   std::vector<uint32_t> nodes = endpoint.nodes;
@@ -288,8 +285,6 @@ void Engine::enter(Prepared prepared) {
           });
     }
   }
-  wants_capsule_ = false;
-  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
   updating_ = false;
 }
