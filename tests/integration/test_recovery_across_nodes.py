@@ -7,6 +7,7 @@ import pytest
 from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines
 from several_nodes import finish_nodes, kill, node_lines, run_small_on_nodes, start_node, start_nodes
 from several_nodes import free_port as a_port
+from test_kill_matrix import PHASES, check, kills
 
 
 def test_two_nodes_compute_the_bits_of_one(tmp_path, undisturbed):
@@ -92,3 +93,33 @@ def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed
         for node in nodes:
             kill(node)
     assert_same_losses(job, undisturbed(4, until=UNTIL))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "world"), [(2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_every_rank(tmp_path, undisturbed, phase, nodes, world):
+    ranks = nodes * world
+    job = run_small_on_nodes(tmp_path, nodes=nodes, world=world, spares=1, inject=kills(phase, ranks))
+    check(job, undisturbed(ranks), ranks, list(range(ranks)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("turn", range(5))
+def test_two_nodes_are_lost_one_after_the_other(tmp_path, undisturbed, turn):
+    nodes = start_nodes(
+        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", "rich", nodes=3, world=1,
+        launchers=range(5), options=["--spare-nodes", 2],
+    )  # fmt: skip
+    try:
+        wait_for_steps(tmp_path, 10 + turn)
+        kill(nodes[1])
+        wait_for_steps(tmp_path, 40 + turn)
+        kill(nodes[2])
+        job = finish_nodes([nodes[0], nodes[3], nodes[4]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(3, model="rich", until=UNTIL))
+    assert_survivors_kept_their_process(job, [1, 2], 3)
+    assert not job.events("restart"), job.explain()
