@@ -269,8 +269,10 @@ void Engine::enter(Prepared prepared) {
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
   const bool across = page_of_generation->across != 0;
+  std::vector<uint32_t> nodes;
   if (across) {
-    endpoint.nodes = prepared.places.nodes;
+    nodes = prepared.places.nodes;
+    endpoint.nodes = nodes;
     endpoint.transport = transport(prepared);
   }
   std::vector<uint32_t> nodes = endpoint.nodes;
@@ -286,6 +288,8 @@ void Engine::enter(Prepared prepared) {
           });
     }
   }
+  wants_capsule_ = false;
+  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
   updating_ = false;
 }
