@@ -144,8 +144,8 @@ class Nodes {
       thread.join();
     }
   }
-  void await_sleeper(uint32_t node) {
-    while (page(node).sleepers.load() == 0) {
+  void await_vote(Rank rank) {
+    while (word(rank).vote == Vote::kOpen) {
       std::this_thread::yield();
     }
   }
@@ -320,8 +320,9 @@ TEST(NodeVoteTest, a_sealed_rank_on_another_node_keeps_everyone_from_deciding) {
     voters.emplace_back([&, rank] { EXPECT_FALSE(nodes.vote(rank).vote(1, 0).decided); });
   }
   EXPECT_FALSE(nodes.vote(3).vote(1, 0).decided);
-  nodes.await_sleeper(0);
-  nodes.await_sleeper(1);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    nodes.await_vote(rank);
+  }
   nodes.seal(0);
   nodes.seal(1);
   for (std::thread& voter : voters) {
@@ -343,7 +344,7 @@ TEST(NodeVoteTest, an_interruption_ends_the_waits_of_its_node) {
     first.emplace_back([&, rank] { EXPECT_FALSE(nodes.vote(rank).vote(1, 0).decided); });
   }
   std::thread third([&] { EXPECT_FALSE(nodes.vote(2).vote(1, 0).decided); });  // rank 3 never votes
-  nodes.await_sleeper(1);
+  nodes.await_vote(2);
   nodes.seal(0);
   for (std::thread& voter : first) {
     voter.join();
@@ -361,9 +362,7 @@ TEST(NodeVoteTest, a_lost_link_is_told_once_and_the_voter_keeps_its_vote_until_i
   peer.join();
   EXPECT_TRUE(nodes.vote(0).close(1));
   std::thread voter([&] { EXPECT_FALSE(nodes.vote(0).vote(2, 0).decided); });
-  while (nodes.word(0).vote != Vote::kYes) {
-    std::this_thread::yield();
-  }
+  nodes.await_vote(0);
   nodes.lose(1);
   const std::string what = nodes.broken();
   EXPECT_NE(what.find("step 2: the vote between the nodes cannot go on"), std::string::npos) << what;

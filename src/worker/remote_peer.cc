@@ -80,10 +80,11 @@ void RemotePeer::forget(Slot& slot) {
   }
 }
 
-void RemotePeer::leave() {
+comm::OpId RemotePeer::leave() {
   Slot& slot = (*slots_)[(asked_ + 1) % kSlots];
   slot.request = {.number = ++asked_, .kind = static_cast<uint32_t>(state::RemoteKind::kBye)};
   send(slot);
+  return slot.sent;
 }
 
 }  // namespace keepstep::worker

@@ -24,8 +24,9 @@ class RemotePeer final : public state::Peer {
   void ask(state::RemoteRequest request) override;
   StatusOr<Answer> answer(int64_t limit_ns) override;
   void done() override;
-  // No request follows: the source need not wait for this rank any more.
-  void leave();
+  // No request follows: the source need not wait for this rank any more. Returns the operation that says so; nobody
+  // needs to wait for it.
+  comm::OpId leave();
 
  private:
   // The window, a kLook and a kBye.
@@ -44,7 +45,7 @@ class RemotePeer final : public state::Peer {
   comm::Communicator& comm_;
   const std::weak_ptr<comm::Communicator> alive_;
   const comm::Rank source_;
-  // Shared by nobody; on the heap so that it can be left behind.
+  // On the heap, so that it can be left behind.
   std::unique_ptr<std::array<Slot, kSlots>> slots_;
   uint64_t asked_ = 0;
   uint64_t taken_ = 0;
