@@ -210,7 +210,9 @@ void Agent::seal(const brain::Seal& effect) {
     return;
   }
   sealed_ = effect.identity;
-  link_->send(brain::Sealed{config_.node, effect.identity, generation_->seal(holders())});
+  brain::Sealed sealed{config_.node, effect.identity, generation_->seal(holders())};
+  std::tie(sealed.mean_step, sealed.mean_loss) = generation_->newest_mean();
+  link_->send(sealed);
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
   }
@@ -229,7 +231,7 @@ void Agent::kill_worker(const brain::Kill& effect) {
 void Agent::decide(const brain::Decide& effect) {
   for (Generation* generation : {generation_.get(), previous_.get()}) {
     if (generation != nullptr && generation->identity() == effect.identity) {
-      generation->announce(effect.verdict.version);
+      generation->announce(effect.verdict.version, effect.mean_loss);
     }
   }
 }

@@ -38,6 +38,16 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
   return words;
 }
 
+std::pair<brain::Step, double> Generation::newest_mean() const {
+  std::pair<brain::Step, double> newest{0, 0};
+  for (const worker::MeanSlot& slot : page().mean) {
+    if (const brain::Step step = slot.step.load(); step > newest.first) {
+      newest = {step, worker::load_mean(page(), step)};
+    }
+  }
+  return newest;
+}
+
 void Generation::announce(brain::Version version, std::optional<double> mean_loss) {
   if (mean_loss.has_value()) {
     worker::store_mean(page(), version, *mean_loss);

@@ -35,6 +35,9 @@ class Generation {
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
+  // The newest step whose mean loss over all nodes is known here, and that; (0, 0): none.
+  std::pair<brain::Step, double> newest_mean() const;
+
   // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
   // `mean_loss`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.
   void announce(brain::Version version, std::optional<double> mean_loss = std::nullopt);

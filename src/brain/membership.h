@@ -86,6 +86,9 @@ struct Sealed {
   // not voted may not have saved its capsule of the step: its word makes the verdict a redo. For a member without a
   // word WorkerDied is awaited.
   std::vector<SealedWord> words;
+  // Where there are several nodes: the newest decided step that this node knows the mean loss of; 0: none.
+  Step mean_step = 0;
+  double mean_loss = 0;
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
@@ -134,6 +137,7 @@ struct Seal {
 struct Decide {
   Identity identity;
   Verdict verdict;
+  std::optional<double> mean_loss = std::nullopt;  // of step `verdict.version`, for nodes that never learnt it
 };
 struct Member {
   Rank rank = 0;
@@ -343,7 +347,8 @@ class Membership {
   std::set<NodeId> sealed_nodes_;
   std::set<Rank> awaited_ranks_;  // living members that the verdict must hear of first
   std::map<Rank, SealedWord> words_;
-  std::optional<Decide> decided_;  // over the generation before
+  std::map<Step, double> mean_losses_;  // from those words' nodes
+  std::optional<Decide> decided_;       // over the generation before
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer

@@ -53,6 +53,9 @@ class Schedule {
     brain_ = std::make_unique<Membership>(config_);
     nodes_ = std::make_unique<Nodes>(loop_, ledger_, paths_, chances_, target_,
                                      [this](Event event) { tell_brain(std::move(event)); });
+    if (config_.nodes == 1) {
+      nodes_->on_one_node();
+    }
   }
 
   void run() {
@@ -181,8 +184,8 @@ class Schedule {
       }
     } else if (const auto* decide = std::get_if<Decide>(&effect)) {
       paths_.count(decide->verdict.forward ? "verdict forward" : "verdict redo");
-      if (decide->verdict.because.ends_with("went down with its node")) {
-        paths_.count("vote that went down with its node");
+      if (decide->verdict.because.starts_with("rank 0 had not recorded")) {
+        paths_.count("not recorded, so not decided");
       }
       if (decide->verdict.because.ends_with("as decided")) {
         paths_.count("verdict by a decided survivor");
@@ -299,7 +302,7 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "node lost",
                            "node lost after a vote",
                            "node lost while hydrating",
-                           "vote that went down with its node",
+                           "not recorded, so not decided",
                            "finished after a node was lost",
                            "sealed between update and next step",
                            "message lost",

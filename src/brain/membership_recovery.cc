@@ -292,6 +292,7 @@ void Membership::seal(const std::string& because) {
   because_ = because;
   sealed_nodes_.clear();
   words_.clear();
+  mean_losses_.clear();
   awaited_ranks_.clear();
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -312,6 +313,9 @@ void Membership::on(const Sealed& event) {
   }
   for (const SealedWord& word : event.words) {
     note_word(word, event.node);
+  }
+  if (event.mean_step != 0) {
+    mean_losses_[event.mean_step] = event.mean_loss;
   }
   if (const auto ranks = ranks_of_.find(event.node); !activated_ && ranks != ranks_of_.end()) {
     for (const Rank rank : ranks->second) {
@@ -357,14 +361,7 @@ void Membership::conclude() {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  std::optional<Rank> lost;  // before Activate nobody can have voted
-  for (const Member& member : members_) {
-    if (activated_ && !words_.contains(member.rank)) {
-      lost = member.rank;
-      break;
-    }
-  }
-  const Verdict verdict = decide(identity_, version_, words, lost);
+  const Verdict verdict = decide(identity_, version_, words, ranks_of_.size() > 1);
   if (verdict.version > version_) {
     remember_formed();
     lost_in_a_row_ = 0;
@@ -378,6 +375,9 @@ void Membership::conclude() {
            {"version", static_cast<int64_t>(version_)},
            {"verdict", std::string(verdict.forward ? "forward" : "redo")}});
   decided_ = Decide{identity_, verdict};
+  if (const auto mean = mean_losses_.find(version_); verdict.forward && mean != mean_losses_.end()) {
+    decided_->mean_loss = mean->second;
+  }
   emit(*decided_);
   for (Slot& slot : slots_) {
     slot.origin = Origin::kSurvivor;

@@ -75,6 +75,11 @@ class Scene {
     return {1, static_cast<uint32_t>(line.number("generation", brain_->identity().generation))};
   }
 
+  Sealed sealed(const Line& line) const {
+    return {static_cast<NodeId>(line.number("node")), identity(line), words(line), line.number("mean_step"),
+            static_cast<double>(line.number("mean_loss"))};
+  }
+
   static StateWord state(const std::string& text) {
     const auto parts = split(text, '@');
     StateWord word;
@@ -123,7 +128,7 @@ class Scene {
     }
     if (line.verb == "joined") return joined(line);
     if (line.verb == "lost") return {NodeLost{static_cast<NodeId>(line.number("node")), line.text("because")}};
-    if (line.verb == "sealed") return {Sealed{static_cast<NodeId>(line.number("node")), identity(line), words(line)}};
+    if (line.verb == "sealed") return {sealed(line)};
     if (line.verb == "formed") return {Formed{identity(line)}};
     if (line.verb == "progress") return {Progress{identity(line), line.number("version")}};
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
@@ -169,7 +174,8 @@ class Scene {
   void show(const Seal& effect) { lines_.push_back("seal" + gen(effect.identity)); }
   void show(const Decide& effect) {
     lines_.push_back("decide" + gen(effect.identity) + (effect.verdict.forward ? " forward" : " redo") + " version=" +
-                     std::to_string(effect.verdict.version) + " because=" + quoted(effect.verdict.because));
+                     std::to_string(effect.verdict.version) + " because=" + quoted(effect.verdict.because) +
+                     (effect.mean_loss ? " mean_loss=" + std::to_string(*effect.mean_loss) : ""));
   }
   void show(const Prepare& effect) {
     std::string text = "prepare" + gen(effect.identity) + " version=" + std::to_string(effect.version) + " table=";

@@ -85,6 +85,7 @@ class Nodes {
     wake_all();
   }
 
+  void on_one_node() { one_node_ = true; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
 
@@ -488,8 +489,9 @@ class Nodes {
 
   void await_votes(Worker& worker) {
     Generation& generation = generation_of(worker);
-    // The leader of the first node, rank 0, records the decision before the others hear of it.
-    if (all(generation.voted[worker.step], worker) && (worker.rank == 0 || generation.decided >= worker.step)) {
+    // Where there are several nodes, rank 0 records the decision before the others hear of it.
+    const bool may_know = one_node_ || worker.rank == 0 || generation.decided >= worker.step;
+    if (all(generation.voted[worker.step], worker) && may_know) {
       const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
       worker.forward = false;
       worker.at = recorded ? At::kUpdating : At::kVerdict;
@@ -624,6 +626,7 @@ class Nodes {
   std::function<void(Event)> tell_;
   std::set<NodeId> nodes_;
   std::set<NodeId> lost_;
+  bool one_node_ = false;
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;

@@ -36,7 +36,7 @@ std::string known_as_committed(Identity identity, Step step, const std::vector<S
 
 }  // namespace
 
-Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, std::optional<Rank> lost) {
+Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across) {
   if (survivors.empty()) {
     return Verdict{floor, false, "no survivor is left"};
   }
@@ -49,7 +49,7 @@ Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& 
   const Step next = base + 1;
   const auto holdout = std::find_if(survivors.begin(), survivors.end(),
                                     [&](const SealedWord& survivor) { return !voted_on(survivor, identity, next); });
-  if (holdout == survivors.end() && !lost.has_value()) {
+  if (holdout == survivors.end() && !across) {
     return Verdict{next, true, "every survivor had voted on step " + std::to_string(next)};
   }
   const bool somebody_applies_base = std::any_of(survivors.begin(), survivors.end(), [&](const SealedWord& survivor) {
@@ -59,8 +59,7 @@ Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& 
     return Verdict{base, true, known_as_committed(identity, base, survivors)};
   }
   if (holdout == survivors.end()) {
-    return Verdict{base, false,
-                   "the vote of " + rank_text(*lost) + " on step " + std::to_string(next) + " went down with its node"};
+    return Verdict{base, false, "rank 0 had not recorded step " + std::to_string(next) + " as decided"};
   }
   return Verdict{base, false, rank_text(holdout->rank) + " had not voted on step " + std::to_string(next)};
 }

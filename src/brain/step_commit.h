@@ -4,7 +4,6 @@
 // (worker/step_vote.h); this is the rule that reads the words afterwards.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,14 +28,13 @@ struct Verdict {
 // The verdict over the survivors of generation `identity` (design section 6.4):
 // - what any survivor recorded as decided (its vote is kDecided on step k, or it votes on k+1 already) is the base k;
 // - then forward to k+1 if every word is kYes on k+1; else redo: a rank that had not voted proves that nobody decided.
-// - `lost`: a rank whose word went down with its node, if there is one. It may have voted or not, so its capsule of the
-//   step may not be saved: redo. That it had decided is impossible unless a word that we have says so too, because the
-//   leader of the first node, whose page is never lost while the job lives, records the decision before others may.
+// - `across`: the generation has several nodes. There rank 0, whose page is never lost while the job lives, records a
+//   decision before anybody else may learn of it. So what no word calls decided was decided by nobody, also not by a
+//   rank whose word went down with its node: redo, whatever the votes.
 // `floor` is the version the generation started at, or an earlier verdict that was already announced: a verdict never
 // goes below it. Words of another identity belong to workers that never entered this generation: they stand at
 // `floor` and count as not voted. A dead rank is absent from `survivors`, unless its page could
 // still be read: then its word counts like any other. With none at all the result is `floor`, redo.
-Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors,
-               std::optional<Rank> lost = std::nullopt);
+Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across = false);
 
 }  // namespace keepstep::brain

@@ -66,7 +66,7 @@ StatusOr<brain::SealedWord> word_from(const control::Sealed::Word& from) {
 }
 
 StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId node, brain::Identity identity) {
-  brain::Sealed sealed{node, identity, {}};
+  brain::Sealed sealed{node, identity, {}, from.mean_step(), from.mean_loss()};
   sealed.words.reserve(from.words_size());
   for (const control::Sealed::Word& word : from.words()) {
     KEEPSTEP_ASSIGN_OR_RETURN(sealed.words.emplace_back(), word_from(word));
@@ -184,6 +184,8 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    for (const brain::SealedWord& word : e.words) {
                      set_word(word, sealed->add_words());
                    }
+                   sealed->set_mean_step(e.mean_step);
+                   sealed->set_mean_loss(e.mean_loss);
                  },
                  [&](const brain::Ready& e) {
                    set_identity(e.identity, message);
@@ -320,6 +322,9 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_decide()->set_version(e.verdict.version);
                    out.mutable_decide()->set_forward(e.verdict.forward);
                    out.mutable_decide()->set_because(text(e.verdict.because));
+                   if (e.mean_loss.has_value()) {
+                     out.mutable_decide()->set_mean_loss(*e.mean_loss);
+                   }
                  },
                  [&](const brain::Prepare& e) {
                    out.mutable_prepare()->set_version(e.version);
@@ -357,7 +362,9 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
     case control::CoordinatorEffect::kSeal:
       return brain::Seal{identity, in.seal().because()};
     case control::CoordinatorEffect::kDecide:
-      return brain::Decide{identity, {in.decide().version(), in.decide().forward(), in.decide().because()}};
+      return brain::Decide{identity,
+                           {in.decide().version(), in.decide().forward(), in.decide().because()},
+                           in.decide().has_mean_loss() ? std::optional(in.decide().mean_loss()) : std::nullopt};
     case control::CoordinatorEffect::kPrepare:
       return prepare_from(message, tables);
     case control::CoordinatorEffect::kActivate:

@@ -46,8 +46,8 @@ auto fields(const SealedWord& e) {
 }
 bool operator==(const SealedWord& a, const SealedWord& b) { return fields(a) == fields(b); }
 auto fields(const Sealed& e) {
-  const auto& [a, b, c] = e;
-  return std::tuple(a, b, c);
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
 }
 auto fields(const Ready& e) {
   const auto& [a, b, c] = e;
@@ -83,8 +83,8 @@ auto fields(const Verdict& e) {
   return std::tuple(a, b, c);
 }
 auto fields(const Decide& e) {
-  const auto& [a, b] = e;
-  return std::tuple_cat(std::tuple(a), fields(b));
+  const auto& [a, b, c] = e;
+  return std::tuple_cat(std::tuple(a, c), fields(b));
 }
 auto fields(const Prepare& e) {
   const auto& [a, b, c, d, f] = e;
@@ -144,17 +144,16 @@ const std::string kNotUtf8 = "bytes \xff\xfe\0 of a program";
 const brain::SealedWord kWordA{0, 11, {kOwn, 118, Vote::kYes, true}, {StateKind::kClean, 117}};
 const brain::SealedWord kWordB{3, 14, {{3, 40}, 1ull << 31, Vote::kDecided, false}, {StateKind::kUpdating, 1}};
 
-INSTANTIATE_TEST_SUITE_P(All, EveryEvent,
-                         testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}},
-                                         brain::WorkerParked{5, 4711}, brain::WorkerRecoverable{5},
-                                         brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
-                                         brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""},
-                                         brain::WorkerExited{5},
-                                         brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
-                                         brain::Sealed{kNode, kOwn, {kWordA, kWordB}}, brain::Sealed{kNode, kOwn, {}},
-                                         brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
-                                         brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
-                                         brain::StopRequested{130, "Ctrl-C"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, EveryEvent,
+    testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
+                    brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
+                    brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""}, brain::WorkerExited{5},
+                    brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
+                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
+                    brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
+                    brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
+                    brain::StopRequested{130, "Ctrl-C"}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 
@@ -185,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, EveryEffect,
     testing::Values(
         brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
-        brain::Decide{kOwn, {118, true, "all had voted"}},
+        brain::Decide{kOwn, {118, true, "all had voted"}, 0.3}, brain::Decide{kOwn, {7, false, "it had not voted"}},
         brain::Prepare{kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1"},
         brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
         brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},

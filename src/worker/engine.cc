@@ -272,7 +272,10 @@ void Engine::enter(Prepared prepared) {
     endpoint.nodes = prepared.places.nodes;
     endpoint.transport = transport(prepared);
   }
+  std::vector<uint32_t> nodes = endpoint.nodes;
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
+  wants_capsule_ = false;
+  capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   if (across) {
     if (NodeTree tree(prepared.places.nodes, assignment_.rank); tree.leads) {
       // Told, not raised: a rank that voted stays where it is until the verdict.

@@ -43,15 +43,16 @@ NodeVote::NodeVote(comm::Communicator& communicator, NodeTree tree, const std::v
 }
 
 bool NodeVote::form() {
-  return exchange(Subject::kFormed, 0, 0, [] { return true; }).has_value();
+  return exchange(Subject::kFormed, 0, 0, [](const Decision&) { return true; }).has_value();
 }
 
-std::optional<NodeVote::Decision> NodeVote::vote(Step step, uint32_t flags, const std::function<bool()>& record) {
+std::optional<NodeVote::Decision> NodeVote::vote(Step step, uint32_t flags,
+                                                 const std::function<bool(const Decision&)>& record) {
   return exchange(Subject::kVoted, step, flags, record);
 }
 
 std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step, uint32_t flags,
-                                                     const std::function<bool()>& record) {
+                                                     const std::function<bool(const Decision&)>& record) {
   bool told = true;
   for (const comm::OpId op : std::exchange(sending_, {})) {
     told = finish(op, step) && told;
@@ -65,10 +66,10 @@ std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step,
     return std::nullopt;
   }
   const uint32_t all = flags | *below;
-  if (tree_.root && !record()) {
+  const std::optional<Decision> decision = tree_.root ? Decision{all, mean()} : ask_above(subject, step, all);
+  if (tree_.root && !record(*decision)) {
     return std::nullopt;
   }
-  const std::optional<Decision> decision = tree_.root ? Decision{all, mean()} : ask_above(subject, step, all);
   if (decision.has_value()) {
     tell_below(subject, step, *decision);
   }

@@ -47,7 +47,7 @@ class NodeVote {
   // All ranks of this node have voted on `step`, with these flags in union: what all nodes decided. Nothing:
   // interrupted, or broken. `record`: on the root, called once all voted and before anybody else may learn of it; false
   // if the decision could not be recorded, and then there is none.
-  std::optional<Decision> vote(brain::Step step, uint32_t flags, const std::function<bool()>& record);
+  std::optional<Decision> vote(brain::Step step, uint32_t flags, const std::function<bool(const Decision&)>& record);
 
   bool root() const { return tree_.root; }
 
@@ -55,7 +55,7 @@ class NodeVote {
   enum class Subject : uint32_t { kFormed = 1, kVoted = 2 };
 
   std::optional<Decision> exchange(Subject subject, brain::Step step, uint32_t flags,
-                                   const std::function<bool()>& record);
+                                   const std::function<bool(const Decision&)>& record);
   // The flags of all below in union, and their losses; nothing: it failed.
   std::optional<uint32_t> hear_below(Subject subject, brain::Step step);
   std::optional<Decision> ask_above(Subject subject, brain::Step step, uint32_t flags);

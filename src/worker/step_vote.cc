@@ -88,10 +88,12 @@ bool StepVote::decide_across(Step step, bool last_here) {
   clear_next(step);
   // The root's page is never lost while the job lives: what it recorded is known even if all others that decided go
   // down with their nodes (step_commit.md).
-  const std::optional<NodeVote::Decision> decision = nodes_->vote(step, cell.flags.load(), [&] {
-    recorded_ = swap(step, Vote::kYes, step, Vote::kDecided);
-    return recorded_;
-  });
+  const std::optional<NodeVote::Decision> decision =
+      nodes_->vote(step, cell.flags.load(), [&](const NodeVote::Decision& reached) {
+        store_mean(generation_, step, reached.mean);
+        recorded_ = swap(step, Vote::kYes, step, Vote::kDecided);
+        return recorded_;
+      });
   if (!decision.has_value()) {
     // Some leader may know that all voted: we keep what we need to apply the step until the verdict.
     return wait_until(generation_, [] { return false; });
