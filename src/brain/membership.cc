@@ -200,6 +200,7 @@ void Membership::prepare() {
   ++identity_.generation;
   members_.clear();
   ranks_of_.clear();
+  lost_nodes_.clear();
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
