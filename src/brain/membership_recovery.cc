@@ -84,6 +84,11 @@ void Membership::on(const NodeLost& event) {
   if (phase_ == Phase::kWaiting) {
     return;
   }
+  if (slots_.front().node == event.node && config_.nodes > 1) {
+    // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
+    end(1, what + ", and with it what rank 0 knew of the last step", "");
+    return;
+  }
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
     if (slots_[rank].node == event.node) {
       homeless_.insert(rank);
