@@ -115,6 +115,7 @@ class Agent {
   void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
   void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
   void await_nodes();
+  void await_begin();
 
   AgentConfig config_;
   observe::Journal& journal_;
@@ -155,6 +156,7 @@ class Agent {
   std::map<brain::NodeId, std::string> joined_;  // by name
   std::map<brain::NodeId, nlohmann::json> fingerprints_;
   int64_t started_at_ns_ = 0;
+  int64_t complete_since_ns_ = 0;  // all had come, but no worker was asked for; 0: not so
   bool said_waiting_ = false;
 };
 

@@ -127,9 +127,10 @@ void Agent::await_nodes() {
     }
   }
   if (missing.empty()) {
-    note_ = "starting";
+    await_begin();
     return;
   }
+  complete_since_ns_ = 0;
   const std::string who = absl::StrFormat("node%s %s", missing.size() == 1 ? "" : "s", absl::StrJoin(missing, ", "));
   const int64_t waited_ns = monotonic_ns() - started_at_ns_;
   note_ = "waiting for " + who;
@@ -142,6 +143,26 @@ void Agent::await_nodes() {
         1, absl::StrFormat("%s did not come to %s within %g s (--join-timeout); is keepstep started there, with "
                            "--node-rank %s and this --rdzv-endpoint?",
                            who, config_.coordinator, config_.spec.join_timeout_s, missing.front())});
+  }
+}
+
+// All nodes have come once. The job begins with the first workers; until then one that was lost again is missed.
+void Agent::await_begin() {
+  note_ = "starting";
+  if (!workers_.empty()) {
+    return;
+  }
+  const int64_t now_ns = monotonic_ns();
+  complete_since_ns_ = complete_since_ns_ == 0 ? now_ns : complete_since_ns_;
+  if (now_ns - complete_since_ns_ < kPatienceNs) {
+    return;
+  }
+  note_ = "waiting for a node that was lost again";
+  if (static_cast<double>(now_ns - started_at_ns_) * 1e-9 > config_.spec.join_timeout_s) {
+    link_->send(brain::StopRequested{
+        1, absl::StrFormat("all nodes came to %s, but one was lost again before the job began (node_lost in the "
+                           "journal) and did not come back within %g s (--join-timeout)",
+                           config_.coordinator, config_.spec.join_timeout_s)});
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 
 #include "absl/strings/escaping.h"
 #include "agent/agent.h"
@@ -18,6 +19,15 @@ using brain::Identity;
 using brain::WorkerId;
 using worker::Message;
 using worker::MessageType;
+
+namespace {
+
+// JSON has no word for the loss of a run that diverged: inf and nan came as null.
+double number_of(const nlohmann::json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+}  // namespace
 
 void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
@@ -245,10 +255,10 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
   std::optional<double> mean;
   if (config_.spec.several_nodes()) {
     if (message.body.contains("mean_loss")) {
-      mean = message.body.at("mean_loss");
+      mean = number_of(message.body.at("mean_loss"));
     }
   } else if (message.body.contains("loss_sum")) {
-    part = LossPart{message.body.at("loss_sum"), message.body.at("micro_batches")};
+    part = LossPart{number_of(message.body.at("loss_sum")), message.body.at("micro_batches")};
   }
   const bool complete =
       metrics_.on_progress(*process->rank, step, message.identity, message.body.at("ns"), ranks_here_, part, mean);

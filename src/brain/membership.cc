@@ -200,6 +200,7 @@ void Membership::prepare() {
   ++identity_.generation;
   members_.clear();
   ranks_of_.clear();
+  lost_nodes_.clear();
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
@@ -446,7 +447,9 @@ void Membership::end(int exit_code, const std::string& message, const std::strin
 }
 
 void Membership::on(const Tick&) {
-  if (!homeless_.empty() && now_ - homeless_since_ >= config_.node_timeout) {
+  // While the job goes on without them, all of them had exited with 0.
+  const bool missed = phase_ == Phase::kSealing || phase_ == Phase::kGathering;
+  if (missed && !homeless_.empty() && now_ - homeless_since_ >= config_.node_timeout) {
     end(1, node_loss_ + ", and no other node came within " + seconds_text(config_.node_timeout) + " to take its ranks",
         "");
     return;

@@ -57,6 +57,7 @@ void Membership::on(const NodeLost& event) {
   if (nodes_.erase(event.node) == 0) {
     return;
   }
+  lost_nodes_.insert(event.node);
   const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
   std::vector<Rank> members;
   std::vector<int64_t> gone;
@@ -81,6 +82,11 @@ void Membership::on(const NodeLost& event) {
            {"ranks", std::vector<int64_t>(members.begin(), members.end())},
            {"kind", std::string("node")}});
   if (phase_ == Phase::kWaiting) {
+    return;
+  }
+  if (slots_.front().node == event.node && config_.nodes > 1) {
+    // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
+    end(1, what + ", and with it what rank 0 knew of the last step", "");
     return;
   }
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
@@ -340,9 +346,9 @@ void Membership::conclude_if_sealed() {
   if (!awaited_ranks_.empty()) {
     return;
   }
-  // A lost node never answers.
+  // A lost node never answers, nor does one of the same name that came back: its agent is another.
   const bool all_answered = !activated_ || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
-    return sealed_nodes_.contains(ranks.first) || !nodes_.contains(ranks.first);
+    return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
   });
   if (all_answered || std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); })) {
     conclude();

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "agent/agent.h"
@@ -124,6 +125,7 @@ int run_main(const std::vector<std::string>& args) {
   if (!token.ok()) {
     return fail(token.status());
   }
+  unsetenv("KEEPSTEP_TOKEN");  // workers get it from their agent; what they start in turn need not have it
   // Blocked before any thread starts, so that only the agent's signalfd sees them.
   sigset_t signals;
   sigemptyset(&signals);

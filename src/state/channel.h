@@ -20,8 +20,9 @@
 
 namespace keepstep::state {
 
-inline constexpr uint32_t kLayoutVersion = 0x6b730001;   // changes with this file
-inline constexpr uint32_t kChannels = 4;                 // targets served at the same time
+inline constexpr uint32_t kLayoutVersion = 0x6b730002;   // changes with this file
+inline constexpr uint32_t kChannels = 4;                 // targets of this node served at the same time
+inline constexpr uint32_t kRelayChannel = kChannels;     // the Relay's: those elsewhere wait for nobody here
 inline constexpr uint32_t kSlots = 4;                    // requests a target may have out; a power of two
 inline constexpr size_t kSlotBytes = size_t{256} << 10;  // the largest reply: one chunk
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
@@ -90,8 +91,8 @@ struct Header {
 
 struct Board {
   Header header;
-  Channel channels[kChannels];
-  alignas(64) std::byte bytes[kChannels][kSlots][kSlotBytes];
+  Channel channels[kChannels + 1];
+  alignas(64) std::byte bytes[kChannels + 1][kSlots][kSlotBytes];
 };
 static_assert((kSlots & (kSlots - 1)) == 0, "request numbers wrap around");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

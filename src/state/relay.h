@@ -1,5 +1,5 @@
 // Answers requests from other nodes out of its own worker's region, as one more target there; so the Source stays as it
-// is and knows nothing of nodes. All targets elsewhere share one channel. One thread.
+// is and knows nothing of nodes. All targets elsewhere share one channel, which no other target takes. One thread.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Relay {
 
   // After the Source in `region` published `identity`. `self`: as for a Puller.
   Relay(std::byte* region, uint32_t self, brain::Identity identity, const std::atomic<uint32_t>* interrupted)
-      : link_(region, self, interrupted), identity_(identity) {}
+      : link_(region, self, interrupted, true), identity_(identity) {}
 
   // `request` as it came from the wire: anything may be in it. ABORTED when interrupted, and nothing else.
   StatusOr<Answered> answer(const RemoteRequest& request);

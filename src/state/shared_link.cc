@@ -66,7 +66,8 @@ Status SharedLink::take_channel() {
   int64_t progress_ns = monotonic_ns();
   while (true) {
     const uint32_t given_back = board_.header.given_back.load(std::memory_order_seq_cst);
-    for (uint32_t c = 0; c < kChannels; ++c) {
+    const uint32_t end = relay_ ? kRelayChannel + 1 : kChannels;
+    for (uint32_t c = relay_ ? kRelayChannel : 0; c < end; ++c) {
       uint64_t free = 0;
       if (board_.channels[c].owner.compare_exchange_strong(free, owner_word(), std::memory_order_acq_rel)) {
         channel_ = &board_.channels[c];

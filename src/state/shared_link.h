@@ -7,8 +7,9 @@ namespace keepstep::state {
 
 class SharedLink final : public Link {
  public:
-  SharedLink(std::byte* region, uint32_t self, const std::atomic<uint32_t>* interrupted)
-      : Link(interrupted), board_(board_at(region)), self_(self) {}
+  // `relay`: for those elsewhere, over a channel that nobody else takes.
+  SharedLink(std::byte* region, uint32_t self, const std::atomic<uint32_t>* interrupted, bool relay = false)
+      : Link(interrupted), board_(board_at(region)), self_(self), relay_(relay) {}
   ~SharedLink() override { drop_channel(); }
 
   bool is_near() const override { return true; }
@@ -31,6 +32,7 @@ class SharedLink final : public Link {
 
   Board& board_;
   const uint32_t self_;
+  const bool relay_;
   brain::Identity identity_;
   uint32_t edition_looked_at_ = 0;
   Channel* channel_ = nullptr;

@@ -39,7 +39,7 @@ struct Source::Impl {
   TensorSpace space;
   std::vector<uint64_t> digest_of;  // by entry, where digest_known
   std::vector<bool> digest_known;
-  std::array<uint32_t, kChannels> served{};  // number of the last request answered, by channel
+  std::array<uint32_t, kChannels + 1> served{};  // number of the last request answered, by channel
 
   std::atomic<uint64_t> bytes_served{0};
   std::atomic<bool> stopping{false};
@@ -94,7 +94,7 @@ void Source::Impl::serve() {
 // One request of each channel in turn, so that targets get equal shares. False when there was none.
 bool Source::Impl::serve_one_each() {
   bool any = false;
-  for (uint32_t c = 0; c < kChannels; ++c) {
+  for (uint32_t c = 0; c < served.size(); ++c) {
     const uint32_t asked = board.channels[c].asked.load(std::memory_order_acquire);
     if (asked == served[c]) {
       continue;

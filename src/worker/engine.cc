@@ -26,6 +26,8 @@ using brain::Version;
 namespace {
 
 constexpr int kExitAgentLost = 75;
+// Once all have formed nobody pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
+constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
 uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
 Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
@@ -384,8 +386,8 @@ Status Engine::publish(std::string manifest, std::vector<state::Region> regions)
 }
 
 void Engine::stop_publishing() {
-  if (remote_source_ != nullptr) {
-    remote_source_->finish();
+  if (remote_source_ != nullptr && !remote_source_->finish(kGoodbyesNs)) {
+    remote_source_.reset();
   }
   source_.reset();
 }

@@ -10,6 +10,7 @@
 #include "state/channel.h"
 #include "state/hydration.h"
 #include "state/hydration_testing.h"
+#include "state/shared_link.h"
 #include "worker/remote_peer.h"
 #include "worker/remote_source.h"
 #include "worker/reserved_tags.h"
@@ -33,6 +34,7 @@ using state::testing::Tensors;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr int64_t kPatienceNs = 60'000'000'000;
 constexpr brain::Identity kIdentity{1, 1};  // of a TestWorld's first generation
 
 // What the ranks of a test know of each other. A rank is a source or a target, or neither.
@@ -54,7 +56,7 @@ class Job {
     const Status published = source.publish(kIdentity, kVersion, std::move(manifest), tensors.regions());
     ASSERT_TRUE(published.ok()) << published;
     const std::unique_ptr<RemoteSource> remote = serve_elsewhere(comm, self);
-    remote->finish();
+    EXPECT_TRUE(remote->finish(kPatienceNs));
     await_leavers();
   }
   std::unique_ptr<RemoteSource> serve_elsewhere(Communicator& comm, Rank self) {
@@ -226,7 +228,7 @@ TEST(RemoteHydration, a_source_elsewhere_that_withdraws_in_the_middle_is_replace
       }
       source.stop();
       mine[0].assign(sizes[0], 0);  // from here on its state may change
-      remote->finish();
+      EXPECT_TRUE(remote->finish(kPatienceNs));
     } else {
       Job::Sources sources = job.sources(comm, self);
       const StatusOr<Pulled> pulled =
@@ -507,6 +509,55 @@ TEST(RemoteHydration, an_interruption_ends_the_wait_for_a_source_that_never_publ
     EXPECT_TRUE(absl::IsAborted(puller.manifest(kIdentity).status()));
     EXPECT_TRUE(absl::IsAborted(puller.pull(kIdentity, kVersion, mine.regions(), false).status()));
     sources.leave();
+  });
+}
+
+// They may compare gigabytes, one request after the other, before they give a channel back.
+TEST(RemoteHydration, targets_on_the_own_node_that_keep_their_channels_do_not_hold_up_those_elsewhere) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(model_sizes(), self + 1);
+    if (self == 1) {
+      job.world().await(1);
+      Job::Sources sources = job.sources(comm, self);
+      const StatusOr<Pulled> pulled =
+          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+      sources.leave();
+      job.left();
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(mine, Tensors(model_sizes(), 1));
+      return;
+    }
+    state::Source source(job.region(self), copy, job.interrupted());
+    ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
+    std::vector<std::unique_ptr<state::SharedLink>> here;
+    for (uint32_t target = 0; target < state::kChannels; ++target) {
+      here.push_back(std::make_unique<state::SharedLink>(job.region(self), 100 + target, job.interrupted()));
+      const StatusOr<bool> published = here.back()->look(kIdentity);
+      ASSERT_TRUE(published.ok() && *published);
+      ASSERT_TRUE(here.back()->take_channel().ok());
+    }
+    const std::unique_ptr<RemoteSource> remote = job.serve_elsewhere(comm, self);
+    job.world().signal();
+    EXPECT_TRUE(remote->finish(kPatienceNs));
+    here.clear();
+  });
+}
+
+// The link between the two broke, and nobody else minds.
+TEST(RemoteHydration, a_source_does_not_wait_for_ever_for_a_goodbye_that_never_comes) {
+  Job job({0, 1}, {0}, {1});
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    if (self != 0) {
+      return;
+    }
+    state::HostCopy copy;
+    Tensors mine({8}, 1);
+    state::Source source(job.region(self), copy, job.interrupted());
+    ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
+    const std::unique_ptr<RemoteSource> remote = job.serve_elsewhere(comm, self);
+    EXPECT_FALSE(remote->finish(50'000'000));
   });
 }
 

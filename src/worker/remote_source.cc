@@ -1,5 +1,6 @@
 #include "worker/remote_source.h"
 
+#include <chrono>
 #include <utility>
 
 #include "worker/reserved_tags.h"
@@ -29,10 +30,16 @@ RemoteSource::~RemoteSource() {
   (void)wait(sent);
 }
 
-void RemoteSource::finish() {
+bool RemoteSource::finish(int64_t limit_ns) {
   if (thread_.joinable()) {
+    std::unique_lock lock(mutex_);
+    if (!ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) {
+      return false;
+    }
+    lock.unlock();
     thread_.join();
   }
+  return true;
 }
 
 void RemoteSource::post(Incoming& incoming) {
@@ -78,6 +85,9 @@ void RemoteSource::run() {
   for (Outgoing& outgoing : outgoing_) {
     wait_sent(outgoing);
   }
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+  ended_.notify_all();
 }
 
 void RemoteSource::answer(const state::RemoteRequest& request, comm::Rank target) {

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -21,8 +24,9 @@ class RemoteSource {
                const std::atomic<uint32_t>* interrupted, std::set<comm::Rank> targets);
   // Ends at once, whoever still pulls.
   ~RemoteSource();
-  // Waits until it ended by itself. So no request is left behind that nobody would ever take.
-  void finish();
+  // Waits until it ended by itself, for at most `limit_ns`; false: it did not. So no request is left behind that nobody
+  // would ever take, as long as targets can be heard: the goodbye of one whose link to here broke never comes.
+  bool finish(int64_t limit_ns);
 
  private:
   struct Incoming {
@@ -49,6 +53,9 @@ class RemoteSource {
   std::array<Outgoing, state::kSlots> outgoing_;
   size_t turn_ = 0;  // in outgoing_
   bool stopped_ = false;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;  // under mutex_
   std::thread thread_;
 };
 

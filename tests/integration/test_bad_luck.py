@@ -150,6 +150,26 @@ def test_a_change_outside_the_commit_is_named(tmp_path):
     assert "'model/bias'" in job.output and "outside run.commit" in job.output, job.output
 
 
+def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    model = run.keep(lambda: torch.nn.Linear(1, 1))\n"
+        "    run.protect(model=model)\n"
+        "    replica = run.replicate(model)\n"
+        "    for step in run.steps([torch.ones(1)] * 8, global_batch=2, micro_batch=1, until=4):\n"
+        "        for x in step:\n"
+        "            step.backward(replica(x).sum() * (float('inf') if step.number == 2 else 1))\n"
+        "        run.commit()\n"
+        "train()\n",
+    )
+    assert job.exit_code == 0, job.explain()
+    assert not job.events("refused"), job.explain()
+    assert [line["step"] for line in job.metrics] == [1, 2, 3, 4], job.explain()
+    assert all("committed_mono" in line for line in job.metrics), job.explain()
+
+
 def test_an_unprotected_optimizer_is_named(tmp_path):
     job = run_script(
         tmp_path,

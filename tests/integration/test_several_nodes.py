@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import JOBS, PYTHON
+from harness import JOBS, PYTHON, json_lines
 from several_nodes import (
     as_json,
     assert_nothing_is_left,
@@ -111,6 +111,21 @@ def test_ctrl_c_on_any_node_ends_the_job_on_all(tmp_path, nodes, where):
     assert_nothing_is_left(mark)
 
 
+def test_a_node_that_is_lost_before_the_job_begins_is_not_waited_for_longer_than_said(tmp_path, nodes):
+    endpoint = f"127.0.0.1:{free_port()}"
+    job = {"options": ["--no-python", "--join-timeout", 8], "nodes": 3, "world": 1}
+    nodes += [start_node(tmp_path, rank, endpoint, "true", **job) for rank in (0, 1)]
+    deadline = time.monotonic() + 8
+    while not any(line.get("connected_node") == 1 for line in json_lines(tmp_path / "journal" / "journal.jsonl")):
+        assert time.monotonic() < deadline, nodes[0].output()
+        time.sleep(0.05)
+    time.sleep(0.5)  # it says who it is
+    kill(nodes[1])
+    nodes.append(start_node(tmp_path, 2, endpoint, "true", **job))
+    assert nodes[0].process.wait(30) == 1
+    assert "was lost again before the job began" in nodes[0].output(), nodes[0].output()
+
+
 def wait_until_signals_are_blocked(process, limit_s=60):
     deadline = time.monotonic() + limit_s
     while True:
@@ -139,6 +154,12 @@ def test_the_end_of_node_0_ends_the_job_and_is_said(tmp_path, nodes):
     nodes[0].process.wait()
     assert nodes[1].process.wait(60) == 1, nodes[1].output()
     assert "the coordinator (node 0) is gone" in nodes[1].output()
+
+
+def test_what_the_job_starts_does_not_find_the_token_in_its_environment(tmp_path):
+    show = 'echo "the token is ${KEEPSTEP_TOKEN-not here}"'
+    job = finish_nodes(start_nodes(tmp_path, "bash", "-c", show, options=["--no-python"], world=1))
+    assert job.output.count("the token is not here") == 2, job.explain()
 
 
 def test_without_a_token_nothing_starts_and_the_way_out_is_printed(tmp_path):
