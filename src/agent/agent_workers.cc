@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
-#include <limits>
+#include <cstdlib>
 
 #include "absl/strings/escaping.h"
 #include "agent/agent.h"
@@ -22,9 +22,9 @@ using worker::MessageType;
 
 namespace {
 
-// JSON has no word for the loss of a run that diverged: inf and nan came as null.
+// What is not finite comes as text.
 double number_of(const nlohmann::json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+  return value.is_string() ? std::strtod(value.get_ref<const std::string&>().c_str(), nullptr) : value.get<double>();
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "agent/metrics.h"
 
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
 namespace keepstep::agent {
 
 bool Metrics::on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
@@ -82,7 +86,7 @@ void Metrics::write(brain::Step step, const Line& line) {
     }
   }
   if (const std::optional<double> loss = mean_loss(step, line); loss.has_value()) {
-    members["loss"] = *loss;
+    members["loss"] = std::isfinite(*loss) ? nlohmann::json(*loss) : nlohmann::json(absl::StrFormat("%g", *loss));
   }
   if (line.committed_ns != 0) {
     members["committed_mono"] = static_cast<double>(line.committed_ns) * 1e-9;

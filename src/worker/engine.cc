@@ -30,6 +30,10 @@ constexpr int kExitAgentLost = 75;
 constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
 uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
+// JSON has no word for the loss of a run that diverged: "inf", "-inf", "nan".
+nlohmann::json number_json(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(absl::StrFormat("%g", value));
+}
 Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
 
 }  // namespace
@@ -444,13 +448,13 @@ bool Engine::end_update(Step step) {
   const LossSlot& slot = page().loss[step % 2];
   nlohmann::json body{{"step", step}, {"ns", monotonic_ns()}};
   if (slot.step.load() == step) {
-    body["loss_sum"] = slot.sum.load();
+    body["loss_sum"] = number_json(slot.sum.load());
     body["micro_batches"] = slot.micro_batches.load();
   }
   if (generation()->across != 0) {
     // An agent has the losses of its own ranks only.
     if (const double mean = mean_loss(step); !std::isnan(mean)) {
-      body["mean_loss"] = mean;
+      body["mean_loss"] = number_json(mean);
     }
   }
   (void)send(MessageType::kProgress, std::move(body));

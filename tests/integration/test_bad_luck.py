@@ -167,6 +167,7 @@ def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
     assert job.exit_code == 0, job.explain()
     assert not job.events("refused"), job.explain()
     assert [line["step"] for line in job.metrics] == [1, 2, 3, 4], job.explain()
+    assert [isinstance(line["loss"], str) for line in job.metrics] == [False, True, False, False], job.metrics
     assert all("committed_mono" in line for line in job.metrics), job.explain()
 
 
