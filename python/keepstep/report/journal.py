@@ -48,9 +48,13 @@ class Commit:
 
 @dataclass(frozen=True)
 class OutsideFault:
-    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does)."""
+    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does).
 
-    pid: int
+    ``pid`` is of a killed worker, ``node`` the number of a killed node; one of them is None.
+    """
+
+    pid: int | None
+    node: int | None
     mono: float
 
 
@@ -148,7 +152,7 @@ def read_run(directory: Path) -> RunRecord:
     faults, bad_faults = read_objects(directory / "faults.jsonl")
     outside = []
     for found in faults:
-        pid, mono = as_integer(found.get("pid")), as_seconds(found.get("mono"))
-        if pid is not None and mono is not None:
-            outside.append(OutsideFault(pid, mono))
+        pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
+        if mono is not None and (pid is not None or node is not None):
+            outside.append(OutsideFault(pid, node, mono))
     return RunRecord(directory, lines, _commits(metrics), outside, unreadable + bad_metrics + bad_faults)

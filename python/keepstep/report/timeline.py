@@ -27,7 +27,7 @@ class _Reader:
 
     def _on_fault_noticed(self, line: Line) -> None:
         fault = self._fault(line)
-        if fault.rank is None and self._open is None:
+        if fault.rank is None and not fault.ranks and self._open is None:
             self.spares_lost.append(fault)
             return
         recovery = self._current(line)
@@ -114,7 +114,7 @@ class _Reader:
         return self._open
 
     def _fault(self, line: Line) -> Fault:
-        worker, pid = line.integer("worker"), line.integer("pid")
+        worker, pid, node = line.integer("worker"), line.integer("pid"), line.integer("lost_node")
         signal, exit_code = line.integer("signal"), line.integer("exit_code")
         confirmed = self._exits.get(pid)
         if (signal is None or signal < 0) and confirmed is not None:
@@ -131,13 +131,16 @@ class _Reader:
             exit_code=exit_code,
             step=line.integer("step"),
             because=line.because,
-            happened_mono=self._happened(worker, pid, line.mono),
+            happened_mono=self._happened(worker, pid, node, line.mono),
+            node=node,
+            ranks=line.integers("ranks"),
         )
 
-    def _happened(self, worker: int | None, pid: int | None, noticed_mono: float) -> float | None:
-        """The newest recorded cause in that process that is not younger than the notice."""
+    def _happened(self, worker: int | None, pid: int | None, node: int | None, noticed_mono: float) -> float | None:
+        """The newest recorded cause in that process, or on that node, that is not younger than the notice."""
         causes = [at for injected, at in self._injected if injected == worker and worker is not None]
-        causes += [fault.mono for fault in self._outside if fault.pid == pid]
+        causes += [fault.mono for fault in self._outside if fault.pid == pid and pid is not None]
+        causes += [fault.mono for fault in self._outside if fault.node == node and node is not None]
         return max((at for at in causes if at <= noticed_mono), default=None)
 
 
