@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,9 @@ def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
     run.prepare(2.02, 5, [2, 3], "spare")
     run.write(2.10, "formed", version=5)
     run.write(2.40, "first_commit", step=6)
+    moved = {"rank": 3, "bytes": 700, "sources": [0, 1], "bytes_from": [300, 400]}
+    other = [{"event": "hydrated", "mono": 1.0, "generation": generation} | moved for generation in (1, 2)]
+    (tmp_path / "journal.node2.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
     (tmp_path / "faults.jsonl").write_text('{"mono": 1001.997, "node": 1}\n{"mono": 1001.999, "node": 2}\n')
     (recovery,) = analyse(tmp_path).recoveries
     (fault,) = recovery.faults
@@ -103,6 +107,7 @@ def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
     assert who(fault) == "node 1 (ranks 2, 3)"
     assert recovery.phases_s()["notice"] == pytest.approx(0.003)
     assert recovery.total_s == pytest.approx(0.403)
+    assert recovery.bytes_moved == 700  # the other line is of the job's start
 
 
 def test_a_spare_node_that_is_lost_is_no_recovery(tmp_path: Path) -> None:

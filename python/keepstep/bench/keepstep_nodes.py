@@ -19,7 +19,7 @@ from keepstep.bench.processes import Job, Processes
 NODES = 2
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -45,7 +45,7 @@ class Launchers:
         self._folder = folder
         self._options = [
             *("--nnodes", str(NODES), "--spare-nodes", str(spare_nodes), "--nproc-per-node", str(ranks_per_node)),
-            *("--rdzv-endpoint", f"127.0.0.1:{_free_port()}", *options),
+            *("--rdzv-endpoint", f"127.0.0.1:{free_port()}", *options),
         ]
         self._script = list(script)
         self._environment = {**environment, "KEEPSTEP_TOKEN": secrets.token_hex(32)}
@@ -56,12 +56,14 @@ class Launchers:
             self._start(node)
 
     def _start(self, node: int) -> None:
-        # A journal is never overwritten, and a number may be used again.
-        journal = self._folder / ("run" if node == 0 else f"node{node}-{self._started}")
+        run = self._folder / "run"
+        # A journal is never overwritten; what a lost node of this number wrote stays where the report finds it.
+        for path in run.glob(f"*.node{node}.jsonl"):
+            path.rename(path.with_name(f"{path.stem}.{self._started}.jsonl"))
         self._started += 1
         self.jobs[node] = self._processes.start(
             [
-                *(keepstep_command(), "run", "--node-rank", str(node), "--journal", str(journal)),
+                *(keepstep_command(), "run", "--node-rank", str(node), "--journal", str(run)),
                 *(*self._options, *self._script),
             ],
             self._environment,

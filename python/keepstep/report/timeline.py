@@ -88,12 +88,17 @@ class _Reader:
 
     def _on_hydrated(self, line: Line) -> None:
         rank, moved = line.integer("rank"), line.integer("bytes")
-        if self._open is None or rank is None or moved is None:
+        if self._open is not None and rank is not None and moved is not None:
+            self._open.hydrations.append(_hydration(line, rank, moved))
+
+    def read_elsewhere(self, line: Line) -> None:
+        """A line of another node: a rank that was hydrated there belongs to the recovery that made its generation."""
+        rank, moved = line.integer("rank"), line.integer("bytes")
+        if line.event != "hydrated" or rank is None or moved is None:
             return
-        seconds = as_seconds(line.fields.get("seconds")) or 0.0
-        self._open.hydrations.append(
-            Hydration(rank, moved, seconds, line.integers("sources"), line.integers("bytes_from"))
-        )
+        for recovery in self.recoveries:
+            if recovery.to_generation == line.generation:
+                recovery.hydrations.append(_hydration(line, rank, moved))
 
     def _on_formed(self, line: Line) -> None:
         if self._open is not None:
@@ -144,9 +149,16 @@ class _Reader:
         return max((at for at in causes if at <= noticed_mono), default=None)
 
 
+def _hydration(line: Line, rank: int, moved: int) -> Hydration:
+    seconds = as_seconds(line.fields.get("seconds")) or 0.0
+    return Hydration(rank, moved, seconds, line.integers("sources"), line.integers("bytes_from"))
+
+
 def recoveries_of(record: RunRecord) -> tuple[list[Recovery], list[Fault]]:
     """The recoveries of a run, oldest first, and the faults that cost a spare only."""
     reader = _Reader(record)
     for line in record.lines:
         reader.read(line)
+    for line in record.elsewhere:
+        reader.read_elsewhere(line)
     return reader.recoveries, reader.spares_lost
