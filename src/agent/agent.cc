@@ -76,6 +76,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
                          },
                          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
   KEEPSTEP_RETURN_IF_ERROR(starter_->start());
+  write_memory();
   KEEPSTEP_ASSIGN_OR_RETURN(
       link_,
       CoordinatorLink::connect(
@@ -102,6 +103,19 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   link_->close();
   starter_->stop();
   return *end_;
+}
+
+// What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
+void Agent::write_memory() {
+  const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
+  journal_.write("memory", {}, "shared memory of this node, the same for the job's whole life",
+                 {{"workers", int64_t{config_.spec.nproc_per_node + config_.spec.spares}},
+                  {"bytes_per_worker", bytes(layout_.bytes)},
+                  {"arena", bytes(comm::arena_bytes(comm_config_))},
+                  {"capsules", bytes(2 * worker::kCapsuleBytes)},
+                  {"hydration", bytes(state::region_bytes())},
+                  {"generation_page", bytes(worker::generation_page_bytes(comm_config_))},
+                  {"total", bytes(shared_memory_bytes(config_.spec))}});
 }
 
 void Agent::on_signal() {

@@ -71,6 +71,7 @@ class Agent {
 
   // agent.cc: start, end, effects
   void on_signal();
+  void write_memory();
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
   nlohmann::json job_variables() const;

@@ -52,6 +52,8 @@ class Analysis:
     median_step_s: float | None
     recoveries: list[Recovery]
     spares_lost: list[Fault]
+    memory_per_rank: int | None  # bytes of shared memory
+    memory_total: int | None
     refused: int
     ended: int | None
     ended_because: str
@@ -130,6 +132,7 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
     for recovery in recoveries:
         recovery.downtime_s = _downtime_s(recovery, step_s)
     started, ended = _first(record.lines, "job_started"), _first(record.lines, "job_ended")
+    memory = _first(record.lines, "memory")
     world_size = (started.integer("world_size") if started else None) or 0
     return Analysis(
         directory=record.directory,
@@ -141,6 +144,8 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
         median_step_s=step_s,
         recoveries=recoveries,
         spares_lost=spares_lost,
+        memory_per_rank=(memory.integer("bytes_per_worker") if memory else None),
+        memory_total=(memory.integer("total") if memory else None),
         refused=sum(line.event == "refused" for line in record.lines),
         ended=ended.integer("exit_code") if ended else None,
         ended_because=ended.because if ended else "",

@@ -74,6 +74,9 @@ def summary_table(analysis: Analysis) -> Table:
     if totals.lost_money is not None:
         table.add_row("lost money", f"{totals.lost_money:.4f}")
     table.add_row("bytes moved", words.size(totals.bytes_moved))
+    if analysis.memory_per_rank is not None and analysis.memory_total is not None:
+        per_rank, total = words.size(analysis.memory_per_rank), words.size(analysis.memory_total)
+        table.add_row("shared memory", f"{per_rank} a rank, {total} in all on node 0")
     for number, recovery in enumerate(analysis.recoveries, 1):
         for hydration in recovery.hydrations:
             table.add_row(f"  recovery {number}", words.moved(hydration))

@@ -109,8 +109,8 @@ class Registry:
         for parameter in self._parameters:
             parameter.grad = None
         for optimizer in self.optimizers():
-            for parameter in _parameters(optimizer):
-                parameter.grad = None
+            for tensor in _parameters(optimizer):
+                tensor.grad = None
 
     def flatten(self, capsule_buffers: set[int] | None = None) -> Flat:
         """Everything protected, right now. `capsule_buffers`: ids of buffers that travel in the capsule instead."""
