@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.recovery_words import print_result
 from keepstep.bench.torchft_job import measure_torchft, torchft_python
 from keepstep.bench.torchrun_job import measure_torchrun
+from keepstep.bench.torchrun_nodes import TorchrunNodes
 from keepstep.bench.waiting import progress_bar
 from keepstep.bench.workload import Workload
 from keepstep.report.journal import RunDirectoryError
@@ -133,7 +135,9 @@ class _Bench:
         self.result["sweep_state"] = rows
 
     def opponent(self, name: str) -> None:
-        measure = {"torchrun": measure_torchrun, "torchft": measure_torchft}[name]
+        on_nodes = partial(measure_torchrun, started=TorchrunNodes)
+        torchrun = on_nodes if self.chosen.fault == "node" else measure_torchrun
+        measure = {"torchrun": torchrun, "torchft": measure_torchft}[name]
         with progress_bar() as bar:
             task = bar.add_task(name, total=self.chosen.repetitions, note="")
             measured, step_s = measure(
@@ -168,8 +172,8 @@ class _Bench:
 def main(arguments: list[str]) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if chosen.fault != "rank" and chosen.against:
-        parser.error("--against measures opponents with --fault rank only; leave one of them out")
+    if chosen.fault == "node" and "torchft" in chosen.against:
+        parser.error("torchft is measured with --fault rank only; leave it out of --against")
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "samples.jsonl").unlink(missing_ok=True)
     try:
