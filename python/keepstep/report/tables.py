@@ -17,7 +17,7 @@ def recovery_table(analysis: Analysis) -> Table:
     table.add_column("at s", justify="right")
     table.add_column("step", justify="right")
     table.add_column("what died")
-    table.add_column("noticed by")
+    table.add_column("noticed by", min_width=len("connection"))
     table.add_column("verdict")
     table.add_column("replaced by")
     table.add_column("lost steps", justify="right")
