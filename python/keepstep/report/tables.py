@@ -12,7 +12,7 @@ from keepstep.report.recovery import PHASE_TITLES, PHASES
 
 
 def recovery_table(analysis: Analysis) -> Table:
-    table = Table(title="Recoveries", title_justify="left", show_lines=True)
+    table = Table(title="Recoveries", title_justify="left", show_lines=True, padding=(0, 0, 0, 1))
     table.add_column("#", justify="right")
     table.add_column("at s", justify="right")
     table.add_column("step", justify="right")
