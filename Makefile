@@ -24,7 +24,7 @@ build: setup  ## build engine, agent and command
 	@ninja -C $(BUILD) -j $(JOBS) | tail -n 1
 	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv/bin/keepstep
 
-demo: build  ## the main job: two ranks killed, not a step lost, every loss equal bit for bit
+demo: build  ## the main job: two ranks, then a whole node killed; no step lost, every loss equal bit for bit
 	@$(PYTHON_VENV) -m keepstep.bench demo
 
 test: test-cc test-python  ## all tests but the long matrices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -96,6 +97,32 @@ def test_a_job_is_ready_for_a_kill_only_with_a_parked_spare_and_a_step_of_all_ra
     assert job.pid_of(1) == 72
 
 
+def test_a_node_may_be_killed_once_the_next_spare_node_has_parked_its_workers() -> None:
+    job = Membership(nodes=[0, 1], on_spare_nodes=1)
+    for line in [
+        {"event": "job_started", "world_size": 2, "spares": 0},
+        *({"event": "parked", "worker": worker, "pid": 70 + worker} for worker in range(2)),
+        {"event": "generation_prepared", "generation": 1, "workers": [0, 1]},
+        {"event": "first_commit", "generation": 1, "step": 1},
+    ]:
+        job.read(line)
+    assert not job.ready()
+    job.read({"event": "parked", "worker": 2, "pid": 72})
+    assert job.ready()
+    job.read({"event": "fault_noticed", "generation": 1, "kind": "node", "lost_node": 1, "workers": [1], "ranks": [1]})
+    assert not job.ready()
+    job.read({"event": "node_replaced", "generation": 1, "lost_node": 1, "by_node": 2, "ranks": [1]})
+    assert job.nodes == [0, 2]
+    job.read({"event": "generation_prepared", "generation": 2, "workers": [0, 2]})
+    job.read({"event": "first_commit", "generation": 2, "step": 9})
+    assert not job.ready()
+    job.read({"event": "parked", "worker": 3, "pid": 73})
+    assert job.ready()
+    job.read({"event": "fault_noticed", "generation": 2, "kind": "node", "lost_node": 1, "workers": [3], "ranks": []})
+    assert not job.ready()  # the spare node is gone, but training goes on
+    assert job.settled
+
+
 def write_losses(run: Path, values: list[float]) -> None:
     run.mkdir()
     lines = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(values, 1)]
@@ -133,6 +160,18 @@ def test_a_redone_step_counts_once_and_a_skipped_sample_is_found(tmp_path: Path)
     write_ids(disturbed, 3, [(2, 2, 1, [1])])
     check = check_samples(disturbed, peaceful, until=2, global_batch=2)
     assert (check.repeated, check.skipped) == (1, 1)
+
+
+def test_a_killed_job_takes_everything_below_it_along(tmp_path: Path) -> None:
+    sleeper = "import subprocess; s = subprocess.Popen(['sleep', '1000'], start_new_session=True); "
+    sleeper += "print(s.pid, flush=True); s.wait()"
+    with Processes() as processes:
+        job = processes.start([sys.executable, "-c", sleeper], os.environ, tmp_path / "log")
+        below = int(wait_for("output", job, 20.0, lambda: job.log.read_text() or None))
+        job.kill()
+        assert job.process.returncode == -signal.SIGKILL
+        _, status = os.waitpid(below, 0)  # orphans become children of this process
+        assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_no_process_outlives_a_benchmark_even_one_in_a_session_of_its_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from journals import RunWriter, finish, run_with_one_kill
 
 from keepstep.report.analysis import analyse
 from keepstep.report.recovery import PHASES
+from keepstep.report.words import who
 
 
 def test_the_phases_of_a_replaced_rank_add_up_to_its_recovery(tmp_path: Path) -> None:
@@ -82,6 +84,39 @@ def test_a_spare_that_dies_is_no_recovery(tmp_path: Path) -> None:
     analysis = analyse(tmp_path)
     assert analysis.recoveries == []
     assert [fault.pid for fault in analysis.spares_lost] == [74]
+
+
+def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+    lost = {"lost_node": 1, "noticed_by": "connection", "kind": "node"}
+    run.write(2.0, "fault_noticed", "node 1 is lost", **lost, workers=[2, 3], ranks=[2, 3])
+    run.write(2.0, "node_replaced", "node 1 is lost", lost_node=1, by_node=2, ranks=[2, 3])
+    run.write(2.01, "verdict", step=6, version=5, verdict="redo")
+    run.prepare(2.02, 5, [2, 3], "spare")
+    run.write(2.10, "formed", version=5)
+    run.write(2.40, "first_commit", step=6)
+    moved = {"rank": 3, "bytes": 700, "sources": [0, 1], "bytes_from": [300, 400]}
+    other = [{"event": "hydrated", "mono": 1.0, "generation": generation} | moved for generation in (1, 2)]
+    (tmp_path / "journal.node2.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
+    (tmp_path / "faults.jsonl").write_text('{"mono": 1001.997, "node": 1}\n{"mono": 1001.999, "node": 2}\n')
+    (recovery,) = analyse(tmp_path).recoveries
+    (fault,) = recovery.faults
+    assert (fault.node, fault.ranks, fault.how()) == (1, [2, 3], "lost")
+    assert who(fault) == "node 1 (ranks 2, 3)"
+    assert recovery.phases_s()["notice"] == pytest.approx(0.003)
+    assert recovery.total_s == pytest.approx(0.403)
+    assert recovery.bytes_moved == 700  # the other line is of the job's start
+
+
+def test_a_spare_node_that_is_lost_is_no_recovery(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.write(2.0, "fault_noticed", lost_node=2, noticed_by="connection", kind="node", workers=[4, 5], ranks=[])
+    analysis = analyse(tmp_path)
+    assert analysis.recoveries == []
+    assert [who(fault) for fault in analysis.spares_lost] == ["node 2"]
 
 
 def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:

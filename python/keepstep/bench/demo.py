@@ -1,8 +1,9 @@
-"""``make demo``: the main job twice, once in peace and once with two ranks killed, compared bit for bit.
+"""``make demo``: the main job in peace, with two ranks killed, and on two nodes of which one is killed.
 
 Rank 2 dies in the middle of a backward pass and is replaced by the spare; soon after it, before another spare is
-parked, rank 0 dies and is replaced from the zygote. Ends with a table, pictures and the comparison; exit code 1 if
-anything differs.
+parked, rank 0 dies and is replaced from the zygote. Then the same ranks train as two nodes and a spare node, all on
+this machine: a rank dies, and later a whole node, whose place the spare node takes. Each act ends with a table and
+the comparison with the undisturbed run, bit for bit; exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +20,8 @@ from rich.table import Table
 
 from keepstep.bench.environment import BenchError, gpt_example, job_environment, keepstep_command
 from keepstep.bench.keepstep_job import losses
-from keepstep.bench.processes import Processes
+from keepstep.bench.keepstep_nodes import NODES, Launchers
+from keepstep.bench.processes import Job, Processes
 from keepstep.bench.sample_ids import check_samples
 from keepstep.bench.waiting import progress_bar, wait_for
 from keepstep.report.analysis import Analysis, analyse
@@ -31,6 +34,8 @@ WORLD_SIZE = 4
 GLOBAL_BATCH = 16
 TIMEOUT_S = 600.0
 PATHS = ["spare", "zygote"]  # that the two kills take
+PATHS_ON_NODES = ["zygote", "spare"]  # a spare node's workers are spares
+KILLED_NODE = 1  # not node 0, which has the coordinator
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "--inject",
         action="append",
         metavar="FAULT",
-        help="instead of the two kills; as for `keepstep run`, may be given several times",
+        help="instead of the two kills, and without the nodes; as for `keepstep run`, may be given several times",
     )
     return parser
 
@@ -60,6 +65,8 @@ class _Demo:
         self.out: Path = chosen.out
         self.chose_faults = bool(chosen.inject)
         self.faults: list[str] = chosen.inject or _faults(chosen.until)
+        self.faults_on_nodes = [f"kill:rank=1,step={max(1, chosen.until // 3)},phase=backward"]
+        self.node_killed_after = 2 * chosen.until // 3  # steps
         self._processes = processes
 
     def train(self, name: str, faults: list[str]) -> Path:
@@ -68,23 +75,52 @@ class _Demo:
         folder.mkdir(parents=True)
         command = [
             *(keepstep_command(), "run", "--nproc-per-node", str(WORLD_SIZE), "--spares", "1"),
-            *("--journal", str(folder / "run"), "--seed", str(self.seed)),
-            *(part for fault in faults for part in ("--inject", fault)),
+            *("--journal", str(folder / "run"), *self._options(faults), *self._script(folder)),
+        ]
+        self._watch(name, folder, self._processes.start(command, job_environment(), folder / "job.log"))
+        return folder
+
+    def train_on_nodes(self, name: str) -> Path:
+        """The same on two nodes and a spare one, with a rank and then a node killed."""
+        folder = self.out / name
+        folder.mkdir(parents=True)
+        options = ["--spares", "0", *self._options(self.faults_on_nodes)]
+        ranks = WORLD_SIZE // NODES
+        nodes = Launchers(self._processes, folder, ranks, 1, options, self._script(folder), job_environment())
+
+        def after(steps: int) -> None:
+            nodes.check()
+            if steps >= self.node_killed_after and KILLED_NODE in nodes.jobs:
+                nodes.kill(KILLED_NODE)
+
+        self._watch(name, folder, nodes.jobs[0], after)
+        nodes.stop()
+        return folder
+
+    def _options(self, faults: list[str]) -> list[str]:
+        return ["--seed", str(self.seed), *(part for fault in faults for part in ("--inject", fault))]
+
+    def _script(self, folder: Path) -> list[str]:
+        return [
             *(str(gpt_example() / "train.py"), "--until", str(self.until), "--global-batch", str(GLOBAL_BATCH)),
             *("--seed", str(self.seed), "--out", str(folder / "digests.json"), "--ids", str(folder / "ids")),
         ]
-        job = self._processes.start(command, job_environment(), folder / "job.log")
+
+    def _watch(self, name: str, folder: Path, job: Job, after: Callable[[int], None] | None = None) -> None:
+        """Until the job has ended well. `after` is called again and again with the number of steps so far."""
         with progress_bar() as bar:
             task = bar.add_task(name, total=self.until, note="steps")
 
             def look() -> int | None:
-                bar.update(task, completed=_lines(folder / "run" / "metrics.jsonl"))
+                steps = _lines(folder / "run" / "metrics.jsonl")
+                bar.update(task, completed=steps)
+                if after is not None:
+                    after(steps)
                 return job.process.poll()
 
             code = wait_for(f"end of the {name} run", None, TIMEOUT_S, look)
         if code != 0:
             raise BenchError(f"the {name} run ended with exit code {code}; {job.log} ends with:\n{job.last_lines()}")
-        return folder
 
 
 def _lines(path: Path) -> int:
@@ -122,7 +158,7 @@ class _Checks:
         return table
 
 
-def _compare(demo: _Demo, peaceful: Path, disturbed: Path, analysis: Analysis) -> _Checks:
+def _compare(demo: _Demo, peaceful: Path, disturbed: Path, analysis: Analysis, faults: int) -> _Checks:
     checks = _Checks()
     steps = range(1, demo.until + 1)
     ours, theirs = losses(disturbed / "run"), losses(peaceful / "run")
@@ -138,19 +174,19 @@ def _compare(demo: _Demo, peaceful: Path, disturbed: Path, analysis: Analysis) -
     checks.add("no committed step lost", f"{analysis.totals.lost_steps} lost", analysis.totals.lost_steps == 0)
     died = [fault for recovery in analysis.recoveries for fault in recovery.faults]
     recovered = bool(analysis.recoveries) and all(recovery.complete for recovery in analysis.recoveries)
-    recovered = recovered and len(died) == len(demo.faults)
-    checks.add("every fault recovered", f"{len(died)} of {len(demo.faults)} faults", recovered)
+    recovered = recovered and len(died) == faults
+    checks.add("every fault recovered", f"{len(died)} of {faults} faults", recovered)
     return checks
 
 
-def _paths(analysis: Analysis) -> str:
+def _paths(analysis: Analysis, meant: list[str]) -> str:
     """Which way each kill was replaced; says so if it is not the way that this demo means to show."""
     taken = [", ".join(recovery.replaced_by) or "nobody" for recovery in analysis.recoveries]
     text = f"replaced by: {', then '.join(taken)}"
-    if taken == PATHS:
+    if taken == meant:
         return text
     return (
-        f"{text}. Meant to be shown: {', then '.join(PATHS)}. Nothing is lost either way: which path a recovery takes "
+        f"{text}. Meant to be shown: {', then '.join(meant)}. Nothing is lost either way: which path a recovery takes "
         "depends on whether a spare is parked when the rank dies"
     )
 
@@ -163,13 +199,34 @@ def _run(demo: _Demo, console: Console) -> bool:
     disturbed = demo.train("disturbed", demo.faults)
     analysis = analyse(disturbed / "run")
     print_report(analysis, console)
-    checks = _compare(demo, peaceful, disturbed, analysis)
+    checks = _compare(demo, peaceful, disturbed, analysis, len(demo.faults))
     console.print(checks.table())
     if not demo.chose_faults:
-        console.print(_paths(analysis))
+        console.print(_paths(analysis, PATHS))
     draw_picture(analysis, demo.out / "loss.png")
     write_page(analysis, demo.out / "report.html")
     console.print(f"pictures: {demo.out / 'loss.png'} {demo.out / 'report.html'}")
+    if demo.chose_faults:
+        return checks.all_hold
+    return _run_on_nodes(demo, peaceful, console) and checks.all_hold
+
+
+def _run_on_nodes(demo: _Demo, peaceful: Path, console: Console) -> bool:
+    console.print(
+        f"\nThe same on {NODES} nodes of {WORLD_SIZE // NODES} ranks and a spare node, all on this machine, with"
+    )
+    for fault in demo.faults_on_nodes:
+        console.print(f"  {fault}")
+    console.print(f"  SIGKILL to node {KILLED_NODE}, its launcher and its ranks, after step {demo.node_killed_after}")
+    disturbed = demo.train_on_nodes("nodes")
+    analysis = analyse(disturbed / "run")
+    print_report(analysis, console)
+    checks = _compare(demo, peaceful, disturbed, analysis, len(demo.faults_on_nodes) + 1)
+    console.print(checks.table())
+    console.print(_paths(analysis, PATHS_ON_NODES))
+    page = demo.out / "report_nodes.html"
+    write_page(analysis, page)
+    console.print(f"page: {page}")
     return checks.all_hold
 
 
@@ -178,7 +235,7 @@ def main(arguments: list[str]) -> int:
     if chosen.until < 5:
         print("keepstep demo: --until must be at least 5", file=sys.stderr)
         return 2
-    for name in ("undisturbed", "disturbed"):
+    for name in ("undisturbed", "disturbed", "nodes"):
         shutil.rmtree(chosen.out / name, ignore_errors=True)
     try:
         with Processes() as processes:

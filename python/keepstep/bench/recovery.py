@@ -3,13 +3,19 @@
 Downtime is the same for every tool: from the kill to the first new committed step on all ranks of the full world, less
 one median undisturbed step of that tool. Same model, same batch, same machine, one tool after another. The last line
 is one JSON object; times in it are seconds.
+
+With --fault node the same ranks run as two nodes of two ranks and a spare node, a launcher each, on this machine over
+loopback; a launcher and all its processes are killed, and the next one is started as a spare node. Node 0, which has
+the coordinator, is never killed: in this version its end is the job's end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +23,12 @@ from rich.console import Console
 
 from keepstep.bench import samples as samples_module
 from keepstep.bench.environment import BenchError, keepstep_command, machine, model_parameters
-from keepstep.bench.keepstep_recovery import bitwise_equal, calibrate, disturb, undisturbed
+from keepstep.bench.keepstep_recovery import FAULTS, bitwise_equal, calibrate, disturb, undisturbed
 from keepstep.bench.processes import Processes
 from keepstep.bench.recovery_words import print_result
 from keepstep.bench.torchft_job import measure_torchft, torchft_python
 from keepstep.bench.torchrun_job import measure_torchrun
+from keepstep.bench.torchrun_nodes import TorchrunNodes
 from keepstep.bench.waiting import progress_bar
 from keepstep.bench.workload import Workload
 from keepstep.report.journal import RunDirectoryError
@@ -49,6 +56,7 @@ def _count(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench recovery", description=__doc__)
     parser.add_argument("--against", type=_opponents, default=[], metavar="TOOLS", help="torchrun, torchft, or both")
+    parser.add_argument("--fault", choices=list(FAULTS), default="rank", help="what dies at once (default rank)")
     parser.add_argument("--kills", type=_count, default=30, help="kills of our job (default 30)")
     parser.add_argument("--repetitions", type=_count, default=3, help="kills of each opponent's job (default 3)")
     parser.add_argument("--sweep-state", action="store_true", help="also grow the bytes to hydrate, 0 to 1024 MiB")
@@ -67,13 +75,14 @@ class _Bench:
         self.processes = processes
         self.out: Path = chosen.out
         self.workload = Workload(seed=chosen.seed)
+        self.load_before = os.getloadavg()[0]
         self.result: dict[str, Any] = {}
 
     def _keep(self, measured: list[samples_module.Sample]) -> None:
         samples_module.write_samples(self.out / "samples.jsonl", measured)
 
     def keepstep(self) -> None:
-        self.workload, step_s = calibrate(self.processes, self.workload, self.out)
+        self.workload, step_s = calibrate(self.processes, self.workload, self.out, self.chosen.fault)
         with progress_bar() as bar:
             task = bar.add_task("keepstep", total=self.chosen.kills, note="")
             disturbed = disturb(
@@ -83,10 +92,11 @@ class _Bench:
                 self.chosen.kills,
                 step_s,
                 lambda done, note: bar.update(task, completed=done, note=note),
+                self.chosen.fault,
             )
             bar.update(task, note="trains undisturbed, to compare")
             peaceful, peaceful_step_s = undisturbed(
-                self.processes, self.workload, self.out / "undisturbed", disturbed.last_step
+                self.processes, self.workload, self.out / "undisturbed", disturbed.last_step, self.chosen.fault
             )
         # The long undisturbed run knows the median step better than the calibration.
         for sample in disturbed.samples:
@@ -113,6 +123,7 @@ class _Bench:
                     SWEEP_KILLS,
                     float(self.result["keepstep"]["step_s"]),
                     lambda done, note, task=task: bar.update(task, completed=done, note=note),  # type: ignore[misc]
+                    self.chosen.fault,
                     ballast_mib=mebibytes,
                 )
                 self._keep(disturbed.samples)
@@ -124,7 +135,9 @@ class _Bench:
         self.result["sweep_state"] = rows
 
     def opponent(self, name: str) -> None:
-        measure = {"torchrun": measure_torchrun, "torchft": measure_torchft}[name]
+        on_nodes = partial(measure_torchrun, started=TorchrunNodes)
+        torchrun = on_nodes if self.chosen.fault == "node" else measure_torchrun
+        measure = {"torchrun": torchrun, "torchft": measure_torchft}[name]
         with progress_bar() as bar:
             task = bar.add_task(name, total=self.chosen.repetitions, note="")
             measured, step_s = measure(
@@ -150,12 +163,17 @@ class _Bench:
             "parameters": model_parameters(),
             "global_batch": self.workload.global_batch,
             "seed": self.workload.seed,
+            "fault": self.chosen.fault,
+            "load_before": self.load_before,
         }
         return self.result
 
 
 def main(arguments: list[str]) -> int:
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.fault == "node" and "torchft" in chosen.against:
+        parser.error("torchft is measured with --fault rank only; leave it out of --against")
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "samples.jsonl").unlink(missing_ok=True)
     try:

@@ -29,7 +29,7 @@ TIMEOUT_S = 180.0
 
 
 @dataclass
-class _Kill:
+class TorchrunKill:
     rank: int
     pid: int
     mono: float
@@ -37,21 +37,30 @@ class _Kill:
     new_step: NewStep = field(default_factory=lambda: NewStep(0, 0.0))
 
 
-class _Torchrun:
+class Torchrun:
     def __init__(self, processes: Processes, workload: Workload, folder: Path, kills: int) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._kills = kills
         self.workload = workload
         self.commits = CommitReader(folder / "commits")
         self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir(parents=True)
-        self.job: Job = processes.start(
+        self.job: Job = self.launch()
+
+    def launch(self) -> Job:
+        return self.start_agent(["--standalone", "--nproc-per-node", str(self.workload.world_size)], "torchrun.log")
+
+    def start_agent(self, options: list[str], log: str) -> Job:
+        return self._processes.start(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(workload.world_size), "--max-restarts", str(2 * kills + 3)),
-                *(str(JOBS / "torchrun_gpt.py"), *workload.arguments(), "--until", "1000000"),
+                *(sys.executable, "-m", "torch.distributed.run", *options),
+                *("--max-restarts", str(2 * self._kills + 3)),
+                *(str(JOBS / "torchrun_gpt.py"), *self.workload.arguments(), "--until", "1000000"),
                 *("--commits", str(self.commits.folder), "--checkpoints", str(self.checkpoints)),
             ],
             job_environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-            folder / "torchrun.log",
+            self._folder / log,
         )
 
     def checkpoint(self) -> int:
@@ -68,15 +77,18 @@ class _Torchrun:
         on_step = {commit.rank for commit in self.commits.commits if commit.step == step}
         return True if len(on_step) == self.workload.world_size else None
 
-    def kill(self, rank: int) -> _Kill:
+    def kill(self, rank: int) -> TorchrunKill:
         self.commits.poll()
         newest = max((c for c in self.commits.commits if c.rank == rank), key=lambda commit: commit.mono)
         last = max(commit.mono for commit in self.commits.commits)
         now = time.monotonic()
         os.kill(newest.pid, signal.SIGKILL)
-        return _Kill(rank, newest.pid, now, now - last)
+        return TorchrunKill(rank, newest.pid, now, now - last)
 
-    def recovered(self, kill: _Kill) -> NewStep | None:
+    def stop(self) -> None:
+        self.job.stop(signal.SIGTERM)
+
+    def recovered(self, kill: TorchrunKill) -> NewStep | None:
         self.commits.poll()
         return first_new_step(self.commits.commits, kill.mono, self.workload.world_size)
 
@@ -87,6 +99,7 @@ def measure_torchrun(
     folder: Path,
     repetitions: int,
     progress: Callable[[int, str], None],
+    started: type[Torchrun] = Torchrun,
 ) -> tuple[list[Sample], float]:
     """The samples, and the median undisturbed step in seconds.
 
@@ -96,8 +109,8 @@ def measure_torchrun(
     if folder.exists():
         shutil.rmtree(folder)
     random_of = random.Random(f"torchrun {workload.seed}")
-    torchrun = _Torchrun(processes, workload, folder, repetitions)
-    kills: list[_Kill] = []
+    torchrun = started(processes, workload, folder, repetitions)
+    kills: list[TorchrunKill] = []
     for number in range(repetitions):
         progress(number, "waits for a checkpoint")
         offset = int((number + random_of.random()) * CHECKPOINT_EVERY_STEPS / repetitions)
@@ -116,7 +129,7 @@ def measure_torchrun(
         kill.new_step = wait_for("recovery", job, TIMEOUT_S, partial(torchrun.recovered, kill))
         kills.append(kill)
     progress(repetitions, "done")
-    torchrun.job.stop(signal.SIGTERM)
+    torchrun.stop()
     commits = torchrun.commits.commits
     step_s = median_step_s(commits, workload.world_size, [kill.mono for kill in kills]) or 0.0
     samples = []

@@ -17,6 +17,8 @@ def _fault(fault: Fault) -> dict[str, Any]:
         "rank": fault.rank,
         "worker": fault.worker,
         "pid": fault.pid,
+        "node": fault.node,
+        "ranks": fault.ranks,
         "kind": fault.kind,
         "how": fault.how(),
         "signal": fault.signal,

@@ -48,18 +48,26 @@ class Commit:
 
 @dataclass(frozen=True)
 class OutsideFault:
-    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does)."""
+    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does).
 
-    pid: int
+    ``pid`` is of a killed worker, ``node`` the number of a killed node; one of them is None.
+    """
+
+    pid: int | None
+    node: int | None
     mono: float
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that is known about a run. ``unreadable`` counts lines that were no JSON objects."""
+    """All that is known about a run. ``unreadable`` counts lines that were no JSON objects.
+
+    ``elsewhere`` is what other nodes wrote into the same directory. Their clocks are not this node's.
+    """
 
     directory: Path
     lines: list[Line]
+    elsewhere: list[Line]
     commits: list[Commit]
     outside_faults: list[OutsideFault]
     unreadable: int
@@ -125,6 +133,13 @@ def _commits(objects: list[dict[str, Any]]) -> list[Commit]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def _lines(journal: Path) -> tuple[list[Line], int]:
+    """The lines of one journal, and how many cannot be read."""
+    objects, unreadable = read_objects(journal)
+    lines = [line for found in objects if (line := _line(found)) is not None]
+    return lines, unreadable + len(objects) - len(lines)
+
+
 def read_run(directory: Path) -> RunRecord:
     """Reads a run directory. Raises RunDirectoryError if there is none, or nothing in it."""
     if not directory.is_dir():
@@ -134,21 +149,19 @@ def read_run(directory: Path) -> RunRecord:
     journal = directory / "journal.jsonl"
     if not journal.is_file():
         raise RunDirectoryError(f"{directory} has no journal.jsonl; was the job started with `--journal {directory}`?")
-    objects, unreadable = read_objects(journal)
-    lines = []
-    for found in objects:
-        line = _line(found)
-        if line is None:
-            unreadable += 1
-        else:
-            lines.append(line)
+    lines, unreadable = _lines(journal)
+    elsewhere = []
+    for path in sorted(directory.glob("journal.node*.jsonl")):
+        theirs, bad = _lines(path)
+        elsewhere += theirs
+        unreadable += bad
     if not lines:
         raise RunDirectoryError(f"{journal} holds no readable line; did the job end before it started?")
     metrics, bad_metrics = read_objects(directory / "metrics.jsonl")
     faults, bad_faults = read_objects(directory / "faults.jsonl")
     outside = []
     for found in faults:
-        pid, mono = as_integer(found.get("pid")), as_seconds(found.get("mono"))
-        if pid is not None and mono is not None:
-            outside.append(OutsideFault(pid, mono))
-    return RunRecord(directory, lines, _commits(metrics), outside, unreadable + bad_metrics + bad_faults)
+        pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
+        if mono is not None and (pid is not None or node is not None):
+            outside.append(OutsideFault(pid, node, mono))
+    return RunRecord(directory, lines, elsewhere, _commits(metrics), outside, unreadable + bad_metrics + bad_faults)

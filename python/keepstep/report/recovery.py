@@ -18,7 +18,10 @@ PHASE_TITLES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Who failed, and how that was noticed. ``happened_mono`` is known for injected faults only (seconds)."""
+    """Who failed, and how that was noticed. ``happened_mono`` is known for caused faults only (seconds).
+
+    A lost node is one fault (``kind`` "node"): ``node`` and its ``ranks`` are known, rank, worker and pid are not.
+    """
 
     mono: float
     rank: int | None
@@ -31,8 +34,12 @@ class Fault:
     step: int | None
     because: str
     happened_mono: float | None
+    node: int | None = None
+    ranks: list[int] = field(default_factory=list)
 
     def how(self) -> str:
+        if self.kind == "node":
+            return "lost"
         if self.kind == "exception":
             return "an exception"
         if self.signal:

@@ -12,12 +12,12 @@ from keepstep.report.recovery import PHASE_TITLES, PHASES
 
 
 def recovery_table(analysis: Analysis) -> Table:
-    table = Table(title="Recoveries", title_justify="left", show_lines=True)
+    table = Table(title="Recoveries", title_justify="left", show_lines=True, padding=(0, 0, 0, 1))
     table.add_column("#", justify="right")
     table.add_column("at s", justify="right")
     table.add_column("step", justify="right")
     table.add_column("what died")
-    table.add_column("noticed by")
+    table.add_column("noticed by", min_width=len("connection"))
     table.add_column("verdict")
     table.add_column("replaced by")
     table.add_column("lost steps", justify="right")

@@ -27,7 +27,7 @@ class _Reader:
 
     def _on_fault_noticed(self, line: Line) -> None:
         fault = self._fault(line)
-        if fault.rank is None and self._open is None:
+        if fault.rank is None and not fault.ranks and self._open is None:
             self.spares_lost.append(fault)
             return
         recovery = self._current(line)
@@ -88,12 +88,17 @@ class _Reader:
 
     def _on_hydrated(self, line: Line) -> None:
         rank, moved = line.integer("rank"), line.integer("bytes")
-        if self._open is None or rank is None or moved is None:
+        if self._open is not None and rank is not None and moved is not None:
+            self._open.hydrations.append(_hydration(line, rank, moved))
+
+    def read_elsewhere(self, line: Line) -> None:
+        """A line of another node: a rank that was hydrated there belongs to the recovery that made its generation."""
+        rank, moved = line.integer("rank"), line.integer("bytes")
+        if line.event != "hydrated" or rank is None or moved is None:
             return
-        seconds = as_seconds(line.fields.get("seconds")) or 0.0
-        self._open.hydrations.append(
-            Hydration(rank, moved, seconds, line.integers("sources"), line.integers("bytes_from"))
-        )
+        for recovery in self.recoveries:
+            if recovery.to_generation == line.generation:
+                recovery.hydrations.append(_hydration(line, rank, moved))
 
     def _on_formed(self, line: Line) -> None:
         if self._open is not None:
@@ -114,7 +119,7 @@ class _Reader:
         return self._open
 
     def _fault(self, line: Line) -> Fault:
-        worker, pid = line.integer("worker"), line.integer("pid")
+        worker, pid, node = line.integer("worker"), line.integer("pid"), line.integer("lost_node")
         signal, exit_code = line.integer("signal"), line.integer("exit_code")
         confirmed = self._exits.get(pid)
         if (signal is None or signal < 0) and confirmed is not None:
@@ -131,14 +136,22 @@ class _Reader:
             exit_code=exit_code,
             step=line.integer("step"),
             because=line.because,
-            happened_mono=self._happened(worker, pid, line.mono),
+            happened_mono=self._happened(worker, pid, node, line.mono),
+            node=node,
+            ranks=line.integers("ranks"),
         )
 
-    def _happened(self, worker: int | None, pid: int | None, noticed_mono: float) -> float | None:
-        """The newest recorded cause in that process that is not younger than the notice."""
+    def _happened(self, worker: int | None, pid: int | None, node: int | None, noticed_mono: float) -> float | None:
+        """The newest recorded cause in that process, or on that node, that is not younger than the notice."""
         causes = [at for injected, at in self._injected if injected == worker and worker is not None]
-        causes += [fault.mono for fault in self._outside if fault.pid == pid]
+        causes += [fault.mono for fault in self._outside if fault.pid == pid and pid is not None]
+        causes += [fault.mono for fault in self._outside if fault.node == node and node is not None]
         return max((at for at in causes if at <= noticed_mono), default=None)
+
+
+def _hydration(line: Line, rank: int, moved: int) -> Hydration:
+    seconds = as_seconds(line.fields.get("seconds")) or 0.0
+    return Hydration(rank, moved, seconds, line.integers("sources"), line.integers("bytes_from"))
 
 
 def recoveries_of(record: RunRecord) -> tuple[list[Recovery], list[Fault]]:
@@ -146,4 +159,6 @@ def recoveries_of(record: RunRecord) -> tuple[list[Recovery], list[Fault]]:
     reader = _Reader(record)
     for line in record.lines:
         reader.read(line)
+    for line in record.elsewhere:
+        reader.read_elsewhere(line)
     return reader.recoveries, reader.spares_lost

@@ -26,6 +26,11 @@ def size(count: int) -> str:
 
 
 def who(fault: Fault) -> str:
+    if fault.node is not None:
+        ranks = ", ".join(map(str, fault.ranks))
+        return (
+            f"node {fault.node} (rank{'s' if len(fault.ranks) > 1 else ''} {ranks})" if ranks else f"node {fault.node}"
+        )
     name = f"rank {fault.rank}" if fault.rank is not None else f"worker {fault.worker}"
     return f"{name} (pid {fault.pid})" if fault.pid is not None else name
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -50,7 +51,10 @@ def main() -> None:
     chosen = options.parse_args()
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    generation = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) + 1
+    # An agent that was started again counts from 0: what tells generations apart is the oldest one's count.
+    restarts = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    dist.all_reduce(restarts, dist.ReduceOp.MAX)
+    generation = int(restarts) + 1
     trained = gpt_setup.build(chosen.seed)
     done = load(chosen.checkpoints, trained)
     replica = DistributedDataParallel(trained.model)
