@@ -97,7 +97,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
 Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
   proto::setup_grpc();
   channel_ = grpc::CreateCustomChannel(proto::target(address_), grpc::InsecureChannelCredentials(),
-                                       proto::channel_arguments());
+                                       proto::channel_arguments(address_));
   stub_ = control::Control::NewStub(channel_);
   context_.set_wait_for_ready(true);
   stub_->async()->Attend(&context_, this);

@@ -345,7 +345,7 @@ class Membership {
   std::set<Rank> finished_;
   std::set<Rank> exited_;
   std::set<NodeId> sealed_nodes_;
-  std::set<NodeId> lost_nodes_;      // since it was prepared; one that came back knows nothing of it
+  std::set<NodeId> lost_nodes_;   // since it was prepared; one that came back knows nothing of it
   std::set<Rank> awaited_ranks_;  // living members that the verdict must hear of first
   std::map<Rank, SealedWord> words_;
   std::map<Step, double> mean_losses_;  // from those words' nodes

@@ -118,10 +118,13 @@ Status Coordinator::Impl::listen() {
   const int handshake_ms = static_cast<int>(config_.handshake_timeout.count());
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, handshake_ms);
-  // A node that lost its power or its network says nothing: it is asked.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, proto::kKeepaliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, proto::kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, proto::kKeepaliveMs / 2);
+  // A node that lost its power or its network says nothing: it is asked. On one machine the kernel closes the sockets
+  // of the dead, and a job that is suspended for a while must not lose its stream.
+  if (!is_unix(config_.listen)) {
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, proto::kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, proto::kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, proto::kKeepaliveMs / 2);
+  }
   builder.SetMaxReceiveMessageSize(proto::kMaxMessageBytes);
   int port = 0;
   builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);

@@ -36,7 +36,7 @@ class Peer {
  public:
   explicit Peer(const std::string& address)
       : channel_(grpc::CreateCustomChannel(proto::target(address), grpc::InsecureChannelCredentials(),
-                                           proto::channel_arguments())),
+                                           proto::channel_arguments(address))),
         stub_(control::Control::NewStub(channel_)) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     stream_ = stub_->Attend(&context_);
@@ -252,8 +252,9 @@ TEST_F(CoordinatorTest, a_hello_with_a_short_nonce_is_refused) {
 }
 
 TEST_F(CoordinatorTest, a_malformed_message_is_refused) {
-  const auto channel = grpc::CreateCustomChannel(proto::target(coordinator_->address()),
-                                                 grpc::InsecureChannelCredentials(), proto::channel_arguments());
+  const auto channel =
+      grpc::CreateCustomChannel(proto::target(coordinator_->address()), grpc::InsecureChannelCredentials(),
+                                proto::channel_arguments(coordinator_->address()));
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;

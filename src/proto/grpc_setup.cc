@@ -35,7 +35,7 @@ void setup_grpc() {
 
 std::string take_grpc_error() { return std::exchange(newest_error, {}); }
 
-grpc::ChannelArguments channel_arguments() {
+grpc::ChannelArguments channel_arguments(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -44,8 +44,10 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  if (!address.starts_with("unix")) {  // the coordinator does the same, and says why
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  }
   // Not grpc.minimal_stack: it would leave out the filter that enforces this limit.
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   return arguments;

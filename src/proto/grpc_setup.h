@@ -20,9 +20,9 @@ void setup_grpc();
 // cannot listen.
 std::string take_grpc_error();
 
-// Settings of the agent's channel: no proxy from the environment, no service config by DNS, a connection of its own,
-// messages of at most kMaxMessageBytes.
-grpc::ChannelArguments channel_arguments();
+// Settings of the agent's channel to `address`: no proxy from the environment, no service config by DNS, a connection
+// of its own, messages of at most kMaxMessageBytes.
+grpc::ChannelArguments channel_arguments(const std::string& address);
 
 // The gRPC target for `address`: numeric ones get a scheme that asks no name service; unix:, unix-abstract: and other
 // schemes stay; what is left is a host name for DNS.
