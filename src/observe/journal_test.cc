@@ -24,8 +24,8 @@ class JournalTest : public ::testing::Test {
   }
   ~JournalTest() override { std::filesystem::remove_all(root_); }
 
-  std::unique_ptr<Journal> open() {
-    auto journal = Journal::open(dir_.string(), 7);
+  std::unique_ptr<Journal> open(uint32_t node = 0) {
+    auto journal = Journal::open(dir_.string(), node);
     EXPECT_TRUE(journal.ok()) << journal.status();
     return std::move(journal).value();
   }
@@ -43,14 +43,14 @@ class JournalTest : public ::testing::Test {
 };
 
 TEST_F(JournalTest, a_line_carries_the_decision_its_reason_its_identity_and_three_times) {
-  auto journal = open();
+  auto journal = open(7);
   journal->write("verdict", {.term = 1, .generation = 4}, "rank 3 had not voted",
                  {{"step", int64_t{118}},
                   {"verdict", std::string("redo")},
                   {"ranks", std::vector<int64_t>{0, 2}},
                   {"fatal", false},
                   {"seconds", 0.25}});
-  const auto all = lines("journal.jsonl");
+  const auto all = lines("journal.node7.jsonl");
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0]["event"], "verdict");
   EXPECT_EQ(all[0]["because"], "rank 3 had not voted");
