@@ -279,8 +279,7 @@ class Membership {
   void kill_the_late();
 
   // membership_recovery.cc: from a fault to gathering
-  void node_members_lost(const std::string& what, const std::vector<Rank>& members);
-  void member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what);
+  void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
   void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
   void take_rung(const Fault& fault);

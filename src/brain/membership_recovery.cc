@@ -39,7 +39,7 @@ void Membership::on(const WorkerDied& event) {
   retire(event.worker);
   if (was_member) {
     fence(event.worker, what);
-    member_died(event, worker->rank, worker->recoverable, what);
+    member_died(worker->rank, worker->recoverable, exit_code_of(event), what, event.traceback);
     return;
   }
   if (was_starting && event.signal == 0 && event.exit_code != 0 && !ever_formed_) {
@@ -101,30 +101,10 @@ void Membership::on(const NodeLost& event) {
   node_loss_ = what;
   homeless_since_ = now_;
   house();
-  node_members_lost(what, members);
-}
-
-void Membership::node_members_lost(const std::string& what, const std::vector<Rank>& members) {
   if (members.empty() && (phase_ == Phase::kForming || phase_ == Phase::kRunning)) {
     check_finished();  // they had exited with 0 already, and left nothing that is missed
-    return;
-  }
-  if (released_) {
-    end(1, what + " after training had finished", "");
-    return;
-  }
-  switch (phase_) {
-    case Phase::kForming:
-    case Phase::kRunning: {
-      const FaultKind kind = survivors_recoverable(true) ? FaultKind::kDeath : FaultKind::kPlainDeath;
-      take_rung(Fault{kind, members.front(), current_step(), 1, what, ""});
-      break;
-    }
-    case Phase::kSealing:
-      conclude_if_sealed();
-      break;
-    default:
-      gather();
+  } else {
+    member_died(members.empty() ? 0 : members.front(), true, 1, what, "");
   }
 }
 
@@ -141,16 +121,17 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
   journal("fault_noticed", because, std::move(fields));
 }
 
-void Membership::member_died(const WorkerDied& event, Rank rank, bool recoverable, const std::string& what) {
+void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
+                             const std::string& traceback) {
   if (released_) {
-    end(exit_code_of(event), what + " after training had finished", event.traceback);
+    end(exit_code, what + " after training had finished", traceback);
     return;
   }
   switch (phase_) {
     case Phase::kForming:
     case Phase::kRunning: {
       const FaultKind kind = survivors_recoverable(recoverable) ? FaultKind::kDeath : FaultKind::kPlainDeath;
-      take_rung(Fault{kind, rank, current_step(), exit_code_of(event), what, event.traceback});
+      take_rung(Fault{kind, rank, current_step(), exit_code, what, traceback});
       break;
     }
     case Phase::kSealing:

@@ -108,12 +108,46 @@ class Job {
   }
   const std::atomic<uint32_t>* interrupted() { return &world_.words().interrupted; }
 
+  // A target's part: pulls, and then leaves all sources.
+  StatusOr<Pulled> pull(Communicator& comm, Rank self, state::DeviceCopy& copy, Tensors& tensors,
+                        brain::Version version = kVersion, bool compare = false) {
+    Sources from = sources(comm, self);
+    StatusOr<Pulled> pulled =
+        Puller(from.places, self, copy, interrupted()).pull(kIdentity, version, tensors.regions(), compare);
+    from.leave();
+    left();
+    return pulled;
+  }
+
  private:
   const std::vector<uint32_t> nodes_;
   TestWorld world_;
   std::set<Rank> sources_;
   std::set<Rank> targets_;
   std::vector<SharedRegion> regions_;
+};
+
+// Of a source that withdraws after six reads. What it reads after them is no good any more, so that the others must
+// help however late it withdraws.
+class SixGoodReads {
+ public:
+  explicit SixGoodReads(HookedCopy& copy) {
+    copy.before = [this](int number) {
+      reads_.store(static_cast<uint32_t>(number));
+      futex_wake_all(reads_);
+    };
+    copy.after = [](std::byte* slot, size_t, int number) {
+      slot[0] ^= std::byte{number > 6 ? uint8_t{1} : uint8_t{0}};
+    };
+  }
+  void await() {
+    for (uint32_t seen = 0; (seen = reads_.load()) < 6;) {
+      futex_wait(reads_, seen, 50'000'000);
+    }
+  }
+
+ private:
+  std::atomic<uint32_t> reads_{0};
 };
 
 TEST(RemoteHydration, a_target_whose_sources_are_all_on_another_node_gets_their_bytes) {
@@ -126,11 +160,7 @@ TEST(RemoteHydration, a_target_whose_sources_are_all_on_another_node_gets_their_
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-    sources.leave();
-    job.left();
+    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
     EXPECT_EQ(pulled->chunks_repeated, 0u);
@@ -152,11 +182,7 @@ TEST(RemoteHydration, a_source_on_the_own_node_gives_everything_while_it_is_ther
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-    sources.leave();
-    job.left();
+    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
     EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
@@ -172,28 +198,14 @@ TEST(RemoteHydration, what_a_source_on_the_own_node_owes_when_it_withdraws_comes
     if (self == 0) {
       job.serve(comm, self, copy, mine);
     } else if (self == 1) {
-      std::atomic<uint32_t> reads{0};
-      copy.before = [&](int number) {
-        reads.store(static_cast<uint32_t>(number));
-        futex_wake_all(reads);
-      };
-      // What it reads after that is no good any more, so that the others must help however late it withdraws.
-      copy.after = [](std::byte* slot, size_t, int number) {
-        slot[0] ^= std::byte{number > 6 ? uint8_t{1} : uint8_t{0}};
-      };
+      SixGoodReads six(copy);
       state::Source source(job.region(self), copy, job.interrupted());
       ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
-      for (uint32_t seen = 0; (seen = reads.load()) < 6;) {
-        futex_wait(reads, seen, 50'000'000);
-      }
+      six.await();
       source.stop();
       job.await_leavers();
     } else {
-      Job::Sources sources = job.sources(comm, self);
-      const StatusOr<Pulled> pulled =
-          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-      sources.leave();
-      job.left();
+      const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
       ASSERT_TRUE(pulled.ok()) << pulled.status();
       EXPECT_EQ(mine, Tensors(sizes, 1));
       EXPECT_EQ(pulled->bytes_by_source[0] + pulled->bytes_by_source[1], sum_of(sizes));
@@ -211,30 +223,16 @@ TEST(RemoteHydration, a_source_elsewhere_that_withdraws_in_the_middle_is_replace
     if (self == 0) {
       job.serve(comm, self, copy, mine);
     } else if (self == 1) {
-      std::atomic<uint32_t> reads{0};
-      copy.before = [&](int number) {
-        reads.store(static_cast<uint32_t>(number));
-        futex_wake_all(reads);
-      };
-      // What it reads after that is no good any more, so that the others must help however late it withdraws.
-      copy.after = [](std::byte* slot, size_t, int number) {
-        slot[0] ^= std::byte{number > 6 ? uint8_t{1} : uint8_t{0}};
-      };
+      SixGoodReads six(copy);
       state::Source source(job.region(self), copy, job.interrupted());
       ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
       const std::unique_ptr<RemoteSource> remote = job.serve_elsewhere(comm, self);
-      for (uint32_t seen = 0; (seen = reads.load()) < 6;) {
-        futex_wait(reads, seen, 50'000'000);
-      }
+      six.await();
       source.stop();
       mine[0].assign(sizes[0], 0);  // from here on its state may change
       EXPECT_TRUE(remote->finish(kPatienceNs));
     } else {
-      Job::Sources sources = job.sources(comm, self);
-      const StatusOr<Pulled> pulled =
-          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-      sources.leave();
-      job.left();
+      const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
       ASSERT_TRUE(pulled.ok()) << pulled.status();
       EXPECT_EQ(mine, Tensors(sizes, 1));
       EXPECT_LT(pulled->bytes_by_source[1], pulled->bytes_by_source[0]);
@@ -292,11 +290,7 @@ TEST(RemoteHydration, a_wrong_checksum_is_asked_for_again_elsewhere) {
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-    sources.leave();
-    job.left();
+    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
     EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
@@ -314,11 +308,7 @@ TEST(RemoteHydration, more_targets_than_channels_on_both_nodes_all_get_their_byt
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-    sources.leave();
-    job.left();
+    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
   });
@@ -335,11 +325,7 @@ TEST(RemoteHydration, with_compare_only_what_differs_is_moved) {
       return;
     }
     mine[3][7] ^= 1;
-    Job::Sources sources = job.sources(comm, self);
-    const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), true);
-    sources.leave();
-    job.left();
+    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine, kVersion, true);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
     EXPECT_EQ(pulled->bytes, sizes[3]);
@@ -383,11 +369,7 @@ TEST(RemoteHydration, sizes_that_differ_are_refused_by_the_number_of_the_entry) 
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const Status status =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false).status();
-    sources.leave();
-    job.left();
+    const Status status = job.pull(comm, self, copy, mine).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), AllOf(HasSubstr("entry 1 has 60 bytes here"), HasSubstr("64 bytes at the source")));
   });
@@ -402,12 +384,7 @@ TEST(RemoteHydration, a_request_of_another_version_is_refused_with_the_reason) {
       job.serve(comm, self, copy, mine);
       return;
     }
-    Job::Sources sources = job.sources(comm, self);
-    const Status status = Puller(sources.places, self, copy, job.interrupted())
-                              .pull(kIdentity, kVersion + 1, mine.regions(), false)
-                              .status();
-    sources.leave();
-    job.left();
+    const Status status = job.pull(comm, self, copy, mine, kVersion + 1).status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("published version 118, not 119"));
   });
@@ -520,11 +497,7 @@ TEST(RemoteHydration, targets_on_the_own_node_that_keep_their_channels_do_not_ho
     Tensors mine(model_sizes(), self + 1);
     if (self == 1) {
       job.world().await(1);
-      Job::Sources sources = job.sources(comm, self);
-      const StatusOr<Pulled> pulled =
-          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
-      sources.leave();
-      job.left();
+      const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
       ASSERT_TRUE(pulled.ok()) << pulled.status();
       EXPECT_EQ(mine, Tensors(model_sizes(), 1));
       return;
