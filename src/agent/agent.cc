@@ -11,6 +11,7 @@
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/tcp/tcp_transport.h"
 
 namespace keepstep::agent {
 
@@ -77,30 +78,19 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
                          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
   KEEPSTEP_RETURN_IF_ERROR(starter_->start());
   write_memory();
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      link_,
-      CoordinatorLink::connect(
-          config_.coordinator, config_.node, config_.node_name, config_.token,
-          [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
-          [this](std::string why) {
-            loop_->post([this, why = std::move(why)] {
-              carry_out(
-                  brain::EndJob{1,
-                                absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: "
-                                                "%s",
-                                                config_.node == 0 ? "" : " (node 0)", why),
-                                ""});
-            });
-          },
-          std::chrono::seconds(30),
-          [this](brain::NodeId from, std::string message) {
-            loop_->post([this, from, message = std::move(message)] { on_routed(from, message); });
-          }));
+  StatusOr<std::unique_ptr<CoordinatorLink>> link = attend();
+  if (!link.ok()) {
+    starter_->stop();
+    if (signals_ > 0) {
+      return *end_;
+    }
+    return link.status();
+  }
+  link_ = *std::move(link);
   introduce();
-  link_->send(brain::NodeJoined{config_.node, config_.endpoint});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
-  link_->close();
+  refused_by_0_ ? link_->abandon() : link_->close();
   starter_->stop();
   return *end_;
 }
@@ -108,8 +98,13 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
 void Agent::write_memory() {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
+  const uint64_t elsewhere = config_.spec.world_size() - config_.spec.nproc_per_node;
+  const comm::MostSockets sockets = comm::most_sockets(elsewhere);
   journal_.write("memory", {}, "shared memory of this node, the same for the job's whole life",
-                 {{"workers", int64_t{config_.spec.nproc_per_node + config_.spec.spares}},
+                 {{"connections_per_rank", bytes(sockets.connections)},
+                  {"bytes_per_connection", bytes(sockets.bytes_per_connection)},
+                  {"sockets", bytes(config_.spec.nproc_per_node * sockets.connections * sockets.bytes_per_connection)},
+                  {"workers", int64_t{config_.spec.nproc_per_node + config_.spec.spares}},
                   {"bytes_per_worker", bytes(layout_.bytes)},
                   {"arena", bytes(comm::arena_bytes(comm_config_))},
                   {"capsules", bytes(2 * worker::kCapsuleBytes)},
@@ -274,7 +269,7 @@ void Agent::prepare(const brain::Prepare& effect) {
         nodes.push_back(entry.node);
       }
     }
-    store_.set_homes(std::move(nodes));
+    carry_out(store_.set_homes(std::move(nodes)));
     ranks_here_.clear();
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);
@@ -486,6 +481,7 @@ void Agent::periodic() {
       on_exit(process.second);
     }
   }
+  introduce();
   await_nodes();
   finish_if_empty();
   update_status();

@@ -19,6 +19,7 @@
 #include "agent/event_loop.h"
 #include "agent/generation.h"
 #include "agent/job_spec.h"
+#include "agent/message_parts.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
 #include "agent/shared_store.h"
@@ -96,7 +97,7 @@ class Agent {
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_formed(brain::Identity identity);
   void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
-  void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
   void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
@@ -108,7 +109,11 @@ class Agent {
   void update_status();
 
   // agent_nodes.cc: what agents of several nodes say to one another
+  StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void introduce();
+  void join();
+  void on_refused(const std::string& because);
+  void refuse_or_end(brain::NodeId node, const std::string& because);
   void route(brain::NodeId to, char subject, const std::string& body);
   void on_routed(brain::NodeId from, const std::string& message);
   void carry_out(const SharedStore::Outcome& outcome);
@@ -127,6 +132,7 @@ class Agent {
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
+  PartJoiner parts_;
   Metrics metrics_;
   Fd signal_fd_;
 
@@ -151,6 +157,9 @@ class Agent {
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
   int64_t refused_ = 0;
+  bool joined_job_ = false;    // node 0 found no difference, and the coordinator knows of us
+  bool refused_by_0_ = false;  // it found one, and the job goes on without us
+  int64_t introduced_at_ns_ = 0;
 
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name

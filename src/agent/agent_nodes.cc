@@ -1,16 +1,23 @@
 // The agent's third part: what the agents of several nodes say to one another, through the coordinator.
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
-// (node_facts.h), P the fingerprint of a node's workers. Node 0 compares and speaks for the job.
+// (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers; A and X are
+// node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
 #include "agent/node_facts.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/store_messages.h"
 
 namespace keepstep::agent {
 
@@ -18,27 +25,125 @@ using worker::MessageType;
 
 namespace {
 
+constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
+constexpr int kTryAgainMs = 1000;               // to attend, where the place is taken
 constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
 
 }  // namespace
 
-void Agent::introduce() {
-  if (config_.spec.several_nodes()) {
-    started_at_ns_ = monotonic_ns();
-    nlohmann::json message = {{"name", config_.node_name}, {"facts", node_facts(config_.spec, config_.version)}};
-    route(0, 'F', message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so who comes again
+// within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the same node rank.
+StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
+  const int64_t end_ns = monotonic_ns() + static_cast<int64_t>(config_.spec.join_timeout_s * 1e9);
+  bool said = false;
+  while (true) {
+    StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
+        config_.coordinator, config_.node, config_.node_name, config_.token,
+        [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
+        [this](std::string why) {
+          loop_->post([this, why = std::move(why)] {
+            carry_out(
+                brain::EndJob{1,
+                              absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: %s",
+                                              config_.node == 0 ? "" : " (node 0)", why),
+                              ""});
+          });
+        },
+        std::chrono::seconds(30),
+        [this](brain::NodeId from, std::string message) {
+          loop_->post([this, from, message = std::move(message)] { on_routed(from, message); });
+        });
+    if (!absl::IsAlreadyExists(link.status())) {
+      return link;
+    }
+    if (monotonic_ns() >= end_ns) {
+      return absl::AlreadyExistsError(
+          absl::StrFormat("%s; it stayed connected for %g s (--join-timeout): give each launcher another --node-rank",
+                          link.status().message(), config_.spec.join_timeout_s));
+    }
+    if (!std::exchange(said, true)) {
+      pump_.say(
+          absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout): if the other one was "
+                          "just lost, its place is free in about 15 s",
+                          link.status().message(), config_.spec.join_timeout_s));
+    }
+    pollfd stop{signal_fd_.get(), POLLIN, 0};
+    if (poll(&stop, 1, kTryAgainMs) > 0) {
+      signalfd_siginfo info{};
+      (void)!read(signal_fd_.get(), &info, sizeof info);
+      signals_ = 1;
+      end_ = JobEnd{128 + static_cast<int>(info.ssi_signo),
+                    absl::StrFormat("stopped by %s", strsignal(static_cast<int>(info.ssi_signo))), ""};
+      return absl::CancelledError(end_->message);
+    }
   }
 }
 
+// Says what this node was started with, until node 0's agent has said that it fits: a message to an agent that does not
+// attend yet is lost. Only then does the job know of this node, so a node that does not fit never gets a rank.
+void Agent::introduce() {
+  const int64_t now_ns = monotonic_ns();
+  if (joined_job_ || end_.has_value() || (introduced_at_ns_ != 0 && now_ns - introduced_at_ns_ < kSayAgainNs)) {
+    return;
+  }
+  if (!config_.spec.several_nodes()) {
+    join();
+    return;
+  }
+  started_at_ns_ = started_at_ns_ == 0 ? now_ns : started_at_ns_;
+  introduced_at_ns_ = now_ns;
+  nlohmann::json message = {{"name", config_.node_name}, {"facts", node_facts(config_.spec, config_.version)}};
+  route(0, 'F', message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void Agent::join() {
+  if (!std::exchange(joined_job_, true)) {
+    link_->send(brain::NodeJoined{config_.node, config_.endpoint});
+  }
+}
+
+// The job goes on, without this node.
+void Agent::on_refused(const std::string& because) {
+  if (!end_.has_value()) {
+    refused_by_0_ = true;
+    carry_out(brain::EndJob{1, because + ". The job goes on without this node", ""});
+  }
+}
+
+// Node 0: a node that does not fit. Before the job began somebody made a mistake that all should hear of; afterwards it
+// is one that came as a spare, or in the place of a lost one, and only it has to go.
+void Agent::refuse_or_end(brain::NodeId node, const std::string& because) {
+  if (generation_ == nullptr || node == config_.node) {
+    link_->send(brain::StopRequested{1, because});
+    return;
+  }
+  joined_.erase(node);
+  fingerprints_.erase(node);
+  journal_.write("node_refused", generation_->identity(), because, {{"refused_node", int64_t{node}}});
+  pump_.say("keepstep: " + because + ". The job goes on without it");
+  route(node, 'X', nlohmann::json{{"because", because}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void Agent::route(brain::NodeId to, char subject, const std::string& body) {
-  if (const Status status = link_->route(to, subject + body); !status.ok()) {
+  const StatusOr<std::vector<std::string>> parts = in_parts(subject + body);
+  Status status = parts.status();
+  for (size_t i = 0; status.ok() && i < parts->size(); ++i) {
+    status = link_->route(to, (*parts)[i]);
+  }
+  if (!status.ok()) {
     spdlog::warn("node {}: {}", to, std::string(status.message()));
   }
 }
 
 void Agent::on_routed(brain::NodeId from, const std::string& message) {
   Status bad;
-  if (message.starts_with('S')) {
+  if (message.starts_with('M')) {
+    const auto whole = parts_.add(from, message);
+    bad = whole.status();
+    if (whole.ok() && whole->has_value()) {
+      return on_routed(from, **whole);
+    }
+  } else if (message.starts_with('S')) {
     auto outcome = store_.on_message(from, message.substr(1));
     bad = outcome.status();
     if (outcome.ok()) {
@@ -51,6 +156,10 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         on_facts(from, body.at("name"), body.at("facts"));
       } else if (message.starts_with('P') && config_.node == 0) {
         on_fingerprint(from, body);
+      } else if (message.starts_with('A') && from == 0) {
+        join();
+      } else if (message.starts_with('X') && from == 0) {
+        on_refused(body.at("because"));
       } else {
         bad = absl::InvalidArgumentError("of an unknown subject");
       }
@@ -68,8 +177,8 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
   const brain::Identity identity = generation_ == nullptr ? brain::Identity{} : generation_->identity();
   for (const StoreAnswer& answer : outcome.answers) {
     if (const auto it = workers_.find(answer.worker); it != workers_.end()) {
-      tell(*it->second, MessageType::kStoreReply, identity,
-           {{"id", answer.id}, {"ok", answer.ok}, {"value", absl::BytesToHexString(answer.value)}});
+      const worker::StoreMessage reply = worker::store_answer(answer.id, answer.ok, answer.value);
+      tell(*it->second, MessageType::kStoreReply, identity, reply.body, reply.fds());
     }
   }
   for (const auto& [node, message] : outcome.messages) {
@@ -78,13 +187,15 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
 }
 
 void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
-  joined_[from] = name;
   const std::vector<std::string> lines =
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
-  if (!lines.empty()) {
-    link_->send(brain::StopRequested{
-        1, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and script", from,
-                           name, absl::StrJoin(lines, "; "))});
+  joined_[from] = name;
+  if (lines.empty()) {
+    route(from, 'A', "{}");
+  } else {
+    refuse_or_end(from, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and "
+                                        "script",
+                                        from, name, absl::StrJoin(lines, "; ")));
   }
 }
 
@@ -95,7 +206,8 @@ void Agent::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
   if (mine == fingerprints_.end()) {
     return;
   }
-  for (const auto& [node, fingerprint] : fingerprints_) {
+  const std::map<brain::NodeId, nlohmann::json> all = fingerprints_;  // who is refused is taken out
+  for (const auto& [node, fingerprint] : all) {
     nlohmann::json first = mine->second;
     if (from != config_.node && node != from) {
       continue;  // compared before
@@ -109,8 +221,8 @@ void Agent::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
     first.erase("cpu");
     const std::vector<std::string> lines = differences(first, fingerprint, absl::StrFormat("node %d", node));
     if (!lines.empty()) {
-      link_->send(brain::StopRequested{1, absl::StrFormat("node %d would not compute the same bits as node 0: %s", node,
-                                                          absl::StrJoin(lines, "; "))});
+      refuse_or_end(node, absl::StrFormat("node %d would not compute the same bits as node 0: %s", node,
+                                          absl::StrJoin(lines, "; ")));
     }
   }
 }

@@ -6,12 +6,12 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "absl/strings/escaping.h"
 #include "agent/agent.h"
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/comm_config.h"
+#include "worker/store_messages.h"
 
 namespace keepstep::agent {
 
@@ -86,7 +86,11 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     return;
   }
   try {
-    on_message(process, *message);
+    if (message->type == MessageType::kStore) {
+      on_store(process, *message, std::move(packet->fds));
+    } else {
+      on_message(process, *message);
+    }
   } catch (const nlohmann::json::exception& error) {
     refuse(*process, absl::StrFormat("a message of type %d without what it needs: %s", static_cast<int>(message->type),
                                      error.what()));
@@ -148,7 +152,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kFault:
       link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
-                                       body.at("traceback"), body.at("fatal")});
+                                       body.at("traceback"), body.at("fatal"), body.value("link", false)});
       break;
     case MessageType::kFinished:
       link_->send(brain::WorkerFinished{process->id, message.identity});
@@ -162,9 +166,6 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                      {{"worker", int64_t{process->id}},
                       {"rank", int64_t{process->rank.value_or(0)}},
                       {"at_mono", body.at("ns").get<double>() * 1e-9}});
-      break;
-    case MessageType::kStore:
-      on_store(process, message);
       break;
     default:
       refuse(*process, "a message of an unknown type");
@@ -277,10 +278,14 @@ void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Mes
   }
 }
 
-void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
-  const StoreRequest request{process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"),
-                             absl::HexStringToBytes(message.body.at("value").get<std::string>())};
-  carry_out(store_.ask(request));
+void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message, std::vector<Fd> fds) {
+  StatusOr<std::string> value = worker::store_value(message.body, std::move(fds));
+  if (!value.ok()) {
+    refuse(*process, std::string(value.status().message()));
+    return;
+  }
+  carry_out(store_.ask(
+      {process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"), *std::move(value)}));
 }
 
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
@@ -326,6 +331,9 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   } else {
     link_->send(
         brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback});
+  }
+  if (!process->had_rank) {
+    workers_.erase(process->id);  // a spare: it leaves no word and no capsule that anybody could need
   }
   finish_if_empty();
 }

@@ -44,6 +44,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   void send(const brain::Event& event);
   Status route(brain::NodeId to, std::string message);
   void close();
+  void abandon();
   uint32_t term() const { return handshake_.term; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
@@ -142,6 +143,12 @@ Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono
     return absl::UnauthenticatedError(
         absl::StrFormat("the coordinator at %s refused the job token of node %d (%s): %s; "
                         "give all parts of a job the same --token-file",
+                        address_, handshake_.node, handshake_.node_name, message));
+  }
+  if (status_.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return absl::UnavailableError(
+        absl::StrFormat("the job at %s ends just now, or its node 0 is gone; node %d (%s) came too late to have a part "
+                        "in it: %s",
                         address_, handshake_.node, handshake_.node_name, message));
   }
   return Status(static_cast<absl::StatusCode>(status_.error_code()),
@@ -346,6 +353,16 @@ void CoordinatorLink::Impl::close() {
   }
 }
 
+void CoordinatorLink::Impl::abandon() {
+  std::unique_lock lock(mutex_);
+  if (!started_ || closing_) {
+    return;
+  }
+  closing_ = true;
+  context_.TryCancel();
+  changed_.wait(lock, [this] { return done_; });
+}
+
 StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string address, brain::NodeId node,
                                                                     const std::string& node_name, const JobToken& token,
                                                                     OnEffect on_effect, OnLost on_lost,
@@ -364,5 +381,6 @@ Status CoordinatorLink::route(brain::NodeId to, std::string message) { return im
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
 uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }
+void CoordinatorLink::abandon() { impl_->abandon(); }
 
 }  // namespace keepstep::agent

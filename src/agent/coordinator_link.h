@@ -53,6 +53,8 @@ class CoordinatorLink {
 
   // Sends what is queued (for up to a second) and ends the stream. Idempotent.
   void close();
+  // Ends the stream as if it broke: the node is lost to the job, and what it had is given to another. Idempotent.
+  void abandon();
 
  private:
   class Impl;

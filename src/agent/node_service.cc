@@ -4,13 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "absl/strings/escaping.h"
 #include "base/clock.h"
 #include "base/local_socket.h"
 #include "base/log.h"
 #include "worker/comm_config.h"
 #include "worker/node_link.h"
 #include "worker/page.h"
+#include "worker/store_messages.h"
 
 namespace keepstep::agent {
 
@@ -95,7 +95,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
   Status bad = message.status();
   if (message.ok()) {
     try {
-      on_message(*client, *message);
+      on_message(*client, *message, std::move(packet->fds));
     } catch (const nlohmann::json::exception& error) {
       bad = absl::InvalidArgumentError(error.what());
     }
@@ -107,7 +107,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
   }
 }
 
-void NodeService::on_message(Client& client, const Message& message) {
+void NodeService::on_message(Client& client, const Message& message, std::vector<Fd> fds) {
   switch (message.type) {
     case MessageType::kAttach:
       tell(client, MessageType::kWelcome, nlohmann::json::object());
@@ -126,11 +126,15 @@ void NodeService::on_message(Client& client, const Message& message) {
       break;
     case MessageType::kStore: {
       const nlohmann::json& body = message.body;
-      for (const StoreAnswer& answer : store_.handle({client.id, body.at("id"), body.at("op"), body.at("key"),
-                                                      absl::HexStringToBytes(body.at("value").get<std::string>())})) {
+      StatusOr<std::string> value = worker::store_value(body, std::move(fds));
+      if (!value.ok()) {
+        throw nlohmann::json::other_error::create(599, std::string(value.status().message()), nullptr);
+      }
+      for (const StoreAnswer& answer :
+           store_.handle({client.id, body.at("id"), body.at("op"), body.at("key"), *std::move(value)})) {
         if (const auto it = clients_.find(answer.worker); it != clients_.end()) {
-          tell(*it->second, MessageType::kStoreReply,
-               {{"id", answer.id}, {"ok", answer.ok}, {"value", absl::BytesToHexString(answer.value)}});
+          const worker::StoreMessage reply = worker::store_answer(answer.id, answer.ok, answer.value);
+          tell(*it->second, MessageType::kStoreReply, reply.body, reply.fds());
         }
       }
       break;

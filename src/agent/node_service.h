@@ -57,7 +57,7 @@ class NodeService {
   NodeService(std::unique_ptr<EventLoop> loop, Fd listener) : loop_(std::move(loop)), listener_(std::move(listener)) {}
   void on_connection();
   void on_packet(const std::shared_ptr<Client>& client);
-  void on_message(Client& client, const worker::Message& message);
+  void on_message(Client& client, const worker::Message& message, std::vector<Fd> fds);
   void on_join(Client& client, const nlohmann::json& body);
   Status admit(Client& client, const std::string& key, uint32_t rank, uint32_t world);
   Status open(Group& group);

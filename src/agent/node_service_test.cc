@@ -101,14 +101,14 @@ TEST_F(NodeServiceTest, a_join_that_cannot_succeed_says_why) {
 TEST_F(NodeServiceTest, the_store_waits_for_keys_and_compares) {
   const auto first = link();
   const auto second = link();
-  std::thread waiter([&] { EXPECT_EQ(second->store("get", "late", "", -1).value, std::string("\0x", 2)); });
-  EXPECT_FALSE(second->store("get", "never", "", 20).answered);
-  EXPECT_TRUE(first->store("set", "late", std::string("\0x", 2), -1).ok);
+  std::thread waiter([&] { EXPECT_EQ(second->store("get", "late", "", -1)->value, std::string("\0x", 2)); });
+  EXPECT_FALSE(second->store("get", "never", "", 20)->answered);
+  EXPECT_TRUE(first->store("set", "late", std::string("\0x", 2), -1)->ok);
   waiter.join();
-  EXPECT_EQ(first->store("add", "count", "5", -1).value, "5");
-  EXPECT_EQ(second->store("add", "count", "2", -1).value, "7");
-  EXPECT_EQ(first->store("compare_set", "who", "0:me", -1).value, "me");
-  EXPECT_EQ(second->store("compare_set", "who", "0:you", -1).value, "me");
+  EXPECT_EQ(first->store("add", "count", "5", -1)->value, "5");
+  EXPECT_EQ(second->store("add", "count", "2", -1)->value, "7");
+  EXPECT_EQ(first->store("compare_set", "who", "0:me", -1)->value, "me");
+  EXPECT_EQ(second->store("compare_set", "who", "0:you", -1)->value, "me");
 }
 
 TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
@@ -122,7 +122,7 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
     ASSERT_TRUE(stranger->send(bytes).ok());
     EXPECT_TRUE(absl::IsUnavailable(stranger->receive().status())) << bytes.size();
   }
-  EXPECT_TRUE(good->store("set", "still", "there", -1).ok);
+  EXPECT_TRUE(good->store("set", "still", "there", -1)->ok);
   EXPECT_EQ(service_->refused(), 4U);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -19,7 +20,8 @@ std::string question(const StoreRequest& request) {
                         {"id", request.id},
                         {"op", request.op},
                         {"key", absl::BytesToHexString(request.key)},
-                        {"value", absl::BytesToHexString(request.value)}}
+                        {"value", absl::BytesToHexString(request.value)},
+                        {"round", request.round}}
       .dump();
 }
 
@@ -28,7 +30,8 @@ std::string reply(const StoreAnswer& answer) {
                         {"worker", answer.worker},
                         {"id", answer.id},
                         {"ok", answer.ok},
-                        {"value", absl::BytesToHexString(answer.value)}}
+                        {"value", absl::BytesToHexString(answer.value)},
+                        {"round", answer.round}}
       .dump();
 }
 
@@ -42,10 +45,15 @@ std::string bytes_of(const nlohmann::json& body, const char* name) {
 
 }  // namespace
 
-void SharedStore::set_homes(std::vector<brain::NodeId> homes) {
+SharedStore::Outcome SharedStore::set_homes(std::vector<brain::NodeId> homes) {
   KEEPSTEP_CHECK(!homes.empty(), "a generation without nodes");
   homes_ = std::move(homes);
-  counts_.clear();
+  ++round_;
+  Outcome outcome;
+  for (const auto& [asked, before] : std::exchange(counts_, {})) {
+    ask_all({.worker = asked.first, .id = asked.second, .op = "count", .node = self_}, outcome);
+  }
+  return outcome;
 }
 
 brain::NodeId SharedStore::home_of(const std::string& key) const {
@@ -59,14 +67,7 @@ SharedStore::Outcome SharedStore::ask(StoreRequest request) {
   Outcome outcome;
   request.node = self_;
   if (request.op == "count" && homes_.size() > 1) {
-    counts_[{request.worker, request.id}] = {homes_.size(), 0};
-    for (const brain::NodeId home : homes_) {
-      if (home == self_) {
-        answer(store_.handle(request), outcome);
-      } else {
-        outcome.messages.emplace_back(home, question(request));
-      }
-    }
+    ask_all(request, outcome);
     return outcome;
   }
   if (const brain::NodeId home = home_of(request.key); home != self_) {
@@ -77,6 +78,19 @@ SharedStore::Outcome SharedStore::ask(StoreRequest request) {
   return outcome;
 }
 
+void SharedStore::ask_all(const StoreRequest& request, Outcome& outcome) {
+  StoreRequest asked = request;
+  asked.round = round_;
+  counts_[{asked.worker, asked.id}] = {homes_.size(), 0};
+  for (const brain::NodeId home : homes_) {
+    if (home == self_) {
+      answer(store_.handle(asked), outcome);
+    } else {
+      outcome.messages.emplace_back(home, question(asked));
+    }
+  }
+}
+
 StatusOr<SharedStore::Outcome> SharedStore::on_message(brain::NodeId from, const std::string& message) {
   Outcome outcome;
   try {
@@ -84,10 +98,11 @@ StatusOr<SharedStore::Outcome> SharedStore::on_message(brain::NodeId from, const
     const std::string kind = body.at("kind");
     if (kind == "ask") {
       answer(store_.handle({body.at("worker"), body.at("id"), body.at("op"), bytes_of(body, "key"),
-                            bytes_of(body, "value"), from}),
+                            bytes_of(body, "value"), from, body.at("round")}),
              outcome);
     } else if (kind == "answer") {
-      deliver({body.at("worker"), body.at("id"), body.at("ok"), bytes_of(body, "value"), self_}, outcome);
+      deliver({body.at("worker"), body.at("id"), body.at("ok"), bytes_of(body, "value"), self_, body.at("round")},
+              outcome);
     } else if (kind == "forget") {
       store_.forget(body.at("worker"));
     } else {
@@ -122,10 +137,13 @@ void SharedStore::answer(std::vector<StoreAnswer> answers, Outcome& outcome) {
 }
 
 void SharedStore::deliver(const StoreAnswer& answer, Outcome& outcome) {
-  const auto count = counts_.find({answer.worker, answer.id});
-  if (count == counts_.end()) {
+  if (answer.round == 0) {
     outcome.answers.push_back(answer);
     return;
+  }
+  const auto count = counts_.find({answer.worker, answer.id});
+  if (count == counts_.end() || answer.round != round_) {
+    return;  // a part of a count that was asked anew, or that nobody waits for any more
   }
   int64_t keys = 0;
   std::from_chars(answer.value.data(), answer.value.data() + answer.value.size(), keys);

@@ -28,8 +28,9 @@ class SharedStore {
   explicit SharedStore(brain::NodeId self) : self_(self), homes_{kJobsHome} {}
 
   // A generation begins on these nodes, all different. Workers ask for its keys only once they have its Prepare, which
-  // comes after this call; questions of the generations before need no answer any more.
-  void set_homes(std::vector<brain::NodeId> homes);
+  // comes after this call; questions about keys of the generations before need no answer any more. Counts that wait
+  // are asked anew: who kept a part of the answer may be gone.
+  Outcome set_homes(std::vector<brain::NodeId> homes);
 
   // A question of a worker on this node (`request.node` is not read).
   Outcome ask(StoreRequest request);
@@ -49,6 +50,7 @@ class SharedStore {
     size_t awaited = 0;
     int64_t sum = 0;
   };
+  void ask_all(const StoreRequest& request, Outcome& outcome);
   void answer(std::vector<StoreAnswer> answers, Outcome& outcome);
   void deliver(const StoreAnswer& answer, Outcome& outcome);
 
@@ -56,6 +58,7 @@ class SharedStore {
   std::vector<brain::NodeId> homes_;
   Store store_;
   std::map<std::pair<brain::WorkerId, uint64_t>, Count> counts_;
+  uint64_t round_ = 1;  // of counts: what answers an earlier one comes too late
 };
 
 }  // namespace keepstep::agent

@@ -22,8 +22,8 @@ class SharedStoreTest : public testing::Test {
     }
   }
   void generation_begins(std::vector<brain::NodeId> nodes) {
-    for (SharedStore& store : stores_) {
-      store.set_homes(nodes);
+    for (brain::NodeId node = 0; node < kNodes; ++node) {
+      take(node, stores_[node].set_homes(nodes));
     }
   }
   // Worker number = its node.
@@ -107,6 +107,40 @@ TEST_F(SharedStoreTest, a_count_is_of_all_nodes) {
   answers();
   ask(2, 7, "count", "");
   EXPECT_THAT(answers(), ElementsAre("worker 2 question 7: 20"));
+}
+
+TEST_F(SharedStoreTest, a_count_that_waits_for_a_lost_node_is_asked_anew_when_the_next_generation_begins) {
+  generation_begins({0, 1, 2});
+  for (int i = 0; i < 20; ++i) {
+    ask(0, 1, "set", absl::StrFormat("1/%d", i), "v");
+  }
+  answers();
+  take(0, stores_[0].ask({0, 7, "count", ""}));
+  ASSERT_EQ(wire_.size(), 2U);
+  wire_.pop_back();  // node 2 is lost, and the question with it
+  deliver();
+  EXPECT_THAT(answers(), IsEmpty());
+  const size_t left = stores_[0].size() + stores_[1].size();
+  generation_begins({0, 1});
+  deliver();
+  EXPECT_THAT(answers(), ElementsAre(absl::StrFormat("worker 0 question 7: %d", left)));
+}
+
+TEST_F(SharedStoreTest, a_part_of_a_count_that_comes_too_late_is_no_answer) {
+  generation_begins({0, 1, 2});
+  take(0, stores_[0].ask({0, 7, "count", ""}));
+  const auto asked = std::exchange(wire_, {});
+  for (const auto& [from, to, message] : asked) {
+    take(to, *stores_[to].on_message(from, message));
+  }
+  const auto late = std::exchange(wire_, {});
+  generation_begins({0, 1, 2});
+  deliver();
+  EXPECT_THAT(answers(), ElementsAre("worker 0 question 7: 0"));
+  for (const auto& [from, to, message] : late) {
+    take(to, *stores_[to].on_message(from, message));
+  }
+  EXPECT_THAT(answers(), IsEmpty());
 }
 
 TEST_F(SharedStoreTest, a_key_of_the_job_is_on_node_0_whatever_nodes_a_generation_has) {

@@ -48,7 +48,7 @@ std::vector<StoreAnswer> Store::wake(const std::string& key) {
 
 std::vector<StoreAnswer> Store::handle(const StoreRequest& request) {
   const auto found = values_.find(request.key);
-  StoreAnswer answer{request.worker, request.id, true, "", request.node};
+  StoreAnswer answer{request.worker, request.id, true, "", request.node, request.round};
   std::vector<StoreAnswer> answers;
   if (request.op == "set") {
     values_[request.key] = request.value;

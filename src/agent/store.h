@@ -19,6 +19,7 @@ struct StoreRequest {
   std::string key;
   std::string value;       // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
   brain::NodeId node = 0;  // the worker's
+  uint64_t round = 0;      // of a count over several nodes (shared_store.h); the answer has it too
 };
 
 struct StoreAnswer {
@@ -27,6 +28,7 @@ struct StoreAnswer {
   bool ok = false;
   std::string value;
   brain::NodeId node = 0;  // the worker's
+  uint64_t round = 0;
 };
 
 // The generation that a key belongs to ("7/..."); nothing for one of the whole job ("job/...").

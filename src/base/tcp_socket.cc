@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "absl/strings/numbers.h"
 
@@ -139,11 +140,47 @@ int socket_error(int fd) {
 void tune_tcp(int fd, size_t buffer_bytes) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof kKeepaliveIdleS);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveIntervalS, sizeof kKeepaliveIntervalS);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof kKeepaliveProbes);
   if (buffer_bytes > 0) {
     const int bytes = static_cast<int>(buffer_bytes);
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   }
+}
+
+size_t grantable_socket_buffer(size_t bytes) {
+  const Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  for (const int option : {SO_SNDBUF, SO_RCVBUF}) {
+    const int wanted = static_cast<int>(bytes);
+    int got = 0;
+    socklen_t size = sizeof got;
+    if (setsockopt(probe.get(), SOL_SOCKET, option, &wanted, sizeof wanted) != 0 ||
+        getsockopt(probe.get(), SOL_SOCKET, option, &got, &size) != 0 || got / 2 < wanted) {
+      return 0;
+    }
+  }
+  return bytes;
+}
+
+uint64_t most_socket_memory(size_t buffer_bytes) {
+  if (buffer_bytes > 0) {
+    return 2 * 2 * uint64_t{buffer_bytes};  // the kernel doubles what it is asked for, for its own bookkeeping
+  }
+  uint64_t sum = 0;
+  for (const char* name : {"tcp_wmem", "tcp_rmem"}) {
+    std::ifstream file(std::string("/proc/sys/net/ipv4/") + name);
+    uint64_t least = 0;
+    uint64_t usual = 0;
+    uint64_t most = 0;
+    if (!(file >> least >> usual >> most)) {
+      return 0;
+    }
+    sum += most;
+  }
+  return sum;
 }
 
 }  // namespace keepstep

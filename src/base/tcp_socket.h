@@ -33,8 +33,23 @@ StatusOr<Fd> start_connect(const SocketAddress& address);
 // 0, or the errno a socket has met.
 int socket_error(int fd);
 
-// Small messages leave at once. `buffer_bytes`: of the kernel, each way; 0: what the system tunes by itself, which
-// grows further than an unprivileged program may ask for (net.core.wmem_max).
+// How long a silent other side is taken for one that has nothing to say: 5 s, then it is asked three times, 3 s apart,
+// and the socket fails with ETIMEDOUT.
+inline constexpr int kKeepaliveIdleS = 5;
+inline constexpr int kKeepaliveIntervalS = 3;
+inline constexpr int kKeepaliveProbes = 3;
+
+// Small messages leave at once, and a silent other side is asked whether it is there. Not by TCP_USER_TIMEOUT, which
+// would also end the connection to a living peer that does not read for so long. `buffer_bytes`: of the kernel, each
+// way; 0: what the system tunes by itself, which grows further than an unprivileged program may ask for
+// (net.core.wmem_max).
 void tune_tcp(int fd, size_t buffer_bytes);
+
+// `bytes` if the system lets this program have buffers of that size each way (net.core.wmem_max and rmem_max), else 0:
+// smaller ones would be slower than those it tunes by itself.
+size_t grantable_socket_buffer(size_t bytes);
+// The most that the kernel holds for one connection with `buffer_bytes` given to tune_tcp, both ways together; 0: not
+// known.
+uint64_t most_socket_memory(size_t buffer_bytes);
 
 }  // namespace keepstep

@@ -69,7 +69,8 @@ struct WorkerDied {
 struct WorkerExited {
   WorkerId worker = kNoWorker;
 };
-// User code raised inside the recoverable function; the process lives and waits.
+// User code raised inside the recoverable function, or the connection to another node broke under it; the process
+// lives and waits.
 struct WorkerFaulted {
   WorkerId worker = kNoWorker;
   Identity identity;
@@ -77,6 +78,7 @@ struct WorkerFaulted {
   std::string what;
   std::string traceback;
   bool fatal = false;  // a mistake that no retry can mend (ranks protect different names): end the job
+  bool link = false;   // a connection between two nodes broke, `what` names both ends; not the user's fault
 };
 // Answer to Seal from one node.
 struct Sealed {

@@ -224,7 +224,7 @@ void Membership::confirm_exit(WorkerId worker) {
   }
 }
 
-// ---- user code raised ---------------------------------------------------------------------------------------------
+// ---- user code raised, or a link broke ----------------------------------------------------------------------------
 
 void Membership::on(const WorkerFaulted& event) {
   const Worker* worker = find(event.worker);
@@ -242,7 +242,7 @@ void Membership::on(const WorkerFaulted& event) {
            {"noticed_by", std::string("worker")},
            {"signal", int64_t{0}},
            {"exit_code", int64_t{0}},
-           {"kind", std::string("exception")},
+           {"kind", std::string(event.link ? "link" : "exception")},
            {"step", static_cast<int64_t>(event.step)}});
   if (event.fatal) {
     end(1, what, event.traceback);
@@ -250,7 +250,8 @@ void Membership::on(const WorkerFaulted& event) {
   }
   // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
   if (phase_ == Phase::kForming || phase_ == Phase::kRunning) {
-    const FaultKind kind = survivors_recoverable(true) ? FaultKind::kException : FaultKind::kPlainDeath;
+    const FaultKind lives = event.link ? FaultKind::kLink : FaultKind::kException;
+    const FaultKind kind = survivors_recoverable(true) ? lives : FaultKind::kPlainDeath;
     take_rung(Fault{kind, worker->rank, event.step, 1, what, event.traceback});
   }
 }

@@ -161,7 +161,8 @@ class Scene {
                            line.number("step"),
                            line.text("what"),
                            line.text("traceback"),
-                           line.text("fatal") == "true"};
+                           line.text("fatal") == "true",
+                           line.text("link") == "true"};
     }
     ADD_FAILURE() << "no such event: " << line.verb;
     return Tick{};

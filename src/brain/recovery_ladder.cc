@@ -20,6 +20,8 @@ LadderDecision RecoveryLadder::on_fault(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kException:
       return on_exception(fault);
+    case FaultKind::kLink:
+      return on_link(fault);
     case FaultKind::kDeath:
       return on_death(fault);
     case FaultKind::kNoSource:
@@ -54,6 +56,22 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
   return LadderDecision{Rung::kEnd, at.first_what + again, fault.exit_code, at.first_traceback};
 }
 
+// The next generation connects anew, which mends what was cut for a moment. What stays cut is the network's, or the
+// firewall's: then all start anew, and in the end the job says between whom it was.
+LadderDecision RecoveryLadder::on_link(const Fault& fault) {
+  const int links = ++at_step_[fault.step].links;
+  const std::string allowed = std::to_string(config_.links_per_step);
+  if (links <= config_.links_per_step) {
+    return LadderDecision{
+        Rung::kRedo,
+        fault.what + ": connecting anew, redo " + std::to_string(links) + " of " + allowed + " at this step", 0, ""};
+  }
+  return restart_or_end(fault, fault.what + ": broken connection " + std::to_string(links) + " at step " +
+                                   std::to_string(fault.step) + ", " + allowed +
+                                   " are allowed. Both ends reach the coordinator, but not each other: is there a "
+                                   "firewall, a route or a cable between these two at fault?");
+}
+
 LadderDecision RecoveryLadder::on_death(const Fault& fault) {
   const int deaths = ++at_step_[fault.step].deaths;
   if (deaths <= config_.replacements_per_step) {
@@ -73,6 +91,7 @@ LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::str
   // The steps come again, with fresh processes. Exceptions are remembered: the user's code is the same.
   for (auto& [step, at] : at_step_) {
     at.deaths = 0;
+    at.links = 0;
   }
   return LadderDecision{Rung::kRestart,
                         because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts),

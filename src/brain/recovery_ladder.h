@@ -16,6 +16,7 @@ namespace keepstep::brain {
 struct LadderConfig {
   int redos_per_step = 1;         // rung 0: an exception at a step it had already raised at ends the job
   int replacements_per_step = 3;  // rung 1: more faults by death than this while at one step: restart all
+  int links_per_step = 3;         // rung 0: more broken connections between nodes than this at one step: restart all
   int restarts = 3;               // rung 3: torchrun's --max-restarts
   int steps_in_a_row = 3;         // rung 0: exceptions at more consecutive steps than this end the job, too
 };
@@ -25,6 +26,7 @@ const char* name(Rung rung);
 
 enum class FaultKind {
   kException,   // user code raised; the process lives
+  kLink,        // the connection between two nodes broke; nobody's code is at fault, and all processes live
   kDeath,       // the process is gone (signal, or exit code != 0)
   kNoSource,    // no clean copy of the state is left
   kPlainDeath,  // a worker without a recoverable loop died: only a restart of all helps
@@ -60,11 +62,13 @@ class RecoveryLadder {
  private:
   struct AtStep {
     int exceptions = 0;
+    int links = 0;
     int deaths = 0;
     std::string first_what;
     std::string first_traceback;
   };
   LadderDecision on_exception(const Fault& fault);
+  LadderDecision on_link(const Fault& fault);
   LadderDecision on_death(const Fault& fault);
   LadderDecision restart_or_end(const Fault& fault, const std::string& because);
 

@@ -16,6 +16,7 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, const L
     LadderConfig config;
     config.redos_per_step = static_cast<int>(line.number("redos_per_step", 1));
     config.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
+    config.links_per_step = static_cast<int>(line.number("links_per_step", 3));
     config.restarts = static_cast<int>(line.number("restarts", 3));
     ladder.emplace(config);
     return {};
@@ -25,6 +26,7 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, const L
     return {};
   }
   const std::map<std::string, FaultKind> kinds = {{"exception", FaultKind::kException},
+                                                  {"link", FaultKind::kLink},
                                                   {"death", FaultKind::kDeath},
                                                   {"no_source", FaultKind::kNoSource},
                                                   {"plain_death", FaultKind::kPlainDeath}};
@@ -58,6 +60,24 @@ TEST(RecoveryLadder, deaths_and_exceptions_at_one_step_have_separate_budgets) {
   EXPECT_EQ(ladder.on_fault({FaultKind::kDeath, 0, 5}).rung, Rung::kReplace);
   EXPECT_EQ(ladder.on_fault({FaultKind::kException, 0, 5}).rung, Rung::kRedo);
   EXPECT_EQ(ladder.on_fault({FaultKind::kDeath, 0, 5}).rung, Rung::kRestart);
+}
+
+TEST(RecoveryLadder, broken_links_use_up_no_redo_of_an_exception_nor_an_exception_one_of_theirs) {
+  RecoveryLadder ladder({.redos_per_step = 1, .links_per_step = 2});
+  EXPECT_EQ(ladder.on_fault({FaultKind::kLink, 0, 5}).rung, Rung::kRedo);
+  EXPECT_EQ(ladder.on_fault({FaultKind::kException, 0, 5}).rung, Rung::kRedo);
+  EXPECT_EQ(ladder.on_fault({FaultKind::kLink, 1, 5}).rung, Rung::kRedo);
+  EXPECT_EQ(ladder.on_fault({FaultKind::kLink, 1, 5}).rung, Rung::kRestart);
+  EXPECT_EQ(ladder.on_fault({FaultKind::kLink, 1, 5}).rung, Rung::kRedo) << "a restart gives the budget back";
+  EXPECT_EQ(ladder.on_fault({FaultKind::kException, 0, 5}).rung, Rung::kEnd);
+}
+
+TEST(RecoveryLadder, a_link_that_breaks_at_every_step_but_lets_each_commit_never_ends_the_job) {
+  RecoveryLadder ladder({});
+  for (Step step = 1; step <= 100; ++step) {
+    EXPECT_EQ(ladder.on_fault({FaultKind::kLink, 0, step}).rung, Rung::kRedo);
+    ladder.on_progress(step);
+  }
 }
 
 TEST(RecoveryLadder, restarts_are_counted_for_the_whole_job) {

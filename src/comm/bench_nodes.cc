@@ -4,7 +4,8 @@
 //   keepstep_nodes_bench NODE RANKS_PER_NODE STREAMS OPERATION BYTES REPEATS ADDRESS...
 //
 // OPERATION is all_reduce (float32), or stream: parts of BYTES from rank 0 to the last rank, REPEATS of them, into the
-// same buffer again and again as iperf3 does. ADDRESS: IP:PORT of each rank. The job token is in KEEPSTEP_TOKEN.
+// same buffer again and again as iperf3 does. ADDRESS: IP:PORT of each rank. The job token is in KEEPSTEP_TOKEN;
+// SOCKET_BUFFER_BYTES sets another size of the kernel's buffers (0: as the system tunes it).
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -124,6 +125,9 @@ void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std:
   }
   TcpConfig tcp{.identity = {1, 1}, .self = self, .addresses = setup.addresses, .token = token};
   tcp.streams = setup.streams;
+  if (const char* bytes = std::getenv("SOCKET_BUFFER_BYTES"); bytes != nullptr) {
+    tcp.socket_buffer_bytes = std::strtoull(bytes, nullptr, 10);
+  }
   const std::shared_ptr<Transport> transport = make_tcp_transport(tcp, *std::move(listener));
   Endpoint endpoint{.self = self, .generation = region, .interrupted = &interrupted, .transport = transport};
   for (Rank rank = 0; rank < setup.addresses.size(); ++rank) {

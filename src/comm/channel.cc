@@ -82,9 +82,19 @@ bool Channel::advance(const std::atomic<uint32_t>& interrupted) {
     if (idle()) {
       return false;
     }
-    end_all(Outcome::kFailed, absl::StrFormat("rank %d gave up a transfer between these two ranks half way; they "
-                                              "cannot exchange messages in this generation any more",
-                                              by - 1));
+    const GivenUp who = GivenUp::from(by);
+    if (who.link) {
+      const std::string why = absl::StrFormat(
+          "the link between rank %d and rank %d broke (%s), and no new generation "
+          "began. Is that rank's process, or its node, gone?",
+          self_, who.by, *why_lost_);
+      completions_.note_broken_link(why);
+      end_all(Outcome::kFailed, why);
+    } else {
+      end_all(Outcome::kFailed, absl::StrFormat("rank %d gave up a transfer between these two ranks half way; they "
+                                                "cannot exchange messages in this generation any more",
+                                                who.by));
+    }
     return true;
   }
   return move(interrupted);

@@ -14,6 +14,7 @@
 
 #include "comm/completions.h"
 #include "comm/layout.h"
+#include "comm/transport.h"
 
 namespace keepstep::comm {
 
@@ -56,9 +57,14 @@ class AnySource {
 
 class Channel {
  public:
-  // `ring` of `ring_bytes` carries the bytes of this ordered pair; `self` is this end's world rank.
-  Channel(PairBlock& pair, std::byte* ring, size_t ring_bytes, Rank self, Completions& completions)
-      : pair_(pair), ring_(ring), ring_bytes_(ring_bytes), self_(self), completions_(completions) {}
+  // The words and the ring of an ordered pair; `self` is this end's world rank.
+  Channel(const Transport::Pair& pair, Rank self, Completions& completions)
+      : pair_(*pair.words),
+        why_lost_(pair.why_lost),
+        ring_(pair.ring),
+        ring_bytes_(pair.ring_bytes),
+        self_(self),
+        completions_(completions) {}
   virtual ~Channel() = default;
 
   virtual void add(Transfer transfer) = 0;
@@ -87,6 +93,7 @@ class Channel {
   size_t piece_bytes() const { return ring_bytes_ / 4; }  // so that both ends can copy at the same time
 
   PairBlock& pair_;
+  const std::string* why_lost_;
   std::byte* ring_;
   size_t ring_bytes_;
   Rank self_;
@@ -117,9 +124,8 @@ class SendChannel final : public Channel {
 class ReceiveChannel final : public Channel {
  public:
   // `peer`: the sender's world rank. `any` must outlive the channel.
-  ReceiveChannel(PairBlock& pair, std::byte* ring, size_t ring_bytes, Rank self, Completions& completions, Rank peer,
-                 AnySource& any)
-      : Channel(pair, ring, ring_bytes, self, completions), peer_(peer), any_(any) {}
+  ReceiveChannel(const Transport::Pair& pair, Rank self, Completions& completions, Rank peer, AnySource& any)
+      : Channel(pair, self, completions), peer_(peer), any_(any) {}
   // Matches a receive from any source with a message that was offered here before; false if there is none.
   bool take_offered(Transfer& transfer);
   void add(Transfer transfer) override;

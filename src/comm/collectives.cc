@@ -96,7 +96,7 @@ bool Run::meet() {
       return false;
     case Meeting::kTimedOut: {
       const auto missing = note_missing();
-      group_.sync.give_up(group_.members[self()]);
+      group_.sync.give_up({group_.members[self()]});
       return fail(absl::StrCat(missing.empty() ? "some ranks" : rank_list(group_, missing),
                                first ? " did not arrive within " : " stopped in the middle of it; waited ",
                                seconds(operation_.timeout_ns), ", the timeout of this call"));
@@ -106,7 +106,7 @@ bool Run::meet() {
       return fail(
           absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this generation; "
                           "its error tells who was missing",
-                          group_.sync.given_up_by()));
+                          group_.sync.given_up().by));
     case Meeting::kAll:
       break;
   }

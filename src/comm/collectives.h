@@ -14,6 +14,7 @@ namespace keepstep::comm {
 struct Result {
   Outcome outcome = Outcome::kDone;
   std::string error;
+  bool link = false;               // for kFailed: because a link to another node broke, here or at another member
   std::vector<Rank> missing = {};  // who had not come when time was over, as ranks in the group
 };
 

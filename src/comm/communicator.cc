@@ -137,6 +137,9 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
     recorder.started(op, group->entered + 1);
     Result result = run_collective(*group, operation);
     recorder.ended(op, result.outcome);
+    if (result.link) {
+      completions.note_broken_link(result.error);
+    }
     completions.complete(op, result.outcome, std::move(result.error), 0, std::move(result.missing));
   });
   return op;
@@ -373,6 +376,7 @@ std::vector<Completion> Communicator::next_completed() { return impl_->completio
 void Communicator::close() { impl_->completions.close(); }
 
 bool Communicator::interrupted() const { return impl_->endpoint.interrupted->load(std::memory_order_acquire) != 0; }
+std::string Communicator::broken_link() const { return impl_->completions.broken_link(); }
 std::vector<FlightRecord> Communicator::recent() const { return impl_->recorder.records(); }
 uint64_t Communicator::collectives_entered() const { return impl_->entered.load(std::memory_order_relaxed); }
 

@@ -165,6 +165,9 @@ class Communicator {
   void close();
 
   bool interrupted() const;
+  // The error of the first operation that failed because a link between two nodes broke; empty: none did. It stands
+  // there before anybody learns that the operation failed. Any thread.
+  std::string broken_link() const;
   // Collectives this rank has begun to carry out so far (for progress counters and metrics).
   uint64_t collectives_entered() const;
   // The last collectives of this rank, oldest first: the flight recorder.

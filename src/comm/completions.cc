@@ -56,6 +56,18 @@ void Completions::complete(OpId op, Outcome outcome, std::string error, Rank sou
   }
 }
 
+void Completions::note_broken_link(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  if (broken_link_.empty()) {
+    broken_link_ = what;
+  }
+}
+
+std::string Completions::broken_link() const {
+  const std::lock_guard lock(mutex_);
+  return broken_link_;
+}
+
 Completion Completions::test(OpId op) const {
   const std::lock_guard lock(mutex_);
   const auto record = find(op);

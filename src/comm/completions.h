@@ -23,6 +23,10 @@ class Completions {
   Completion wait_for(OpId op, int64_t limit_ns);
   void forget(OpId op);
 
+  // Before the operation that failed because of it completes; the first one is kept.
+  void note_broken_link(const std::string& what);
+  std::string broken_link() const;
+
   void watch(OpId op);
   std::vector<Completion> next();
   void close();
@@ -41,6 +45,7 @@ class Completions {
   OpId last_ = 0;
   std::unordered_map<OpId, std::shared_ptr<Record>> records_;
   std::vector<Completion> ready_;
+  std::string broken_link_;
   bool closed_ = false;
 };
 

@@ -60,11 +60,19 @@ bool HierarchicalRun::fail(const std::string& why) {
   return false;
 }
 
-bool HierarchicalRun::give_up(Rank by, const std::string& why) {
+bool HierarchicalRun::give_up(GivenUp who, const std::string& why) {
   fail(why);
-  group_.sync.give_up(by);
-  transport_.give_up(group_.context, by);
+  result_.link = who.link;
+  group_.sync.give_up(who);
+  transport_.give_up(group_.context, who);
   return false;
+}
+
+bool HierarchicalRun::follow(GivenUp who) {
+  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group%s, which is of no more use in this "
+                                      "generation; its error tells %s",
+                                      who.by, who.link ? " because its link to another node broke" : "",
+                                      who.link ? "between whom" : "who was missing"));
 }
 
 bool HierarchicalRun::meet() {
@@ -84,17 +92,13 @@ bool HierarchicalRun::meet() {
         missing.push_back(map_.here()[local]);
       }
       result_.missing.assign(missing.begin(), missing.end());
-      return give_up(rank_of(self()),
+      return give_up({rank_of(self())},
                      absl::StrCat(missing.empty() ? "some ranks" : rank_list(group_, missing),
                                   first ? " did not arrive within " : " stopped in the middle of it; waited ",
                                   seconds(operation_.timeout_ns)));
     }
-    case Meeting::kGivenUp: {
-      const Rank by = group_.sync.given_up_by();
-      return give_up(by, absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this "
-                                         "generation; its error tells who was missing",
-                                         by));
-    }
+    case Meeting::kGivenUp:
+      return follow(group_.sync.given_up());
   }
   return false;
 }
@@ -112,21 +116,18 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
       return false;
     case Waited::kTimedOut:
       result_.missing.assign(late.begin(), late.end());
-      return give_up(rank_of(self()),
+      return give_up({rank_of(self())},
                      absl::StrCat(late.empty() ? absl::StrCat("rank ", request.peer) : rank_list(group_, late),
                                   late.empty() ? " stopped in the middle of it; waited " : " did not arrive within ",
                                   seconds(operation_.timeout_ns)));
     case Waited::kLost:
-      return give_up(rank_of(self()),
-                     absl::StrFormat("the link to rank %d broke (%s), and no new generation began. Is that rank's "
-                                     "process, or its node, gone?",
-                                     request.peer, transport_.why_lost(request.peer)));
+      return give_up({rank_of(self()), true},
+                     absl::StrFormat("the link between rank %d and rank %d broke (%s), and no new generation began. Is "
+                                     "that rank's process, or its node, gone?",
+                                     rank_of(self()), request.peer, transport_.why_lost(request.peer)));
     case Waited::kGivenUp: {
       const bool here = group_.sync.given_up_word().load() != 0;
-      const Rank by = here ? group_.sync.given_up_by() : transport_.given_up_by(group_.context);
-      return give_up(by, absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this "
-                                         "generation; its error tells who was missing",
-                                         by));
+      return follow(here ? group_.sync.given_up() : transport_.given_up(group_.context));
     }
   }
   return false;
@@ -199,12 +200,12 @@ bool HierarchicalRun::exchange_between_nodes(Stage stage, std::vector<std::strin
     for (size_t i = 0; i < count; ++i) {
       uint64_t bytes = 0;
       if (rest.size() < sizeof bytes) {
-        return give_up(rank_of(self()), absl::StrCat("rank ", receiving.peer, " sent an agreement that is cut off"));
+        return give_up({rank_of(self())}, absl::StrCat("rank ", receiving.peer, " sent an agreement that is cut off"));
       }
       std::memcpy(&bytes, rest.data(), sizeof bytes);
       rest.remove_prefix(sizeof bytes);
       if (rest.size() < bytes) {
-        return give_up(rank_of(self()), absl::StrCat("rank ", receiving.peer, " sent an agreement that is cut off"));
+        return give_up({rank_of(self())}, absl::StrCat("rank ", receiving.peer, " sent an agreement that is cut off"));
       }
       blocks.emplace_back(rest.substr(0, bytes));
       rest.remove_prefix(bytes);
@@ -223,7 +224,7 @@ bool HierarchicalRun::spread_blocks(const std::vector<std::string>& blocks, size
     BlockHeader header{};
     const std::string& block = blocks[i];
     const auto wrong = [&](const char* why) {
-      return give_up(rank_of(self()),
+      return give_up({rank_of(self())},
                      absl::StrFormat("%s; it has the ranks %s of this group", why, rank_list(group_, members)));
     };
     if (block.size() < sizeof header) {

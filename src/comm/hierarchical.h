@@ -63,7 +63,8 @@ class HierarchicalRun {
   bool wait_all(std::span<const PartRequest> requests);
   bool fail(const std::string& why);
   // Fails, and ends the group for all members.
-  bool give_up(Rank by, const std::string& why);
+  bool give_up(GivenUp who, const std::string& why);
+  bool follow(GivenUp who);  // another member gave up
 
   // All members exchange what they called and `bytes` (the same for all; few) each: every rank has all of it then, by
   // group rank, in `payload_`, until the next meeting. False: they do not agree, or some did not come.

@@ -315,7 +315,72 @@ TEST(AcrossNodes, a_link_that_breaks_without_an_interruption_is_an_error_that_na
     }
     const Completion completion = finish(comm, comm.barrier(kWorld));
     EXPECT_EQ(completion.outcome, Outcome::kFailed);
-    EXPECT_NE(completion.error.find("the link to rank 1 broke"), std::string::npos) << completion.error;
+    EXPECT_NE(completion.error.find("the link between rank 0 and rank 1 broke"), std::string::npos) << completion.error;
+    EXPECT_EQ(comm.broken_link(), completion.error) << "so that no exception of it passes for the user's";
+  });
+}
+
+TEST(AcrossNodes, who_hears_of_a_broken_link_only_from_another_knows_that_it_was_one) {
+  // Rank 3 ends. Rank 0, its node's leader, has no link to it that breaks first: it learns of it from rank 2.
+  TestWorld world = world_of("0012");
+  world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
+    expect_done(comm, comm.barrier(kWorld));
+    if (self == 3) {
+      return;
+    }
+    const Completion completion = finish(comm, comm.barrier(kWorld));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("link"), std::string::npos) << completion.error;
+    EXPECT_EQ(comm.broken_link(), completion.error);
+  });
+}
+
+TEST(AcrossNodes, a_peer_to_which_no_connection_comes_about_is_a_broken_link_after_a_while) {
+  TestWorld world = world_of("01");
+  TcpConfig config = world.tcp_config(0);
+  config.connect_ns = 20'000'000;
+  config.patience_ns = 20'000'000;
+  config.addresses[1] = *local_address(listen_tcp({"127.0.0.1", 0})->get());  // nothing listens there any more
+  const std::unique_ptr<Communicator> comm =
+      world.communicator(0, make_tcp_transport(config, *listen_tcp({"127.0.0.1", 0})));
+  for (const OpId op : {comm->barrier(kWorld), comm->send(kWorld, &config, 1, 1, 1)}) {
+    const Completion completion = finish(*comm, op);
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("the link between rank 0 and rank 1 broke (nothing at " +
+                                    config.addresses[1].text() + " accepted a connection"),
+              std::string::npos)
+        << completion.error;
+  }
+  EXPECT_NE(comm->broken_link(), "");
+}
+
+TEST(AcrossNodes, a_timeout_is_no_broken_link) {
+  TestWorld world = world_of("01");
+  world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
+    if (self == 0) {
+      EXPECT_EQ(finish(comm, comm.barrier(kWorld, 20'000'000)).outcome, Outcome::kFailed);
+      EXPECT_EQ(comm.broken_link(), "");
+      world.signal();
+    }
+    world.await(1);
+  });
+}
+
+TEST(MessagesAcrossNodes, that_a_link_broke_is_told_with_both_its_ends_and_why) {
+  TestWorld world = world_of("01");
+  world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
+    int number = 0;
+    if (self == 1) {
+      expect_done(comm, comm.send(kWorld, &number, sizeof(number), 0, 1));
+      return;  // ends, and its connections with it
+    }
+    expect_done(comm, comm.receive(kWorld, &number, sizeof(number), 1, 1));
+    const Completion completion = finish(comm, comm.receive(kWorld, &number, sizeof(number), 1, 1));
+    EXPECT_EQ(completion.outcome, Outcome::kFailed);
+    EXPECT_NE(completion.error.find("the link between rank 0 and rank 1 broke (it closed the connection)"),
+              std::string::npos)
+        << completion.error;
+    EXPECT_NE(comm.broken_link(), "");
   });
 }
 

@@ -55,10 +55,23 @@ struct alignas(kCacheLine) RankLine {
   Descriptor descriptors[2];
 };
 
+// Who ended a group, or the messages between two ranks, and whether a broken link to another node made it do so (else
+// a timeout did). One word, so that both are stored at once.
+struct GivenUp {
+  Rank by = 0;
+  bool link = false;
+
+  uint32_t word() const { return (by + 1) | (link ? kLinkBit : 0); }
+  static GivenUp from(uint32_t word) { return {(word & ~kLinkBit) - 1, (word & kLinkBit) != 0}; }
+
+ private:
+  static constexpr uint32_t kLinkBit = uint32_t{1} << 31;  // ranks are far below
+};
+
 // A group's words. What is not atomic is guarded by the table's lock (group_table.h).
 struct alignas(kCacheLine) GroupBlock {
   Bell bell;
-  std::atomic<uint32_t> given_up_by;  // world rank + 1 of the first member whose timeout ended the group; else 0
+  std::atomic<uint32_t> given_up_by;  // GivenUp::word() of the first member that ended the group; 0: nobody
   uint32_t incarnation;               // how often this place was given away before
   uint64_t identity;                  // of its key; 0: free
   uint32_t member_count;
@@ -89,7 +102,7 @@ struct PairBlock {
     std::atomic<uint64_t> grants_written;
     std::atomic<uint64_t> bytes_read;
   } receiver;
-  alignas(kCacheLine) std::atomic<uint32_t> given_up_by;  // world rank + 1, as in GroupBlock
+  alignas(kCacheLine) std::atomic<uint32_t> given_up_by;  // as in GroupBlock
   alignas(kCacheLine) Offer offers[kPendingOffers];
   alignas(kCacheLine) Grant grants[kPendingOffers];
 };

@@ -49,10 +49,9 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
       pair = endpoint_.transport->pair(from, to);
     }
     if (is_send) {
-      channel = std::make_unique<SendChannel>(*pair.words, pair.ring, pair.ring_bytes, endpoint_.self, completions_);
+      channel = std::make_unique<SendChannel>(pair, endpoint_.self, completions_);
     } else {
-      channel = std::make_unique<ReceiveChannel>(*pair.words, pair.ring, pair.ring_bytes, endpoint_.self, completions_,
-                                                 peer, any_);
+      channel = std::make_unique<ReceiveChannel>(pair, endpoint_.self, completions_, peer, any_);
     }
   }
   return *channel;

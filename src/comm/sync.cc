@@ -55,9 +55,9 @@ Meeting GroupSync::meet(const Descriptor& descriptor, int64_t deadline_ns) {
   return all_here() ? Meeting::kAll : Meeting::kGivenUp;
 }
 
-void GroupSync::give_up(Rank world_rank) {
+void GroupSync::give_up(GivenUp who) {
   uint32_t nobody = 0;
-  block_.given_up_by.compare_exchange_strong(nobody, world_rank + 1, std::memory_order_seq_cst);
+  block_.given_up_by.compare_exchange_strong(nobody, who.word(), std::memory_order_seq_cst);
   ring(block_.bell);
 }
 

@@ -74,9 +74,9 @@ class GroupSync {
   Meeting meet(const Descriptor& descriptor, int64_t deadline_ns);
 
   // Ends the group for all members: they see kGivenUp instead of waiting for us.
-  void give_up(Rank world_rank);
+  void give_up(GivenUp who);
   const std::atomic<uint32_t>& given_up_word() const { return block_.given_up_by; }  // not zero: ended
-  Rank given_up_by() const { return block_.given_up_by.load(std::memory_order_acquire) - 1; }
+  GivenUp given_up() const { return GivenUp::from(block_.given_up_by.load(std::memory_order_acquire)); }
 
   uint64_t phase() const { return phase_; }  // the last one published
   const Descriptor& descriptor(size_t member) const { return lines_[member].descriptors[phase_ & 1]; }

@@ -44,7 +44,7 @@ enum class Waited : uint8_t {
   kInterrupted,
   kTimedOut,
   kLost,     // the link to the peer broke, and no interruption came in time; see why_lost()
-  kGivenUp,  // a member ended the group, see given_up_by()
+  kGivenUp,  // a member ended the group, see given_up()
 };
 
 class Transport {
@@ -67,8 +67,8 @@ class Transport {
   // After anything but kDone: forgets all parts; their memory is not touched again.
   virtual void cancel() = 0;
   // Tells those that this rank is linked to that it ended the group: their waits answer kGivenUp.
-  virtual void give_up(uint64_t context, Rank by) = 0;
-  virtual Rank given_up_by(uint64_t context) const = 0;
+  virtual void give_up(uint64_t context, GivenUp who) = 0;
+  virtual GivenUp given_up(uint64_t context) const = 0;
   virtual std::string why_lost(Rank peer) const = 0;
 
   // ---- pairs; by the thread that makes progress on messages ----
@@ -76,6 +76,8 @@ class Transport {
     PairBlock* words;
     std::byte* ring;
     size_t ring_bytes;
+    // Why the link broke, once words->given_up_by says that it did, and not before.
+    const std::string* why_lost = nullptr;
   };
   // This end of the ordered pair from -> to, one of which is this rank.
   virtual Pair pair(Rank from, Rank to) = 0;

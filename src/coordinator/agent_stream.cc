@@ -176,14 +176,14 @@ void AgentStream::on_proof(const control::FromAgent& message) {
   welcome.set_node(handshake_.node);
   welcome.set_term(handshake_.term);
   welcome.mutable_welcome();
-  bool taken = false;
+  std::string taken;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kProof) {
       return;
     }
-    taken = !owner_->admit(this);
-    if (!taken) {
+    taken = owner_->admit(this);
+    if (taken.empty()) {
       admitted_ = true;
       phase_ = Phase::kAttending;
       queue_.push_back(to_bytes(welcome));
@@ -191,10 +191,10 @@ void AgentStream::on_proof(const control::FromAgent& message) {
       pump();
     }
   }
-  if (taken) {
-    refuse(grpc::StatusCode::ALREADY_EXISTS,
-           absl::StrFormat("node %d is connected already; does another agent run with the same node id?",
-                           handshake_.node));
+  if (taken.empty()) {
+    owner_->attends(this);
+  } else {
+    refuse(grpc::StatusCode::ALREADY_EXISTS, taken);
   }
 }
 

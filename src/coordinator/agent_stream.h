@@ -30,8 +30,10 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   class Owner {
    public:
     virtual ~Owner() = default;
-    // The peer proved the token: true if it may attend, false if its node is connected already.
-    virtual bool admit(AgentStream* stream) = 0;
+    // The peer proved the token. Empty: it may attend; else why not: its node is connected already, and who that is.
+    virtual std::string admit(AgentStream* stream) = 0;
+    // Its welcome is on the way; what follows comes after that.
+    virtual void attends(AgentStream* stream) = 0;
     virtual void received(std::vector<brain::Event> events) = 0;
     // The agent holds the rank table of `generation`; 0: of none (any more).
     virtual void holds_table(const AgentStream& stream, uint32_t generation) = 0;

@@ -62,7 +62,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   uint64_t refused_count() const { return refused_.load(); }
   uint64_t stale_count() const { return stale_.load(); }
 
-  bool admit(AgentStream* stream) override;
+  std::string admit(AgentStream* stream) override;
+  void attends(AgentStream* stream) override;
   void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
   void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
   void routed(const AgentStream& from, const control::Routed& message) override;
@@ -99,6 +100,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
   bool stopping_ = false;
+  std::optional<brain::EndJob> end_;                         // how the job ended
   std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
   TableHoldings tables_;
 
@@ -180,17 +182,33 @@ AgentStream* Coordinator::Impl::attend(grpc::CallbackServerContext* context) {
   return stream.get();
 }
 
-bool Coordinator::Impl::admit(AgentStream* stream) {
+std::string Coordinator::Impl::admit(AgentStream* stream) {
   {
     const std::lock_guard lock(mutex_);
-    if (!nodes_.emplace(stream->node(), streams_.at(stream)).second) {
-      return false;
+    const auto [it, taken] = nodes_.emplace(stream->node(), streams_.at(stream));
+    if (!taken) {
+      return absl::StrFormat(
+          "node %d is connected already, as '%s' from %s; does another agent run with the same node "
+          "id?",
+          stream->node(), it->second->node_name(), it->second->peer());
     }
   }
   journal_->write(
       "node_connected", brain_.identity(), "its agent proved the job token",
       {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
-  return true;
+  return {};
+}
+
+// Who comes while the job ends is told how it ended, as all others were.
+void Coordinator::Impl::attends(AgentStream* stream) {
+  std::optional<brain::EndJob> end;
+  {
+    const std::lock_guard lock(mutex_);
+    end = end_;
+  }
+  if (end.has_value()) {
+    stream->send(Broadcast(*end, brain_.identity(), tables_).message_for(stream->node()));
+  }
 }
 
 void Coordinator::Impl::left(AgentStream* stream, const std::string& lost) {
@@ -262,6 +280,10 @@ void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity n
       send_to_all(effect, newest);
     }
   } else {
+    if (const auto* end = std::get_if<brain::EndJob>(&effect)) {
+      const std::lock_guard lock(mutex_);
+      end_ = *end;
+    }
     send_to_all(effect, newest);
   }
 }

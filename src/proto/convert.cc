@@ -176,6 +176,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    faulted->set_what(text(e.what));
                    faulted->set_traceback(text(e.traceback));
                    faulted->set_fatal(e.fatal);
+                   faulted->set_link(e.link);
                  },
                  [&](const brain::Sealed& e) {
                    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
@@ -236,8 +237,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerExited{in.worker_exited().worker()};
     case control::AgentEvent::kWorkerFaulted: {
       const control::WorkerFaulted& faulted = in.worker_faulted();
-      return brain::WorkerFaulted{faulted.worker(),    identity,       faulted.step(), faulted.what(),
-                                  faulted.traceback(), faulted.fatal()};
+      return brain::WorkerFaulted{faulted.worker(),    identity,        faulted.step(), faulted.what(),
+                                  faulted.traceback(), faulted.fatal(), faulted.link()};
     }
     case control::AgentEvent::kSealed:
       return sealed_from(in.sealed(), node, identity);

@@ -149,7 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
                     brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
                     brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""}, brain::WorkerExited{5},
-                    brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
+                    brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
+                    brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
@@ -198,7 +199,8 @@ TEST(Convert, an_event_without_an_identity_travels_under_the_newest_one) {
 
 TEST(Convert, a_text_without_end_is_cut_in_its_middle) {
   const std::string endless = "start" + std::string(8 * kMaxTextBytes, '.') + "end";
-  const auto message = to_wire(brain::Event(brain::WorkerFaulted{1, kOwn, 2, endless, endless, false}), kNode, kNewest);
+  const auto message =
+      to_wire(brain::Event(brain::WorkerFaulted{1, kOwn, 2, endless, endless, false, false}), kNode, kNewest);
   EXPECT_LT(message.ByteSizeLong(), static_cast<size_t>(kMaxMessageBytes));
   const std::string& cut = message.events().event(0).worker_faulted().traceback();
   EXPECT_LE(cut.size(), kMaxTextBytes);

@@ -30,6 +30,7 @@ class Peer {
   bool looking = false;            // a kLook is out
   std::optional<Published> found;  // what it answered
   std::string lost;                // why this source is of no use any more; empty: it is
+  bool silent = false;             // lost because it did not answer
 };
 
 }  // namespace keepstep::state

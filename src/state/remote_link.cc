@@ -89,6 +89,7 @@ StatusOr<Peer::Answer> RemoteLink::wait_answer() {
                                                              : lose(std::string(answer.status().message()));
     }
     if (monotonic_ns() - start_ns > silence_ns_) {
+      peer_.silent = true;
       return lose(absl::StrFormat("did not answer for %d ms", silence_ns_ / 1'000'000));
     }
   }

@@ -108,9 +108,11 @@ void Engine::run() {
   page().alive.unlock();
 }
 
-Status Engine::send(MessageType type, nlohmann::json body) {
+Status Engine::send(MessageType type, nlohmann::json body) { return send(type, std::move(body), {}); }
+
+Status Engine::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
   const Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
-  const Status status = socket_.send(encode(message));
+  const Status status = socket_.send(encode(message), fds);
   return absl::IsInvalidArgument(status) ? status : absl::OkStatus();
 }
 
@@ -155,7 +157,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       break;
     case MessageType::kStoreReply:
       if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
-        it->second = store_reply(message.body);
+        it->second = store_reply(message.body, std::move(fds));
       }
       break;
     default:
@@ -264,6 +266,7 @@ void Engine::enter(Prepared prepared) {
   generations_.push_back(std::move(prepared.generation));
   auto* page_of_generation = reinterpret_cast<GenerationPage*>(generations_.back().data());
   generation_ = page_of_generation;
+  const bool across = page_of_generation->across != 0;
   comm::Endpoint endpoint;
   endpoint.self = assignment_.rank;
   std::vector<const WorkerPage*> pages;
@@ -271,9 +274,9 @@ void Engine::enter(Prepared prepared) {
     endpoint.arenas.push_back(member == nullptr ? nullptr : member + layout_->arena);
     pages.push_back(reinterpret_cast<const WorkerPage*>(member));
   }
+  nodes_ = across ? prepared.places.nodes : std::vector<uint32_t>();
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
-  const bool across = page_of_generation->across != 0;
   if (across) {
     endpoint.nodes = prepared.places.nodes;
     endpoint.transport = transport(prepared);
@@ -281,14 +284,19 @@ void Engine::enter(Prepared prepared) {
   std::vector<uint32_t> nodes = endpoint.nodes;
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
   wants_capsule_ = false;
+  silent_source_.clear();
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   if (across) {
     if (NodeTree tree(prepared.places.nodes, assignment_.rank); tree.leads) {
       // Told, not raised: a rank that voted stays where it is until the verdict.
-      node_vote_ = std::make_unique<NodeVote>(
-          *communicator_, std::move(tree), pages, [this](Step step, const std::string& what) {
-            (void)send(MessageType::kFault, {{"step", step}, {"what", what}, {"traceback", ""}, {"fatal", false}});
-          });
+      node_vote_ = std::make_unique<NodeVote>(*communicator_, std::move(tree), pages,
+                                              [this](Step step, const std::string& what) {
+                                                (void)send(MessageType::kFault, {{"step", step},
+                                                                                 {"what", what},
+                                                                                 {"traceback", ""},
+                                                                                 {"fatal", false},
+                                                                                 {"link", !broken_link().empty()}});
+                                              });
     }
   }
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
@@ -398,25 +406,31 @@ void Engine::stop_publishing() {
 
 state::Puller Engine::puller(const Activation& activation) {
   std::vector<state::Place> sources;
-  for (uint32_t rank : activation.sources) {
+  for (uint32_t rank : own_sources(activation)) {
     sources.push_back(place_of(rank));
   }
   return state::Puller(sources, assignment_.rank, copy_, &generation()->interrupted);
 }
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
-  return puller(activation).manifest(assignment_.identity);
+  StatusOr<std::string> manifest = puller(activation).manifest(assignment_.identity);
+  note_silent_sources();
+  return manifest;
 }
 
 StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::vector<state::Region>& regions) {
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      state::Pulled pulled,
-      puller(activation).pull(assignment_.identity, activation.version, regions, activation.compare));
+  StatusOr<state::Pulled> result =
+      puller(activation).pull(assignment_.identity, activation.version, regions, activation.compare);
+  if (!result.ok()) {
+    note_silent_sources();
+    return result.status();
+  }
+  const state::Pulled& pulled = *result;
   (void)send(MessageType::kHydrated, {{"bytes", pulled.bytes},
                                       {"skipped", pulled.bytes_skipped},
                                       {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
                                       {"repeated", pulled.chunks_repeated},
-                                      {"sources", activation.sources},
+                                      {"sources", own_sources(activation)},
                                       {"bytes_from", pulled.bytes_by_source}});
   return pulled;
 }
@@ -515,14 +529,21 @@ Status Engine::finish() {
   return wait_in_generation(lock, [&] { return released_; });
 }
 
-StoreReply Engine::store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms,
-                         bool ends_with_generation) {
+StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key, const std::string& value,
+                                   int64_t timeout_ms, bool ends_with_generation) {
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
+  lock.unlock();
+  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
+  lock.lock();
   replies_[id] = StoreReply{};
   lock.unlock();
-  (void)send(MessageType::kStore, store_request(id, op, key, value));
+  const Status sent = send(MessageType::kStore, request.body, request.fds());
   lock.lock();
+  if (!sent.ok()) {
+    replies_.erase(id);
+    return sent;
+  }
   const auto done = [&] {
     StoreReply& reply = replies_[id];
     // Also what is asked after the seal: a peer that is gone will never set it.
@@ -536,6 +557,9 @@ StoreReply Engine::store(const std::string& op, const std::string& key, const st
   }
   StoreReply reply = std::move(replies_[id]);
   replies_.erase(id);
+  if (!reply.error.empty()) {
+    return absl::ResourceExhaustedError(reply.error);
+  }
   reply.interrupted = reply.interrupted || ended_.has_value();
   return reply;
 }

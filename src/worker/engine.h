@@ -82,6 +82,9 @@ class Engine {
   // wait_assignment: its arena then belongs to the new generation.
   std::shared_ptr<comm::Communicator> communicator() { return communicator_; }
   bool interrupted() const;  // any thread
+  // What first failed in this generation because the connection to another node broke, or a peer there fell silent; it
+  // names both ends. Empty: nothing. An error that user code sees after that is the link's, however torch wrapped it.
+  std::string broken_link() const;
   const Assignment& assignment() const { return assignment_; }
 
   // ---- protected state ----
@@ -121,8 +124,10 @@ class Engine {
   Status finish();
 
   // ---- the Store (c10d): any thread ----
-  StoreReply store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms,
-                   bool ends_with_generation = true);
+  // INVALID_ARGUMENT: key or value larger than the Store takes (store_messages.h), with both; others: no memory to
+  // carry a value in, here or at the agent.
+  StatusOr<StoreReply> store(const std::string& op, const std::string& key, const std::string& value,
+                             int64_t timeout_ms, bool ends_with_generation = true);
 
  private:
   struct Prepared {
@@ -135,8 +140,10 @@ class Engine {
   };
 
   Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
+  Status send(MessageType type, nlohmann::json body, std::span<const int> fds);
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
+  std::vector<uint32_t> own_sources(const Activation& activation) const;
   state::Puller puller(const Activation& activation);
   void run();
   void handle(Message message, std::vector<Fd> fds);
@@ -155,6 +162,7 @@ class Engine {
   void leave_sources();
   Status share_capsules();
   Status await_interruption(const Status& why);
+  void note_silent_sources();
   // Ends what uses the communicator, then the communicator.
   void leave_generation();
 
@@ -187,6 +195,7 @@ class Engine {
   // The current generation; changed by the main thread only.
   Assignment assignment_;
   std::vector<std::byte*> members_;  // memory by rank; null: on another node
+  std::vector<uint32_t> nodes_;      // by rank; empty: all on one
   std::vector<SharedMemory> generations_;
   std::atomic<GenerationPage*> generation_{nullptr};
   std::unique_ptr<NodeVote> node_vote_;  // of its node's leader among several nodes; outlives the communicator
@@ -199,6 +208,7 @@ class Engine {
   std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
   CapsuleCopies capsule_copies_{kCapsuleBytes};
   bool wants_capsule_ = false;
+  std::string silent_source_;  // of a pull that failed; see broken_link()
   std::thread thread_;
 };
 

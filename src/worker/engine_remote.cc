@@ -5,14 +5,20 @@
 
 #include "base/clock.h"
 #include "worker/engine.h"
+#include "worker/source_choice.h"
 
 namespace keepstep::worker {
 namespace {
 
-// A link that broke is mostly a node that is gone; it takes the others this long, at most, to be told.
-constexpr int64_t kToldNs = 30'000'000'000;
+// A link that broke is mostly a process that is gone, and the interruption is on its way: this long, beyond what the
+// communicator waited for it already. Then it is the link's own fault, and told as that.
+constexpr int64_t kToldNs = 1'000'000'000;
 
 }  // namespace
+
+std::vector<uint32_t> Engine::own_sources(const Activation& activation) const {
+  return sources_for(assignment_.rank, activation.sources, nodes_);
+}
 
 state::Place Engine::place_of(uint32_t source) {
   std::byte* member = members_.at(source);
@@ -31,7 +37,8 @@ void Engine::serve_elsewhere() {
   {
     std::lock_guard lock(mutex_);
     for (const uint32_t target : activation_->targets) {
-      if (members_.at(target) == nullptr) {
+      const std::vector<uint32_t> asked = sources_for(target, activation_->sources, nodes_);
+      if (members_.at(target) == nullptr && std::find(asked.begin(), asked.end(), assignment_.rank) != asked.end()) {
         elsewhere.insert(target);
       }
     }
@@ -49,7 +56,7 @@ void Engine::leave_sources() {
     std::lock_guard lock(mutex_);
     const std::vector<uint32_t>& targets = activation_->targets;
     if (std::find(targets.begin(), targets.end(), assignment_.rank) != targets.end()) {
-      sources = activation_->sources;
+      sources = own_sources(*activation_);
     }
   }
   for (const uint32_t source : sources) {
@@ -80,6 +87,21 @@ Status Engine::copy_capsule(brain::Version version) {
     status = await_interruption(status);
   }
   return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
+std::string Engine::broken_link() const {
+  const std::string broken = communicator_ == nullptr ? std::string() : communicator_->broken_link();
+  return broken.empty() ? silent_source_ : broken;
+}
+
+// A source that says nothing ends no connection, but it is as little user code's fault.
+void Engine::note_silent_sources() {
+  for (const auto& [source, peer] : remote_peers_) {
+    if (peer->silent && silent_source_.empty()) {
+      silent_source_ = absl::StrFormat("rank %d, asked for its state by rank %d on another node, %s", source,
+                                       assignment_.rank, peer->lost);
+    }
+  }
 }
 
 // ABORTED once the generation is interrupted; `why` if that does not come.

@@ -25,7 +25,7 @@ enum class MessageType : uint16_t {
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kProgress = 8,     // {step, ns, ..}: this rank committed the step
   kLog = 9,          // {step, values: {..}}
-  kFault = 10,       // {step, what, traceback, fatal}: user code raised, or a vote broke; the process lives
+  kFault = 10,       // {step, what, traceback, fatal, link}: user code raised, or a link broke; the process lives
   kFinished = 11,    // {}: the training function returned
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
   kInjected = 13,    // {index}: this injected fault is being carried out now

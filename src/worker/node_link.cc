@@ -52,8 +52,8 @@ void NodeLink::close() {
   thread_.join();
 }
 
-void NodeLink::send(MessageType type, nlohmann::json body) {
-  (void)socket_.send(encode({type, 0, {}, std::move(body)}));  // that the agent is gone is what run() finds
+void NodeLink::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
+  (void)socket_.send(encode({type, 0, {}, std::move(body)}), fds);  // that the agent is gone is what run() finds
 }
 
 void NodeLink::run() {
@@ -104,7 +104,7 @@ void NodeLink::handle(const Message& message, std::vector<Fd> fds) {
       break;
     case MessageType::kStoreReply:
       if (const auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
-        it->second = store_reply(message.body);
+        it->second = store_reply(message.body, std::move(fds));
       }
       break;
     default:
@@ -193,13 +193,16 @@ std::string NodeLink::why_interrupted() const {
   return because_.value_or("it was interrupted");
 }
 
-StoreReply NodeLink::store(const std::string& op, const std::string& key, const std::string& value,
-                           int64_t timeout_ms) {
+StatusOr<StoreReply> NodeLink::store(const std::string& op, const std::string& key, const std::string& value,
+                                     int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
+  lock.unlock();
+  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
+  lock.lock();
   replies_[id] = StoreReply{};
   lock.unlock();
-  send(MessageType::kStore, store_request(id, op, key, value));
+  send(MessageType::kStore, request.body, request.fds());
   lock.lock();
   const auto done = [&] { return replies_[id].answered || lost_; };
   if (timeout_ms < 0) {
@@ -209,6 +212,9 @@ StoreReply NodeLink::store(const std::string& op, const std::string& key, const 
   }
   StoreReply reply = std::move(replies_[id]);
   replies_.erase(id);
+  if (!reply.error.empty()) {
+    return absl::ResourceExhaustedError(reply.error);
+  }
   reply.interrupted = !reply.answered && lost_;
   return reply;
 }

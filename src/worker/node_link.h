@@ -49,14 +49,16 @@ class NodeLink {
   // Why the communicator was interrupted; waits a moment for the agent to say so. Empty if it was not.
   std::string why_interrupted() const;
 
-  StoreReply store(const std::string& op, const std::string& key, const std::string& value, int64_t timeout_ms);
+  // Errors as of Engine::store.
+  StatusOr<StoreReply> store(const std::string& op, const std::string& key, const std::string& value,
+                             int64_t timeout_ms);
 
  private:
   explicit NodeLink(PacketSocket socket) : socket_(std::move(socket)) {}
   void run();
   void handle(const Message& message, std::vector<Fd> fds);
   Status enter(const nlohmann::json& body, std::vector<Fd> fds);  // under mutex_
-  void send(MessageType type, nlohmann::json body);
+  void send(MessageType type, nlohmann::json body, std::span<const int> fds = {});
 
   PacketSocket socket_;
   pid_t pid_ = 0;

@@ -90,6 +90,7 @@ void bind_engine(nb::module_& module) {
       .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
       .def("communicator", &Engine::communicator)
       .def("interrupted", &Engine::interrupted)
+      .def("broken_link", &Engine::broken_link)
       .def("updating", &Engine::updating)
       .def(
           "set_state",
@@ -170,8 +171,8 @@ void bind_engine(nb::module_& module) {
           [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms,
              bool ends_with_generation) {
             const std::string text(value.c_str(), value.size());
-            const StoreReply reply =
-                without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); });
+            const StoreReply reply = value_or_throw(
+                without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); }));
             return std::tuple(reply.answered, reply.interrupted, reply.ok, to_bytes(reply.value));
           },
           "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true,

@@ -47,10 +47,11 @@ void bind_node_link(nb::module_& module) {
           "store",
           [](NodeLink& link, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms) {
             const std::string text(value.c_str(), value.size());
-            const StoreReply reply = [&] {
+            StatusOr<StoreReply> answer = [&] {
               nb::gil_scoped_release release;
               return link.store(op, key, text, timeout_ms);
             }();
+            const StoreReply reply = value_or_throw(std::move(answer));
             return std::tuple(reply.answered, reply.interrupted, reply.ok,
                               nb::bytes(reply.value.data(), reply.value.size()));
           },

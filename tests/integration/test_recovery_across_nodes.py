@@ -95,6 +95,50 @@ def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed
     assert_same_losses(job, undisturbed(4, until=UNTIL))
 
 
+def test_a_node_started_again_before_its_loss_was_noticed_waits_for_its_place(tmp_path, undisturbed):
+    endpoint = f"127.0.0.1:{a_port()}"
+    what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]
+    nodes = [start_node(tmp_path, rank, endpoint, *what) for rank in range(2)]
+    try:
+        wait_for_steps(tmp_path, 10)
+        nodes.append(start_node(tmp_path / "again", 1, endpoint, *what))
+        nodes[2].wait_for_output("tries again")
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(4, until=UNTIL))
+
+
+@pytest.mark.parametrize(
+    ("option", "threads", "because"),
+    [(["--seed", 7], "1", "--seed is '7' on node 2"), ([], "2", "would not compute the same bits as node 0")],
+)
+def test_a_spare_node_that_does_not_fit_is_refused_and_the_job_goes_on(
+    tmp_path, undisturbed, monkeypatch, option, threads, because
+):
+    endpoint = f"127.0.0.1:{a_port()}"
+    what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--sleep", 0.05]
+    options = ["--spare-nodes", 1]
+    nodes = [start_node(tmp_path, rank, endpoint, *what, options=options) for rank in range(2)]
+    try:
+        wait_for_steps(tmp_path, 3)
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        nodes.append(start_node(tmp_path, 2, endpoint, *what, options=[*options, *option]))
+        assert nodes[2].process.wait(60) == 1, nodes[2].output()
+        assert because in nodes[2].output(), nodes[2].output()
+        assert "The job goes on without this node" in nodes[2].output()
+        job = finish_nodes(nodes[:2])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(4, until=UNTIL))
+    (refused,) = job.events("node_refused")
+    assert refused["refused_node"] == 2 and because in refused["because"], job.explain()
+    assert not job.events("rung"), job.explain()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("nodes", "world"), [(2, 1), (2, 2), (4, 1)])
 @pytest.mark.parametrize("phase", PHASES)

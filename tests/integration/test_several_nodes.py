@@ -186,12 +186,30 @@ def test_a_second_node_of_the_same_number_is_refused(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     job = {"options": ["--no-python"], "nodes": 3}
     nodes.append(start_node(tmp_path, 0, endpoint, "true", **job))
+    job["options"] = ["--no-python", "--join-timeout", 2]
     nodes.append(start_node(tmp_path, 1, endpoint, "true", **job))
     nodes.append(start_node(tmp_path / "twin", 1, endpoint, "true", **job))
     first_out = wait_for_either(nodes[1:])
     assert first_out.process.returncode == 1
     assert "refused node 1" in first_out.output()
-    assert "connected" in first_out.output()
+    assert first_out.output().count("tries again for up to 2 s") == 1, first_out.output()
+    assert "it stayed connected for 2 s (--join-timeout): give each launcher another --node-rank" in first_out.output()
+
+
+def test_ctrl_c_ends_a_node_whose_place_is_taken(tmp_path, nodes):
+    endpoint = f"127.0.0.1:{free_port()}"
+    job = {"options": ["--no-python"], "nodes": 3}
+    nodes.append(start_node(tmp_path, 0, endpoint, "true", **job))
+    nodes.append(start_node(tmp_path, 1, endpoint, "true", **job))
+    deadline = time.monotonic() + 60
+    while not any(line.get("connected_node") == 1 for line in json_lines(tmp_path / "journal" / "journal.jsonl")):
+        assert time.monotonic() < deadline, nodes[0].output()
+        time.sleep(0.05)
+    twin = start_node(tmp_path / "twin", 1, endpoint, "true", **job)
+    nodes.append(twin)
+    twin.wait_for_output("tries again")
+    os.kill(twin.process.pid, signal.SIGINT)
+    assert twin.process.wait(20) == 130, twin.output()
 
 
 def wait_for_either(nodes):

@@ -54,6 +54,8 @@ class Analysis:
     spares_lost: list[Fault]
     memory_per_rank: int | None  # bytes of shared memory
     memory_total: int | None
+    sockets: int | None  # bytes of the kernel's buffers, at most
+    connections_per_rank: int | None
     refused: int
     ended: int | None
     ended_because: str
@@ -146,6 +148,8 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
         spares_lost=spares_lost,
         memory_per_rank=(memory.integer("bytes_per_worker") if memory else None),
         memory_total=(memory.integer("total") if memory else None),
+        sockets=(memory.integer("sockets") if memory else None),
+        connections_per_rank=(memory.integer("connections_per_rank") if memory else None),
         refused=sum(line.event == "refused" for line in record.lines),
         ended=ended.integer("exit_code") if ended else None,
         ended_because=ended.because if ended else "",

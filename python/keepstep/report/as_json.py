@@ -88,7 +88,12 @@ def report_json(analysis: Analysis) -> dict[str, Any]:
             "lost_steps": totals.lost_steps,
             "bytes_moved": totals.bytes_moved,
         },
-        "memory": {"bytes_per_rank": analysis.memory_per_rank, "bytes_total": analysis.memory_total},
+        "memory": {
+            "bytes_per_rank": analysis.memory_per_rank,
+            "bytes_total": analysis.memory_total,
+            "sockets_at_most": analysis.sockets,
+            "connections_per_rank": analysis.connections_per_rank,
+        },
         "refused": analysis.refused,
         "unreadable_lines": analysis.unreadable,
     }

@@ -77,6 +77,12 @@ def summary_table(analysis: Analysis) -> Table:
     if analysis.memory_per_rank is not None and analysis.memory_total is not None:
         per_rank, total = words.size(analysis.memory_per_rank), words.size(analysis.memory_total)
         table.add_row("shared memory", f"{per_rank} a rank, {total} in all on node 0")
+    if analysis.sockets and analysis.connections_per_rank:
+        table.add_row(
+            "socket buffers",
+            f"at most {words.size(analysis.sockets)} on node 0, for at most {analysis.connections_per_rank} "
+            "connections a rank",
+        )
     for number, recovery in enumerate(analysis.recoveries, 1):
         for hydration in recovery.hydrations:
             table.add_row(f"  recovery {number}", words.moved(hydration))

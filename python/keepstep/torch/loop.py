@@ -56,6 +56,8 @@ def _take_exception(current: Session, error: Exception) -> str:
             "what": what[:4000],
             "traceback": shortened(_user_traceback(error)),
             "fatal": isinstance(error, KeepstepError),
+            # Whatever torch made of it: once a link broke, what fails is the link's fault and not user code's.
+            "link": bool(current.engine.broken_link()),
         }
         current.send(MessageType.FAULT, body)
         current.engine.wait_interruption()

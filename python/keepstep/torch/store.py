@@ -13,7 +13,7 @@ import torch.distributed as dist
 from keepstep import _engine
 from keepstep._session import Session
 
-MAX_VALUE_BYTES = 64 * 1024  # what one message to the agent carries
+MAX_VALUE_BYTES = 8 << 20  # as in src/worker/store_messages.h
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
 Answer = tuple[bool, bool, bool, bytes]  # answered, interrupted, ok, value

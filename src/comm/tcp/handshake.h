@@ -48,8 +48,9 @@ class Dial {
   // What to poll for (POLLIN or POLLOUT) before the next step. -1: there is no socket; step again when it is time to.
   int fd() const { return fd_.get(); }
   short events() const;
-  Fd take() { return std::move(fd_); }                 // after kDone
-  const std::string& because() const { return why_; }  // after kTryAgain and kRefused
+  bool reached() const { return step_ != Step::kConnect; }  // something accepted the connection, whatever it is
+  Fd take() { return std::move(fd_); }                      // after kDone
+  const std::string& because() const { return why_; }       // after kTryAgain and kRefused
 
  private:
   enum class Step { kConnect, kHello, kAnswer, kProof };

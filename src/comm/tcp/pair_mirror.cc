@@ -8,9 +8,9 @@ namespace {
 constexpr auto kSeqCst = std::memory_order_seq_cst;  // as in channel.cc: a counter may be what somebody sleeps on
 constexpr size_t kMostBytesAtOnce = 128 << 10;       // so that offers and grants need not wait long behind them
 
-void end_pair(PairBlock& pair, Rank by) {
+void end_pair(PairBlock& pair, GivenUp who) {
   uint32_t nobody = 0;
-  pair.given_up_by.compare_exchange_strong(nobody, by + 1, kSeqCst);
+  pair.given_up_by.compare_exchange_strong(nobody, who.word(), kSeqCst);
 }
 
 }  // namespace
@@ -25,8 +25,9 @@ std::optional<PairMirror::Telling> PairMirror::next() {
     const uint32_t by = (direction == 0 ? out : in).given_up_by.load(kSeqCst);
     if (by != 0 && !end_told_[direction]) {
       end_told_[direction] = true;
-      return Telling{{.kind = FrameKind::kPairEnded, .part = by - 1, .operation = static_cast<uint64_t>(direction)},
-                     nullptr};
+      return Telling{
+          {.kind = FrameKind::kPairEnded, .part = GivenUp::from(by).by, .operation = static_cast<uint64_t>(direction)},
+          nullptr};
     }
   }
   if (offers_told_ < out.sender.offers_written.load(kSeqCst)) {
@@ -122,16 +123,17 @@ bool PairMirror::apply(const Frame& frame) {
       return apply_read(frame);
     case FrameKind::kPairEnded:
       end_told_[1 - frame.operation] = true;  // what is outgoing there is incoming here
-      end_pair(frame.operation == 0 ? in : out, frame.part);
+      end_pair(frame.operation == 0 ? in : out, {frame.part});
       return true;
     default:
       return false;
   }
 }
 
-void PairMirror::end() {
-  end_pair(outgoing(), peer_);
-  end_pair(incoming(), peer_);
+void PairMirror::end(std::string why) {
+  why_ended_ = std::move(why);
+  end_pair(outgoing(), {peer_, true});
+  end_pair(incoming(), {peer_, true});
   end_told_[0] = end_told_[1] = true;  // there is nobody to tell
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "comm/layout.h"
 #include "comm/tcp/wire.h"
@@ -39,8 +40,9 @@ class PairMirror {
   std::byte* place(const Frame& frame);
   // After a frame came whole: writes what it says. False when no end that keeps the rules could have sent it.
   bool apply(const Frame& frame);
-  // The link broke for good: both pairs end.
-  void end();
+  // The link broke for good: both pairs end. Once.
+  void end(std::string why);
+  const std::string& why_ended() const { return why_ended_; }  // once a pair's words say so; any thread
 
  private:
   bool apply_read(const Frame& frame);
@@ -61,6 +63,7 @@ class PairMirror {
   uint64_t bytes_read_told_ = 0;
   uint64_t grants_read_told_ = 0;
   bool end_told_[2] = {};
+  std::string why_ended_;
 };
 
 }  // namespace keepstep::comm::tcp

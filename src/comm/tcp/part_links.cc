@@ -30,9 +30,7 @@ PartLinks::Peer& PartLinks::peer(Rank rank) {
 SendStream& PartLinks::out(Rank rank, Peer& peer, size_t stream) {
   if (peer.out.empty()) {
     for (uint32_t i = 0; i < config_.streams; ++i) {
-      peer.out.push_back(std::make_unique<SendStream>(config_.addresses[rank],
-                                                      Hello{config_.identity, config_.self, rank, i + 1, {}},
-                                                      config_.token, config_.socket_buffer_bytes));
+      peer.out.push_back(std::make_unique<SendStream>(config_, rank, i + 1));
     }
   }
   return *peer.out[stream];
@@ -109,9 +107,9 @@ bool PartLinks::advance(Peer& peer, ReceiveStream& stream) {
   const uint64_t before = peer.inbox.bytes_taken;
   const bool any = stream.advance(peer.inbox, news_);
   bytes_received_.fetch_add(peer.inbox.bytes_taken - before, std::memory_order_relaxed);
-  for (const auto& [context, by] : news_) {
+  for (const auto& [context, who] : news_) {
     given_up_.insert(context);
-    given_up_by_.emplace(context, by);
+    given_up_by_.emplace(context, who);
   }
   news_.clear();
   if (!stream.lost().empty()) {
@@ -213,24 +211,26 @@ void PartLinks::cancel() {
   }
 }
 
-void PartLinks::give_up(uint64_t context, Rank by) {
+void PartLinks::give_up(uint64_t context, GivenUp who) {
   if (!told_.insert(context).second) {
     return;
   }
   given_up_.insert(context);
-  given_up_by_.emplace(context, by);
+  given_up_by_.emplace(context, who);
   const int64_t now_ns = monotonic_ns();
   for (auto& [rank, peer] : peers_) {
     if (!peer.out.empty() && peer.out[0]->connected()) {
-      peer.out[0]->push({.kind = FrameKind::kGiveUp, .part = by, .context = context}, nullptr, nullptr);
+      peer.out[0]->push(
+          {.kind = FrameKind::kGiveUp, .part = who.by, .context = context, .operation = who.link ? uint64_t{1} : 0},
+          nullptr, nullptr);
       advance(peer, *peer.out[0], now_ns);
     }
   }
 }
 
-Rank PartLinks::given_up_by(uint64_t context) const {
+GivenUp PartLinks::given_up(uint64_t context) const {
   const auto it = given_up_by_.find(context);
-  return it == given_up_by_.end() ? 0 : it->second;
+  return it == given_up_by_.end() ? GivenUp{} : it->second;
 }
 
 std::string PartLinks::why_lost(Rank peer) const {

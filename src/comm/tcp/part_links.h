@@ -29,8 +29,8 @@ class PartLinks {
   void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer);
   Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up);
   void cancel();
-  void give_up(uint64_t context, Rank by);
-  Rank given_up_by(uint64_t context) const;
+  void give_up(uint64_t context, GivenUp who);
+  GivenUp given_up(uint64_t context) const;
   std::string why_lost(Rank peer) const;
 
   // A connection that proved to be `stream` from `from`. Any thread.
@@ -73,9 +73,9 @@ class PartLinks {
 
   std::map<Rank, Peer> peers_;
   std::set<uint64_t> given_up_;
-  std::map<uint64_t, Rank> given_up_by_;
+  std::map<uint64_t, GivenUp> given_up_by_;
   std::set<uint64_t> told_;  // what we told others is given up
-  std::vector<ReceiveStream::GivenUp> news_;
+  std::vector<ReceiveStream::News> news_;
   int tries_ = 0;  // before sleeping; grows while that helps
   size_t next_stream_ = 0;
   std::atomic<uint64_t> bytes_sent_ = 0;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "comm/sync.h"
 
@@ -50,9 +51,23 @@ bool SendStream::connect(int64_t now_ns) {
     if (now_ns < retry_at_ns_) {
       return false;
     }
-    dial_ = std::make_unique<Dial>(address_, hello_, token_, buffer_bytes_);
+    dial_ = std::make_unique<Dial>(address_, hello_, config_.token, config_.socket_buffer_bytes);
   }
-  switch (dial_->step()) {
+  const Dial::State state = dial_->step();
+  // Who accepts and does not answer yet may not have begun the generation; who does not accept at all is not there, or
+  // something between us lets nothing through.
+  if (dial_->reached()) {
+    unreached_since_ns_ = 0;
+  } else if (unreached_since_ns_ == 0) {
+    unreached_since_ns_ = now_ns;
+  } else if (now_ns - unreached_since_ns_ >= config_.connect_ns) {
+    lost_ = absl::StrFormat("nothing at %s accepted a connection for %g s%s%s", address_.text(),
+                            static_cast<double>(config_.connect_ns) * 1e-9, dial_->because().empty() ? "" : ": ",
+                            dial_->because());
+    dial_.reset();
+    return true;
+  }
+  switch (state) {
     case Dial::State::kUnderWay:
       return false;
     case Dial::State::kDone:
@@ -201,7 +216,7 @@ ReceiveStream::Read ReceiveStream::fill() {
   return Read::kNothing;
 }
 
-bool ReceiveStream::take_header(Inbox& inbox, std::vector<GivenUp>& news) {
+bool ReceiveStream::take_header(Inbox& inbox, std::vector<News>& news) {
   if (!frame_.has_value()) {
     if (staged() < kFrameHeaderBytes) {
       return false;
@@ -215,7 +230,7 @@ bool ReceiveStream::take_header(Inbox& inbox, std::vector<GivenUp>& news) {
     placed_ = false;
   }
   if (frame_->kind == FrameKind::kGiveUp) {
-    news.push_back({frame_->context, frame_->part});
+    news.push_back({frame_->context, {frame_->part, frame_->operation != 0}});
     frame_.reset();
     return true;
   }
@@ -274,7 +289,7 @@ void ReceiveStream::finish_frame(Inbox& inbox) {
   destination_ = nullptr;
 }
 
-bool ReceiveStream::advance(Inbox& inbox, std::vector<GivenUp>& news) {
+bool ReceiveStream::advance(Inbox& inbox, std::vector<News>& news) {
   if (!lost_.empty()) {
     return false;
   }

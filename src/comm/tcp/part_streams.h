@@ -15,14 +15,16 @@
 
 #include "base/fd.h"
 #include "comm/tcp/handshake.h"
+#include "comm/tcp/tcp_config.h"
 #include "comm/tcp/wire.h"
 
 namespace keepstep::comm::tcp {
 
 class SendStream {
  public:
-  SendStream(const SocketAddress& address, const Hello& hello, const JobToken& token, size_t buffer_bytes)
-      : address_(address), hello_(hello), token_(token), buffer_bytes_(buffer_bytes) {}
+  // `config` must outlive it.
+  SendStream(const TcpConfig& config, Rank to, uint32_t stream)
+      : config_(config), address_(config.addresses[to]), hello_{config.identity, config.self, to, stream, {}} {}
 
   // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
   void push(const Frame& frame, const std::byte* payload, PartRequest* request);
@@ -51,11 +53,11 @@ class SendStream {
   bool connect(int64_t now_ns);
   bool write();
 
-  const SocketAddress address_;
+  const TcpConfig& config_;
+  const SocketAddress& address_;
   const Hello hello_;
-  const JobToken& token_;
-  const size_t buffer_bytes_;
   std::unique_ptr<Dial> dial_;
+  int64_t unreached_since_ns_ = 0;  // nothing accepts there; 0: not so
   int64_t retry_at_ns_ = 0;
   int64_t pause_ns_ = 0;
   Fd fd_;
@@ -83,12 +85,12 @@ class ReceiveStream {
   explicit ReceiveStream(Fd fd) : fd_(std::move(fd)) {}
 
   // A member told that it ended a group.
-  struct GivenUp {
+  struct News {
     uint64_t context;
-    Rank by;
+    GivenUp who;
   };
   // Takes in what came. True when something changed. `news`: what peers gave up.
-  bool advance(Inbox& inbox, std::vector<GivenUp>& news);
+  bool advance(Inbox& inbox, std::vector<News>& news);
   // Its posted receives are gone: what still comes of the frame under way is dropped.
   void cancel();
 
@@ -100,7 +102,7 @@ class ReceiveStream {
  private:
   enum class Read { kSome, kNothing };
   Read fill();
-  bool take_header(Inbox& inbox, std::vector<GivenUp>& news);
+  bool take_header(Inbox& inbox, std::vector<News>& news);
   bool begin_part(Inbox& inbox);
   void take(size_t bytes);
   void finish_frame(Inbox& inbox);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -34,29 +35,35 @@ ProgressThread::Incoming::State ProgressThread::Incoming::advance(PairMirror& mi
         return any ? State::kChanged : State::kWait;
       }
       if (n <= 0) {
+        why_ = n == 0 ? "it closed the connection" : std::string("the connection: ") + std::strerror(errno);
         return State::kLost;
       }
       got_ += static_cast<size_t>(n);
       if (in_header && got_ == kFrameHeaderBytes) {
         const auto frame = parse_frame(header_, 0);
         if (!frame.has_value()) {
-          return State::kMalformed;
+          return malformed();
         }
         frame_ = *frame;
         destination_ = frame_.kind == FrameKind::kBytes ? mirror.place(frame_) : nullptr;
         if (frame_.kind == FrameKind::kBytes && destination_ == nullptr) {
-          return State::kMalformed;
+          return malformed();
         }
       }
     }
     if (got_ >= kFrameHeaderBytes && got_ == kFrameHeaderBytes + frame_.bytes) {
       if (!mirror.apply(frame_)) {
-        return State::kMalformed;
+        return malformed();
       }
       got_ = 0;
       any = true;
     }
   }
+}
+
+ProgressThread::Incoming::State ProgressThread::Incoming::malformed() {
+  why_ = "it sent a malformed frame";
+  return State::kMalformed;
 }
 
 // ---- the thread
@@ -93,8 +100,7 @@ ProgressThread::Link& ProgressThread::link(Rank peer) {
   Link& link = links_[peer];
   if (link.mirror == nullptr) {
     link.mirror = std::make_unique<PairMirror>(peer, config_.ring_bytes);
-    link.out = std::make_unique<SendStream>(config_.addresses[peer], Hello{config_.identity, config_.self, peer, 0, {}},
-                                            config_.token, config_.socket_buffer_bytes);
+    link.out = std::make_unique<SendStream>(config_, peer, 0);
   }
   return link;
 }
@@ -103,8 +109,8 @@ Transport::Pair ProgressThread::pair(Rank from, Rank to) {
   const std::lock_guard lock(mutex_);
   const bool outgoing = from == config_.self;
   PairMirror& mirror = *link(outgoing ? to : from).mirror;
-  return outgoing ? Transport::Pair{&mirror.outgoing(), mirror.outgoing_ring(), mirror.ring_bytes()}
-                  : Transport::Pair{&mirror.incoming(), mirror.incoming_ring(), mirror.ring_bytes()};
+  return {outgoing ? &mirror.outgoing() : &mirror.incoming(),
+          outgoing ? mirror.outgoing_ring() : mirror.incoming_ring(), mirror.ring_bytes(), &mirror.why_ended()};
 }
 
 void ProgressThread::add_counters(Transport::Counters& counters) const {
@@ -202,6 +208,13 @@ void ProgressThread::hear(int64_t now_ns) {
   });
 }
 
+void ProgressThread::lose(Link& link, const std::string& why, int64_t now_ns) {
+  if (link.lost_at_ns == 0) {
+    link.lost_at_ns = now_ns;
+    link.why = why;
+  }
+}
+
 bool ProgressThread::advance(Link& link, int64_t now_ns) {
   bool heard = false;
   if (link.in != nullptr) {
@@ -209,14 +222,12 @@ bool ProgressThread::advance(Link& link, int64_t now_ns) {
     heard = state != Incoming::State::kWait;
     if (state == Incoming::State::kLost || state == Incoming::State::kMalformed) {
       malformed_.fetch_add(state == Incoming::State::kMalformed ? 1 : 0);
+      lose(link, link.in->why(), now_ns);
       link.in.reset();
-      link.lost_at_ns = now_ns;
     }
   }
   if (!link.out->lost().empty()) {
-    if (link.lost_at_ns == 0) {
-      link.lost_at_ns = now_ns;
-    }
+    lose(link, link.out->lost(), now_ns);
   } else {
     link.out->advance(now_ns);
     while (link.out->idle() && link.out->lost().empty()) {
@@ -230,7 +241,7 @@ bool ProgressThread::advance(Link& link, int64_t now_ns) {
   }
   if (link.lost_at_ns != 0 && !link.ended && now_ns - link.lost_at_ns >= config_.patience_ns) {
     link.ended = true;  // no interruption came
-    link.mirror->end();
+    link.mirror->end(link.why);
     heard = true;
   }
   return heard;

@@ -47,9 +47,13 @@ class ProgressThread {
     enum class State { kWait, kChanged, kLost, kMalformed };
     State advance(PairMirror& mirror);
     int fd() const { return fd_.get(); }
+    const std::string& why() const { return why_; }  // lost or malformed
 
    private:
+    State malformed();
+
     Fd fd_;
+    std::string why_;
     std::array<std::byte, kFrameHeaderBytes> header_;
     size_t got_ = 0;  // of the header, then of the payload too
     Frame frame_;
@@ -60,6 +64,7 @@ class ProgressThread {
     std::unique_ptr<SendStream> out;
     std::unique_ptr<Incoming> in;
     int64_t lost_at_ns = 0;
+    std::string why;
     bool ended = false;
   };
   struct Stranger {
@@ -73,6 +78,7 @@ class ProgressThread {
   void admit(Reception& reception);
   void refuse(Refusal why);
   Verdict judge(const Hello& hello) const;
+  static void lose(Link& link, const std::string& why, int64_t now_ns);
   bool advance(Link& link, int64_t now_ns);
   bool may_end();         // nothing is left to tell, or nobody to tell it to
   Link& link(Rank peer);  // under mutex_

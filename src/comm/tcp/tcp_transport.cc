@@ -17,6 +17,7 @@ constexpr int64_t kWatchNs = 1'000'000'000;
 
 TcpConfig bounded(TcpConfig config) {
   config.streams = std::clamp<uint32_t>(config.streams, 1, tcp::kMaxStreams);
+  config.socket_buffer_bytes = grantable_socket_buffer(config.socket_buffer_bytes);
   config.stripe_bytes = std::clamp<size_t>(config.stripe_bytes, 4096, tcp::kMaxFrameBytes);
   return config;
 }
@@ -57,8 +58,8 @@ class TcpTransport final : public Transport {
     return parts_.wait(request, deadline_ns, given_up);
   }
   void cancel() override { parts_.cancel(); }
-  void give_up(uint64_t context, Rank by) override { parts_.give_up(context, by); }
-  Rank given_up_by(uint64_t context) const override { return parts_.given_up_by(context); }
+  void give_up(uint64_t context, GivenUp who) override { parts_.give_up(context, who); }
+  GivenUp given_up(uint64_t context) const override { return parts_.given_up(context); }
   std::string why_lost(Rank peer) const override { return parts_.why_lost(peer); }
 
   Pair pair(Rank from, Rank to) override { return progress_.pair(from, to); }
@@ -94,6 +95,10 @@ class TcpTransport final : public Transport {
 };
 
 }  // namespace
+
+MostSockets most_sockets(uint64_t peers_elsewhere, uint32_t streams, size_t socket_buffer_bytes) {
+  return {peers_elsewhere * 2 * (1 + streams), most_socket_memory(grantable_socket_buffer(socket_buffer_bytes))};
+}
 
 std::unique_ptr<Transport> make_tcp_transport(TcpConfig config, Fd listener) {
   return std::make_unique<TcpTransport>(std::move(config), std::move(listener));

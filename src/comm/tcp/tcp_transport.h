@@ -13,6 +13,14 @@
 
 namespace keepstep::comm {
 
+// What a rank's connections can come to.
+struct MostSockets {
+  uint64_t connections = 0;           // if it talks to each of its peers elsewhere, both ways
+  uint64_t bytes_per_connection = 0;  // of the kernel's buffers; 0: not known
+};
+MostSockets most_sockets(uint64_t peers_elsewhere, uint32_t streams = kStreams,
+                         size_t socket_buffer_bytes = kSocketBufferBytes);
+
 // `listener`: non-blocking; this takes it, so give it a copy.
 std::unique_ptr<Transport> make_tcp_transport(TcpConfig config, Fd listener);
 

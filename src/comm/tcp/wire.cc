@@ -80,7 +80,7 @@ bool sound(const Frame& frame, uint32_t stream) {
       return frame.total <= kMaxPartBytes && frame.offset <= frame.total && frame.bytes <= frame.total - frame.offset &&
              (frame.bytes > 0 || frame.total == 0);
     case FrameKind::kGiveUp:
-      return frame.operation == 0 && frame.offset == 0 && frame.total == 0;
+      return frame.part <= kMaxRank && frame.operation <= 1 && frame.offset == 0 && frame.total == 0;
     case FrameKind::kOffer:
       return frame.offset == 0 && frame.total <= kMaxPartBytes;
     case FrameKind::kGrant:
@@ -90,7 +90,8 @@ bool sound(const Frame& frame, uint32_t stream) {
     case FrameKind::kRead:
       return frame.context == 0 && frame.part == 0;
     case FrameKind::kPairEnded:
-      return frame.context == 0 && frame.operation <= 1 && frame.offset == 0 && frame.total == 0;
+      return frame.part <= kMaxRank && frame.context == 0 && frame.operation <= 1 && frame.offset == 0 &&
+             frame.total == 0;
   }
   return false;
 }

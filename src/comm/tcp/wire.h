@@ -22,7 +22,8 @@ inline constexpr size_t kProofBytes = 40;
 inline constexpr size_t kFrameHeaderBytes = 48;
 inline constexpr size_t kMaxFrameBytes = size_t{1} << 20;     // payload of one frame
 inline constexpr uint64_t kMaxPartBytes = uint64_t{1} << 40;  // of one part, or message between two ranks
-inline constexpr uint32_t kMaxStreams = 16;                   // parts travel on streams 1 to this
+inline constexpr uint32_t kMaxRank = (uint32_t{1} << 31) - 2;
+inline constexpr uint32_t kMaxStreams = 16;  // parts travel on streams 1 to this
 inline constexpr size_t kNonce = 16;
 inline constexpr size_t kDigest = 32;
 
@@ -55,7 +56,7 @@ struct Proof {
 
 enum class FrameKind : uint16_t {
   kPart = 1,      // bytes of a part, at `offset` of `total`
-  kGiveUp = 2,    // rank `part` ended the group `context`
+  kGiveUp = 2,    // rank `part` ended the group `context`; `operation` 1: because a link broke
   kOffer = 3,     // offer number `operation`: tag `part`, `total` bytes, in `context`
   kGrant = 4,     // grant number `operation`: offer `offset`, capacity `total`
   kBytes = 5,     // bytes of the ring, from counter `offset` on

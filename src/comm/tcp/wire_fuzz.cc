@@ -44,7 +44,7 @@ void fuzz_parts(Bytes bytes) {
   std::vector<std::byte> buffers[2] = {std::vector<std::byte>(64), std::vector<std::byte>(5000)};
   PartRequest requests[2] = {{.key = {0, 1, 0}}, {.key = {0, 1, 1}}};
   Inbox inbox{{{&requests[0], buffers[0]}, {&requests[1], buffers[1]}}, &given_up};
-  std::vector<ReceiveStream::GivenUp> news;
+  std::vector<ReceiveStream::News> news;
   while (!bytes.empty() && stream.lost().empty() && !stream.stuck()) {
     const size_t n = std::min<size_t>(bytes.size(), 1 + static_cast<size_t>(bytes[0]) * 7);
     const ssize_t sent = send(far.get(), bytes.data(), n, MSG_NOSIGNAL);
