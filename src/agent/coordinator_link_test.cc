@@ -7,7 +7,9 @@
 #include <condition_variable>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -261,6 +263,42 @@ TEST_F(CoordinatorLinkTest, an_agent_may_come_back_once_it_has_left) {
     attend();
     link_->close();
   }
+}
+
+TEST_F(CoordinatorLinkTest, who_comes_once_the_job_has_ended_is_told_how_it_ended) {
+  start(1, 0);
+  attend();
+  link_->send(brain::StopRequested{7, "enough"});
+  EXPECT_EQ(inbox_.next<brain::EndJob>().exit_code, 7);
+  Inbox late;
+  const auto other =
+      CoordinatorLink::connect(coordinator_->address(), 8, "node-h", kToken, late.on_effect(), late.on_lost(), 20s);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto end = late.next<brain::EndJob>();
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_EQ(end.message, "enough");
+}
+
+TEST_F(CoordinatorLinkTest, an_agent_that_abandons_the_job_is_a_lost_node_and_frees_its_place) {
+  start(1, 0);
+  attend();
+  link_->send(brain::NodeJoined{kNode});
+  (void)inbox_.next<brain::Spawn>();
+  link_->abandon();
+  link_->send(brain::NodeJoined{kNode});  // goes nowhere
+  EXPECT_FALSE(inbox_.has_lost()) << "it was our own doing";
+  link_.reset();
+  // The place is free as soon as the coordinator has seen the end of the stream.
+  StatusOr<std::unique_ptr<CoordinatorLink>> again = absl::AlreadyExistsError("");
+  while (absl::IsAlreadyExists(again.status())) {
+    again = connect(coordinator_->address());
+  }
+  ASSERT_TRUE(again.ok()) << again.status();
+  again->reset();
+  coordinator_->stop();
+  std::ifstream lines(directory_ + "/journal.jsonl");
+  const std::string text{std::istreambuf_iterator<char>(lines), {}};
+  EXPECT_NE(text.find("\"kind\":\"node\""), std::string::npos) << text;
 }
 
 TEST_F(CoordinatorLinkTest, agents_send_each_other_messages) {

@@ -321,7 +321,7 @@ TEST(AcrossNodes, a_link_that_breaks_without_an_interruption_is_an_error_that_na
 }
 
 TEST(AcrossNodes, who_hears_of_a_broken_link_only_from_another_knows_that_it_was_one) {
-  // Rank 3 ends. Rank 0, its node's leader, has no link to it that breaks first: it learns of it from rank 2.
+  // Rank 3 ends. Rank 1 has no link to any other node: it hears of it from its node's leader.
   TestWorld world = world_of("0012");
   world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
     expect_done(comm, comm.barrier(kWorld));

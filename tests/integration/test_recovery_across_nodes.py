@@ -124,8 +124,9 @@ def test_a_spare_node_that_does_not_fit_is_refused_and_the_job_goes_on(
     nodes = [start_node(tmp_path, rank, endpoint, *what, options=options) for rank in range(2)]
     try:
         wait_for_steps(tmp_path, 3)
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        nodes.append(start_node(tmp_path, 2, endpoint, *what, options=[*options, *option]))
+        with monkeypatch.context() as its_own:
+            its_own.setenv("OMP_NUM_THREADS", threads)
+            nodes.append(start_node(tmp_path, 2, endpoint, *what, options=[*options, *option]))
         assert nodes[2].process.wait(60) == 1, nodes[2].output()
         assert because in nodes[2].output(), nodes[2].output()
         assert "The job goes on without this node" in nodes[2].output()
