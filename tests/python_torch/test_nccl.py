@@ -140,11 +140,14 @@ def test_a_world_is_reconfigured_among_the_handles_of_all_ranks():
 
 
 def test_what_would_end_survivors_is_replaced_and_named():
-    given = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_NCCL_RANKS_PER_ROOT": "16", "OTHER": "x"}
-    assert nccl.set_environment(256, True, given) == ["TORCH_NCCL_ASYNC_ERROR_HANDLING=1"]
+    given = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_RANKS_PER_ROOT": "16", "OTHER": "x"}
+    assert nccl.set_environment(256, True, given) == ["TORCH_NCCL_ASYNC_ERROR_HANDLING=3"]
     assert given["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert given["TORCH_NCCL_RANKS_PER_ROOT"] == "16", "the user's choice"
     assert nccl.set_environment(256, True, given) == []
+    from_the_agent = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    assert nccl.set_environment(256, True, from_the_agent) == []
+    assert from_the_agent["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
     plain = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     assert nccl.set_environment(256, False, plain) == []

@@ -24,7 +24,8 @@ def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:
     """XXH3 of each protected tensor."""
     result = {}
     for name, tensor in registry.flatten(capsule_ids).tensors.items():
-        result[name] = _engine.digest(*piece(dense(tensor).cpu()))
+        held = dense(tensor).cpu()
+        result[name] = _engine.digest(*piece(held))
     return result
 
 

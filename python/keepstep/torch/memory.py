@@ -41,7 +41,8 @@ def raw_bytes(tensors: list[torch.Tensor]) -> list[bytes]:
     elsewhere: dict[torch.device, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.device.type == "cpu":
-            result[number] = ctypes.string_at(*piece(dense(tensor.detach())))
+            whole_tensor = dense(tensor.detach())  # held: an address alone does not keep a copy alive
+            result[number] = ctypes.string_at(*piece(whole_tensor))
         else:
             elsewhere.setdefault(tensor.device, []).append(number)
     for numbers in elsewhere.values():

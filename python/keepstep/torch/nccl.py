@@ -22,8 +22,10 @@ import torch
 import torch.distributed as dist
 
 from keepstep import _engine
+from keepstep._errors import KeepstepError
 from keepstep._session import Session, session_or_none
 from keepstep.torch import cuda
+from keepstep.torch.backend_base import BackendBase
 
 T = TypeVar("T")
 
@@ -42,6 +44,8 @@ SURVIVE = {
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_NCCL_TEARDOWN_ON_TIMEOUT": "0",
 }
+# Workers have it from the agent, as they would from torchrun: nobody's choice.
+DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 
 
 class CudaBackend(Protocol):
@@ -57,6 +61,17 @@ class CudaBackend(Protocol):
 def available() -> bool:
     """Whether this process can use NCCL at all."""
     return bool(dist.is_available() and dist.is_nccl_available() and torch.cuda.is_available())
+
+
+def check_usable() -> None:
+    """Raises unless this torch can have NCCL beside backend "keepstep" in one group."""
+    if not available():
+        raise KeepstepError("the protected state is on a GPU, but this torch has no NCCL to reduce its gradients with")
+    if issubclass(BackendBase, dist.ProcessGroup):
+        raise KeepstepError(
+            f"torch {torch.__version__} gives a whole process group to a backend written in Python, so NCCL cannot be "
+            "beside it; state on a GPU needs torch 2.14 or newer"
+        )
 
 
 # ---- before a process group is made ----
@@ -83,7 +98,11 @@ def set_environment(
     target.setdefault("TORCH_NCCL_RANKS_PER_ROOT", str(ranks_per_root(world_size)))
     if not recoverable:
         return []
-    replaced = [f"{name}={target[name]}" for name, value in SURVIVE.items() if target.get(name, value) != value]
+    replaced = [
+        f"{name}={target[name]}"
+        for name, value in SURVIVE.items()
+        if target.get(name, value) not in (value, DEFAULTS.get(name))
+    ]
     target.update(SURVIVE)
     return replaced
 

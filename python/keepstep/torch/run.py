@@ -197,11 +197,7 @@ class Run:
             backend = "keepstep"
             options: dict[str, Any] = {}
             if self._registry.cuda_devices():
-                if not nccl.available():
-                    raise KeepstepError(
-                        "run.replicate: the protected state is on a GPU, but this torch has no NCCL to reduce its "
-                        "gradients with"
-                    )
+                nccl.check_usable()
                 backend = "cpu:keepstep,cuda:nccl"
                 nccl.before_group(self._session, self.world_size)
                 if nccl.reconfigures(self.world_size):
