@@ -11,7 +11,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest sanitize fuzz bench lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu sanitize fuzz bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv-oldest/bin/keepstep
 	@.venv-oldest/bin/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 	@.venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests -m "not long"
+
+test-gpu: build  ## what only a GPU can show; skipped, with the reason, where there is none
+	@$(PYTEST) -rs tests/gpu
 
 test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1

@@ -30,10 +30,25 @@ PRELOAD = [
 UNSAFE = ("threads run", "CUDA is initialized")  # how unsafe_to_fork() ends
 LOST = "the probe that imported it"  # how the reason begins when the probe did not survive an import
 IMPORT_LIMIT_S = 60
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def cuda_is_open(folder: str = "/proc/self/fd") -> bool:
+    """Whether CUDA's driver was started in this process, by torch or by any other library: it holds its device file.
+
+    Counting devices is enough for that (cuInit), long before there is a context, and spoils CUDA for all children.
+    """
+    for name in os.listdir(folder):
+        try:
+            if os.readlink(os.path.join(folder, name)).startswith("/dev/nvidia-uvm"):
+                return True
+        except OSError:
+            pass  # closed meanwhile: the descriptor that lists the folder is among them
+    return False
 
 
 def unsafe_to_fork() -> str:
@@ -41,7 +56,7 @@ def unsafe_to_fork() -> str:
     if thread_count() != 1:
         return f"{thread_count()} threads run"
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if cuda_is_open() or (torch is not None and torch.cuda.is_initialized()):
         return "CUDA is initialized"
     return ""
 
@@ -102,8 +117,9 @@ def probe(modules: list[str], limit_s: int = IMPORT_LIMIT_S) -> dict[str, str]:
 
 
 class Zygote:
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, users_check: str | None = None) -> None:
         self._connection = connection
+        self._users_check = users_check  # NVML_CHECK as workers shall find it
 
     def note(self, event: str, why: str) -> None:
         self._send({"op": "note", "event": event, "why": why})
@@ -174,6 +190,9 @@ class Zygote:
         from keepstep.worker import end, reset_signals, run_worker
 
         reset_signals()
+        os.environ.pop(NVML_CHECK, None)
+        if self._users_check is not None:
+            os.environ[NVML_CHECK] = self._users_check
         os.setpgid(0, 0)
         os.dup2(fds[2], 1)
         os.dup2(fds[3], 2)
@@ -204,7 +223,9 @@ class Zygote:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    # Imported modules like to ask whether there is a GPU. Asked this way torch looks it up without starting CUDA.
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), users_check=os.environ.get(NVML_CHECK))
+    os.environ[NVML_CHECK] = "1"
     zygote.warm_up()
     zygote.serve()
 

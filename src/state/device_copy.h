@@ -1,26 +1,60 @@
-// The seam between the state engine and the memory tensors live in: main memory now, CUDA through pinned staging later.
+// The seam between the state engine and the memory tensors live in: main memory, and devices whose memory the host
+// cannot touch (CUDA: cuda_copy.h), through blocks of host memory that transfers are fast with.
 #pragma once
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
+#include <memory>
+
+#include "base/status.h"
 
 namespace keepstep::state {
+
+inline constexpr int kMainMemory = -1;  // in place of a device's number
+
+// One thread's transfers with one device: a ring of blocks, on several of which transfers can be under way at once.
+// Transfers of one lane happen in the order in which they were started.
+class DeviceLane {
+ public:
+  static constexpr size_t kBlocks = 8;
+  static constexpr size_t kBlockBytes = size_t{64} << 10;
+
+  virtual ~DeviceLane() = default;
+  // Host memory, kBlockBytes of it; the lane's.
+  virtual std::byte* block(size_t index) = 0;
+  // Starts a copy from or to [at, at + bytes) of a block. Several may be under way in one block.
+  virtual void start_read(size_t block, size_t at, const void* device, size_t bytes) = 0;
+  virtual void start_write(size_t block, size_t at, void* device, size_t bytes) = 0;
+  // Waits for what was started on the block. False if any of it failed: then the block's bytes mean nothing.
+  virtual bool finish(size_t block) = 0;
+};
+
+// Gives the lane back to its DeviceCopy, which must outlive it.
+using LaneLease = std::unique_ptr<DeviceLane, std::function<void(DeviceLane*)>>;
 
 class DeviceCopy {
  public:
   virtual ~DeviceCopy() = default;
-  // Device to host and back; blocks until done. May be called from several threads at once.
-  virtual void read(void* host, const void* device, size_t bytes) = 0;
-  virtual void write(void* device, const void* host, size_t bytes) = 0;
-  // Where the host can read `device` in place, so that a checksum needs no copy; null where it cannot.
-  virtual const void* host_view(const void* /*device*/) { return nullptr; }
+  // Main memory; blocks until done. May be called from several threads at once.
+  virtual void read(void* host, const void* memory, size_t bytes) = 0;
+  virtual void write(void* memory, const void* host, size_t bytes) = 0;
+  // Where the host can read `memory` in place, so that a checksum needs no copy; null where it cannot.
+  virtual const void* host_view(const void* /*memory*/) { return nullptr; }
+
+  // Makes device `number` ready for lanes. FAILED_PRECONDITION: it cannot be, with the reason. Any thread.
+  virtual Status open(int number) {
+    return absl::FailedPreconditionError(absl::StrFormat("device %d: only main memory can be copied here", number));
+  }
+  // For the calling thread, from an opened device; null if there is no memory for one more. Any thread.
+  virtual LaneLease lane(int /*number*/) { return nullptr; }
 };
 
 class HostCopy final : public DeviceCopy {
  public:
-  void read(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
-  void write(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
-  const void* host_view(const void* device) override { return device; }
+  void read(void* host, const void* memory, size_t bytes) override { std::memcpy(host, memory, bytes); }
+  void write(void* memory, const void* host, size_t bytes) override { std::memcpy(memory, host, bytes); }
+  const void* host_view(const void* memory) override { return memory; }
 };
 
 }  // namespace keepstep::state

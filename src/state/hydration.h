@@ -25,10 +25,11 @@ namespace keepstep::state {
 // Bytes of the channels' region in a worker's memory; zeroed by the agent, aligned to 64 bytes.
 size_t region_bytes();
 
-// A piece of memory: one protected tensor, contiguous.
+// A piece of memory: one protected tensor, contiguous. On a CUDA device the address is one of that device.
 struct Region {
   void* data = nullptr;
   uint64_t bytes = 0;
+  int device = kMainMemory;
 };
 
 // Serves `manifest` and `regions` at `version` until stop(), or until `*interrupted` (may be null) becomes non-zero.
@@ -40,7 +41,7 @@ class Source {
   ~Source();
   // Refuses requests of another identity. `manifest` at most 64 MiB. Ends what was published before and frees all
   // channels, whoever held them. INVALID_ARGUMENT for a manifest too long or an entry without memory; ABORTED when
-  // interrupted already.
+  // interrupted already; FAILED_PRECONDITION for a device that cannot be read.
   Status publish(brain::Identity identity, brain::Version version, std::string manifest, std::vector<Region> regions);
   // Once it returned, nobody reads the tensors any more. Targets that still pull go on with other sources.
   void stop();
@@ -87,8 +88,8 @@ class Puller {
 
   // Fills `regions` (same order and sizes as the source's: INVALID_ARGUMENT naming the entry number otherwise) with
   // the sources' bytes. `compare`: pull only entries whose digest differs. Waits like manifest(). DATA_LOSS when no
-  // source is left, or when the same chunk came with a wrong checksum three times. After any error `regions` holds a
-  // mixture of old and new bytes.
+  // source is left, or when the same chunk came with a wrong checksum three times; FAILED_PRECONDITION for a device
+  // that cannot be written. After any error `regions` holds a mixture of old and new bytes.
   StatusOr<Pulled> pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
                         bool compare);
 

@@ -293,6 +293,7 @@ StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, 
                               bool compare) {
   const int64_t start_ns = monotonic_ns();
   KEEPSTEP_ASSIGN_OR_RETURN(const TensorSpace space, TensorSpace::create(regions));
+  KEEPSTEP_RETURN_IF_ERROR(space.open_devices(*impl_->copy));
   if (impl_->links.empty()) {
     return absl::DataLossError("there is no source to pull from");
   }

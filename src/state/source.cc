@@ -210,6 +210,7 @@ Status Source::publish(brain::Identity identity, brain::Version version, std::st
                                                       manifest.size(), kMaxManifestBytes));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(source.space, TensorSpace::create(std::move(regions)));
+  KEEPSTEP_RETURN_IF_ERROR(source.space.open_devices(source.copy));
   if (source.is_interrupted()) {
     return absl::AbortedError("publish: the generation was interrupted");
   }

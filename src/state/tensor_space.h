@@ -2,7 +2,9 @@
 // piece of a large tensor or hundreds of small ones at the same price. Internal to src/state.
 //
 // Copies in and out give the XXH3 checksum of the tensors' bytes, taken from the tensors' own memory and never from the
-// buffer the copy went through. Safe from several threads at once as long as they write to different offsets.
+// buffer the copy went through: what was written to a device is read back from it. Where a copy from or to a device
+// failed, the checksum is one that the bytes do not have, so that the chunk is asked for elsewhere. Safe from several
+// threads at once as long as they write to different offsets.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +25,9 @@ class TensorSpace {
   // INVALID_ARGUMENT for an entry with bytes but no memory, or when the sum does not fit 64 bits.
   static StatusOr<TensorSpace> create(std::vector<Region> regions);
 
+  // Makes every device that an entry is on ready; before any copy. FAILED_PRECONDITION as of DeviceCopy::open.
+  Status open_devices(DeviceCopy& copy) const;
+
   size_t entries() const { return regions_.size(); }
   uint64_t total_bytes() const { return starts_.back(); }
   uint64_t start(size_t entry) const { return starts_[entry]; }
@@ -42,12 +47,23 @@ class TensorSpace {
   std::string describe(uint64_t offset, uint64_t bytes) const;
 
  private:
+  struct Piece {
+    std::byte* memory = nullptr;
+    uint64_t bytes = 0;
+    uint64_t at = 0;  // from the beginning of the span
+    int device = kMainMemory;
+  };
+
   size_t entry_at(uint64_t offset) const;
-  // Calls visit(memory, bytes, offset from `offset`) for each piece of one tensor, at most kBlockBytes long.
+  // The same three for spans that touch a device: several blocks are on their way while one is hashed.
+  class DeviceSpan;
+  bool touches_device(uint64_t offset, uint64_t bytes) const;
+  // Calls visit(memory, bytes, offset from `offset`, device) for each piece of one tensor, at most kBlockBytes long.
   template <typename Visit>
   void each_block(uint64_t offset, uint64_t bytes, Visit visit) const;
 
   std::vector<Region> regions_;
+  bool any_device_ = false;
   std::vector<uint64_t> starts_{0};  // entries() + 1 of them
 };
 

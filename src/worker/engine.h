@@ -19,6 +19,7 @@
 #include "base/shared_memory.h"
 #include "base/token.h"
 #include "comm/communicator.h"
+#include "state/cuda_copy.h"
 #include "state/hydration.h"
 #include "worker/capsule_copies.h"
 #include "worker/messages.h"
@@ -202,7 +203,7 @@ class Engine {
   std::shared_ptr<comm::Communicator> communicator_;
   std::unique_ptr<StepVote> vote_;
   std::atomic<bool> updating_{false};
-  state::HostCopy copy_;
+  state::CudaCopy copy_;
   std::unique_ptr<state::Source> source_;
   std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere
   std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere

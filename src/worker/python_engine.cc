@@ -41,11 +41,13 @@ std::string assignment_json(const Assignment& assignment) {
       .dump();
 }
 
-std::vector<state::Region> regions_of(const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+using Pieces = std::vector<std::tuple<uintptr_t, uint64_t, int>>;  // address, bytes, CUDA device (-1: main memory)
+
+std::vector<state::Region> regions_of(const Pieces& pieces) {
   std::vector<state::Region> regions;
   regions.reserve(pieces.size());
-  for (const auto& [address, bytes] : pieces) {
-    regions.push_back({reinterpret_cast<void*>(address), bytes});
+  for (const auto& [address, bytes, device] : pieces) {
+    regions.push_back({reinterpret_cast<void*>(address), bytes, device});
   }
   return regions;
 }
@@ -113,11 +115,12 @@ void bind_engine(nb::module_& module) {
            })
       .def(
           "publish",
-          [](Engine& engine, std::string manifest, const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+          [](Engine& engine, std::string manifest, const Pieces& pieces) {
             auto regions = regions_of(pieces);
             throw_if_error(without_gil([&] { return engine.publish(std::move(manifest), std::move(regions)); }));
           },
-          "manifest"_a, "pieces"_a, "pieces: (address, bytes) of each tensor, in the manifest's order.")
+          "manifest"_a, "pieces"_a,
+          "pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order.")
       .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.stop_publishing(); }); })
       .def(
           "pull_manifest",
@@ -127,7 +130,7 @@ void bind_engine(nb::module_& module) {
           "activation"_a)
       .def(
           "pull",
-          [](Engine& engine, const Activation& activation, const std::vector<std::pair<uintptr_t, uint64_t>>& pieces) {
+          [](Engine& engine, const Activation& activation, const Pieces& pieces) {
             const auto regions = regions_of(pieces);
             const state::Pulled pulled = value_or_throw(without_gil([&] { return engine.pull(activation, regions); }));
             return std::pair(pulled.bytes, pulled.bytes_skipped);

@@ -61,7 +61,7 @@ class Rich(torch.nn.Module):
 def digest(tensors):
     total = hashlib.sha256()
     for tensor in tensors:
-        total.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
+        total.update(bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
     return total.hexdigest()
 
 
@@ -76,7 +76,11 @@ parser.add_argument("--raise-at", type=int, default=0, help="raise at this step 
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--by-hand", action="store_true", help="make process group and DDP wrapper oneself")
 parser.add_argument("--break-update", action="store_true", help="the update raises on every rank")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 args = parser.parse_args()
+if args.device == "cuda":
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
 
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
@@ -91,7 +95,7 @@ def build():
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
     # A scale this high overflows at first: the first updates are skipped, and the scale falls.
     scale = 2.0**126 if args.model == "rich" else 1.0
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=2.0**-6, growth_interval=4)
+    scaler = torch.amp.GradScaler(args.device, init_scale=scale, backoff_factor=2.0**-6, growth_interval=4)
     # Its counter is a buffer that the update changes.
     average = torch.optim.swa_utils.AveragedModel(model)
     return model, optimizer, schedule, scaler, average
@@ -100,9 +104,16 @@ def build():
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason))
 def train(run):
     model, optimizer, schedule, scaler, average = run.keep(build)
+    device = torch.device("cpu")
+    if args.device == "cuda":
+        # A spare does not know its GPU, so it builds in main memory and waits here.
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        model.to(device)
+        average.to(device)
     run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
     if args.by_hand:
-        torch.distributed.init_process_group("keepstep")
+        torch.distributed.init_process_group("keepstep" if args.device == "cpu" else "cpu:keepstep,cuda:nccl")
         replica = torch.nn.parallel.DistributedDataParallel(model)
     else:
         replica = run.replicate(model)
@@ -110,6 +121,7 @@ def train(run):
     loss_function = torch.nn.MSELoss()
     for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until):
         for x, y in step:
+            x, y = x.to(device), y.to(device)
             step.backward(loss_function(replica(x), y) * (1000 if args.model == "rich" else 1), scaler=scaler)
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

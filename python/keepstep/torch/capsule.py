@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 
 from keepstep._engine import Engine
-from keepstep.torch.memory import dense, piece
+from keepstep.torch.memory import raw_bytes
 from keepstep.torch.registry import Registry
 
 CAPSULE_BYTES = 1 << 20
@@ -70,9 +70,7 @@ class Capsule:
             [name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in self._buffers.items()
         ]
         header = json.dumps(layout).encode()
-        parts = [struct.pack("<I", len(header)), header]
-        for buffer in self._buffers.values():
-            parts.append(ctypes.string_at(*piece(dense(buffer.detach()))))
+        parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(self._buffers.values()))]
         engine.save_capsule(version, b"".join(parts))
 
     def restore(self, engine: Engine, version: int) -> bool:

@@ -24,8 +24,8 @@ def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:
     """XXH3 of each protected tensor."""
     result = {}
     for name, tensor in registry.flatten(capsule_ids).tensors.items():
-        if tensor.device.type == "cpu":
-            result[name] = _engine.digest(*piece(dense(tensor)))
+        held = dense(tensor).cpu()
+        result[name] = _engine.digest(*piece(held))
     return result
 
 

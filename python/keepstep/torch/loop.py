@@ -11,7 +11,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
-from keepstep.torch import replicas
+from keepstep.torch import cuda, nccl, replicas
 from keepstep.torch.run import Run, current_step
 from keepstep.worker import shortened
 
@@ -50,7 +50,8 @@ def run_recoverable(
 def _take_exception(current: Session, error: Exception) -> str:
     """Reports what user code raised and waits for the generation to end; an error after the seal is no error."""
     what = f"{type(error).__name__}: {error}"
-    if not current.engine.interrupted():
+    cuda.end_if_broken(error)
+    if not nccl.wait_for_news(error, current.engine.interrupted):
         body = {
             "step": current_step(),
             "what": what[:4000],

@@ -8,8 +8,9 @@ import torch
 
 from keepstep._errors import KeepstepError
 from keepstep._session import Session
+from keepstep.torch import cuda
 from keepstep.torch.capsule import Capsule
-from keepstep.torch.memory import dense, piece
+from keepstep.torch.memory import dense, region
 from keepstep.torch.registry import Registry, manifest_json
 
 
@@ -29,7 +30,8 @@ def join(session: Session, registry: Registry, capsule: Capsule) -> int:
     elif activation.targets:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
-        engine.publish(manifest_json(flat), [piece(tensor) for tensor in staged])
+        cuda.drain()  # the engine reads beside torch's streams
+        engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
     engine.set_state("clean", activation.version)
     restored = capsule.restore(engine, activation.version)
     if not restored and activation.version == 0:
@@ -62,7 +64,8 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation:
     # Where a tensor is not dense, its bytes arrive in a stand-in.
     stand_ins = [dense(tensor) for tensor in targets]
     session.injector.at("hydrate", activation.version + 1)  # type: ignore[attr-defined]
-    engine.pull(activation, [piece(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
+    cuda.drain()  # fresh memory may have been somebody's whose kernels still run
+    engine.pull(activation, [region(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
     with torch.no_grad():
         for tensor, stand_in in zip(targets, stand_ins, strict=True):
             if tensor is not stand_in:

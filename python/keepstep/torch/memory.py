@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from keepstep._errors import KeepstepError
 
 Piece = tuple[int, int]  # address, bytes
+Region = tuple[int, int, int]  # address, bytes, number of the CUDA device; -1: main memory
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -23,6 +25,35 @@ def piece(tensor: torch.Tensor) -> Piece:
             f"keepstep moves tensors in main memory; this one is on {tensor.device}, which this version cannot carry"
         )
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def region(tensor: torch.Tensor) -> Region:
+    """Where a dense tensor lies, for the engine's copies; it must be on the CPU or on a CUDA device."""
+    size = tensor.numel() * tensor.element_size()
+    if tensor.device.type == "cuda":
+        return tensor.data_ptr(), size, tensor.device.index
+    return (*piece(tensor), -1)
+
+
+def raw_bytes(tensors: list[torch.Tensor]) -> list[bytes]:
+    """The bytes of each tensor, wherever it is: those on one device come over in one copy."""
+    result = [b""] * len(tensors)
+    elsewhere: dict[torch.device, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.device.type == "cpu":
+            whole_tensor = dense(tensor.detach())  # held: an address alone does not keep a copy alive
+            result[number] = ctypes.string_at(*piece(whole_tensor))
+        else:
+            elsewhere.setdefault(tensor.device, []).append(number)
+    for numbers in elsewhere.values():
+        flat = [dense(tensors[number].detach()).reshape(-1).view(torch.uint8) for number in numbers]
+        together = torch.cat(flat).cpu()
+        whole = ctypes.string_at(*piece(together))
+        at = 0
+        for number, part in zip(numbers, flat, strict=True):
+            result[number] = whole[at : at + part.numel()]
+            at += part.numel()
+    return result
 
 
 def on_cpu(tensors: list[torch.Tensor], what: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
+from keepstep.torch import cuda
 
 
 @dataclass
@@ -99,6 +100,22 @@ class Registry:
         for item in self.objects.values():
             if isinstance(item, Optimizer):
                 yield item
+
+    def cuda_devices(self) -> list[torch.device]:
+        """The CUDA devices that protected modules and tensors are on."""
+        tensors = [parameter for module in self.modules() for parameter in module.parameters()]
+        return cuda.devices_of([*tensors, *(item for item in self.objects.values() if isinstance(item, torch.Tensor))])
+
+    def check_carried(self) -> None:
+        """Raises by name for what no peer could be hydrated with."""
+        for name, tensor in self.flatten().tensors.items():
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise KeepstepError(
+                    f"protect: '{name}' is on {tensor.device}; keepstep carries tensors in main memory and on CUDA "
+                    "devices"
+                )
+            if tensor.layout is not torch.strided:
+                raise KeepstepError(f"protect: '{name}' has the layout {tensor.layout}; dense tensors can be carried")
 
     def list_parameters(self) -> None:
         """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
@@ -213,8 +230,9 @@ class Registry:
             if reserved is not None and reserved.dtype == dtype and list(reserved.shape) == shape:
                 optimizer.state[parameter][key] = reserved
                 return
-            # Step counters and other scalars live in main memory, whatever the device of the parameter.
-            device = parameter.device if shape else torch.device("cpu")
+            # Step counters and other scalars live in main memory, whatever the device of the parameter, unless the
+            # optimizer steps without the host (as torch.optim decides where its "step" is).
+            device = parameter.device if shape or _on_device(optimizer, parameter) else torch.device("cpu")
             fresh = torch.empty(shape, dtype=dtype, device=device)
             if list(parameter.shape) == shape:
                 fresh = torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format).detach()
@@ -250,6 +268,14 @@ class Registry:
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _on_device(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
+    """Whether the scalars of `parameter`'s state are on its device."""
+    for group in optimizer.param_groups:
+        if any(parameter is member for member in group["params"]):
+            return bool(group.get("capturable") or group.get("fused"))
+    return False
 
 
 def _mismatch(name: str, mine: str, theirs: str) -> str:

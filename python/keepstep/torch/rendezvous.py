@@ -15,6 +15,7 @@ from typing import Any
 from keepstep import _node
 from keepstep._errors import KeepstepError
 from keepstep._session import session_or_none
+from keepstep.torch import nccl
 
 SWITCH = "KEEPSTEP_STORE"
 
@@ -55,6 +56,7 @@ def _of_generation() -> tuple[Any, int, int]:
     current = session_or_none()
     assert current is not None
     assignment = current.need_rank("init_process_group")
+    nccl.before_group(current, assignment.world_size)
     _store = GenerationStore(current)
     return _store, assignment.rank, assignment.world_size
 

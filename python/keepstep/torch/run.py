@@ -19,7 +19,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, early_exit, membership, parked, replicas, seeds
+from keepstep.torch import checks, cuda, early_exit, membership, nccl, parked, replicas, seeds
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
@@ -68,8 +68,10 @@ class Run:
         self._kept: list[Any] = []
         self._keeps = 0
         self._store: object | None = None  # of the process group that replicate() made
+        self._world = nccl.WorldConnection(session)
         self._joined = False  # once: then the registry is complete
         self._version = 0
+        self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
         self._step: Step | None = None
         self._digests: dict[str, int] | None = None
         self._checks_left = checks.CHECKED_STEPS
@@ -156,7 +158,7 @@ class Run:
                     "run.replicate, run.steps and init_process_group."
                 )
             self._registry.add(name, item)
-        self._registry.flatten()  # values that cannot be carried are named now, not at the first fault
+        self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
 
     @overload
     def replicate(
@@ -174,7 +176,8 @@ class Run:
     def replicate(
         self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
     ) -> DistributedDataParallel | Replicate:
-        """DDP around `model` over the backend "keepstep". `options` go to DistributedDataParallel.
+        """DDP around `model`: over the backend "keepstep", and over NCCL for what is on a GPU. `options` go to
+        DistributedDataParallel.
 
         Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
         buckets unless ``gradient_as_bucket_view=False``.
@@ -191,7 +194,16 @@ class Run:
             from keepstep.torch.store import GenerationStore
 
             self._store = GenerationStore(self._session)  # torch holds it, but only as C++ sees it
-            dist.init_process_group("keepstep", store=self._store, rank=self.rank, world_size=self.world_size)
+            backend = "keepstep"
+            options: dict[str, Any] = {}
+            if self._registry.cuda_devices():
+                nccl.check_usable()
+                backend = "cpu:keepstep,cuda:nccl"
+                nccl.before_group(self._session, self.world_size)
+                if nccl.reconfigures(self.world_size):
+                    options["enable_reconfigure"] = True
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size, **options)
+        self._world.connect()
 
     # ---- the loop ----
 
@@ -224,6 +236,7 @@ class Run:
         plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed)
         plan.check_world(self.world_size)
         self._registry.list_parameters()
+        self._cuda_devices = self._registry.cuda_devices()
         for module in self._registry.modules():
             early_exit.install(module, self._session)
         while self._version < until:
@@ -281,6 +294,8 @@ class Run:
 
     def _vote(self, number: int) -> bool:
         """True: decided here. False: the verdict counts the step all the same. Raises if it does not."""
+        if self._cuda_devices:
+            cuda.settle(self._cuda_devices, nccl.backends())
         decided, _flags, _voted_ns, _decided_ns = self._engine.vote(number)
         if not decided and self._engine.wait_verdict() < number:
             raise Interruption(f"step {number} is redone")
@@ -430,9 +445,13 @@ class Run:
         self._step = None
         self._keeps = 0
         self._session.formed = False
+        nccl.leave()
+        cuda.drain()
         communication.detach()
         replicas.drop_all()
-        replicas.groups_away(keep_world=self._store is not None)
+        stays = self._world.can_stay()
+        self._world.forget_abandoned()
+        replicas.groups_away(keep_world=self._store is not None and stays)
         self._registry.drop_gradients()
         for item in self._registry.objects.values():
             if isinstance(item, torch.amp.GradScaler):

@@ -28,12 +28,27 @@ def mix(*parts: int) -> int:
 def seed_all(value: int) -> None:
     """Seeds torch (all devices in use), random, and numpy where it is imported."""
     torch.default_generator.manual_seed(value & ((1 << 63) - 1))
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(value & ((1 << 63) - 1))
+    _seed_cuda(value & ((1 << 63) - 1))
     random.seed(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+_newest = 0
+_asked = False
+
+
+def _seed_cuda(value: int) -> None:
+    """All CUDA devices. Where CUDA is not in use yet: once it is, with the newest seed then (a model that is built on
+    the GPU is often the first to use it, and must be the same in every process)."""
+    global _newest, _asked
+    _newest = value
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
+    elif not _asked:
+        _asked = True
+        torch.cuda._lazy_call(lambda: torch.cuda.manual_seed_all(_newest), seed_all=True)  # type: ignore[no-untyped-call]
 
 
 def seed_micro_batch(seed: int, step: int, micro_batch: int) -> None:
