@@ -11,7 +11,6 @@ class MessageType(IntEnum):
     PARKED = 2
     RECOVERABLE = 3
     PRELOAD = 4
-    LOG = 9
     FAULT = 10
     CRASHED = 12
     INJECTED = 13

@@ -108,6 +108,7 @@ void Agent::write_memory() {
                   {"bytes_per_worker", bytes(layout_.bytes)},
                   {"arena", bytes(comm::arena_bytes(comm_config_))},
                   {"capsules", bytes(2 * worker::kCapsuleBytes)},
+                  {"logs", bytes(worker::kLogRingBytes)},
                   {"hydration", bytes(state::region_bytes())},
                   {"generation_page", bytes(worker::generation_page_bytes(comm_config_))},
                   {"total", bytes(shared_memory_bytes(config_.spec))}});
@@ -255,6 +256,7 @@ void Agent::prepare(const brain::Prepare& effect) {
       link_->send(brain::StopRequested{1, std::string(created.status().message())});
       return;
     }
+    collect_all();  // while the ranks are those that wrote it
     if (generation_ != nullptr && effect.version < metrics_.last_step()) {
       metrics_.rewind(effect.version);
     }
@@ -418,12 +420,13 @@ void Agent::release(const brain::Release& effect) {
 
 void Agent::end_job(const brain::EndJob& effect) {
   end_ = JobEnd{effect.exit_code, effect.message, effect.traceback};
-  metrics_.flush(metrics_.last_step());
   const Identity identity = generation_ == nullptr ? Identity{} : generation_->identity();
   if (generation_ != nullptr) {
     generation_->seal(holders());  // what is drained now must not be committed
     generation_->announce_end();
   }
+  collect_all();
+  metrics_.flush(metrics_.last_step());
   for (const auto& [id, process] : workers_) {
     if (!process->gone) {
       tell(*process, MessageType::kEnd, identity, {{"message", effect.message}});
@@ -454,6 +457,7 @@ void Agent::finish_if_empty() {
 }
 
 void Agent::periodic() {
+  collect_all();
   if (end_.has_value() && monotonic_ns() >= kill_at_ns_) {
     for (const auto& [id, process] : workers_) {
       kill_process(*process);

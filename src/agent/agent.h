@@ -96,7 +96,10 @@ class Agent {
   void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_formed(brain::Identity identity);
-  void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  // Reads what ranks committed and logged since the last time; also of the dead.
+  void collect(WorkerProcess& process);
+  void collect_all();
+  void on_commit(const WorkerProcess& process, const worker::CommitRecord& record);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);

@@ -20,15 +20,6 @@ using brain::WorkerId;
 using worker::Message;
 using worker::MessageType;
 
-namespace {
-
-// What is not finite comes as text.
-double number_of(const nlohmann::json& value) {
-  return value.is_string() ? std::strtod(value.get_ref<const std::string&>().c_str(), nullptr) : value.get<double>();
-}
-
-}  // namespace
-
 void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
   const Message message{type, config_.node, identity, std::move(body)};
@@ -102,6 +93,7 @@ void Agent::refuse(const WorkerProcess& process, const std::string& because) {
 }
 
 void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  collect(*process);  // what it did before it said so
   const nlohmann::json& body = message.body;
   switch (message.type) {
     case MessageType::kAttach:
@@ -142,14 +134,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       link_->send(brain::Formed{message.identity});
       on_formed(message.identity);
       break;
-    case MessageType::kProgress:
-      on_progress(process, message);
-      break;
-    case MessageType::kLog:
-      if (process->rank.has_value()) {
-        metrics_.on_log(*process->rank, body.at("step"), body.at("values"));
-      }
-      break;
+    case MessageType::kCollect:
+      break;  // that is done
     case MessageType::kFault:
       link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
                                        body.at("traceback"), body.at("fatal"), body.value("link", false)});
@@ -247,34 +233,56 @@ std::optional<LossPart> Agent::loss_of(brain::Step step, Identity identity, brai
   return std::nullopt;
 }
 
-void Agent::on_progress(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
-  if (generation_ == nullptr || !process->rank.has_value()) {
+void Agent::collect(WorkerProcess& process) {
+  const auto on_log = [&](brain::Step step, std::string_view text) {
+    const nlohmann::json values = nlohmann::json::parse(text, nullptr, false);
+    if (!values.is_object()) {
+      refuse(process, absl::StrFormat("what it logged for step %d is no JSON object", step));
+    } else if (process.rank.has_value()) {
+      metrics_.on_log(*process.rank, step, values);
+    }
+  };
+  const Status status = process.log.collect(
+      process.memory.data() + worker::WorkerLayout::kLog,
+      [&](const worker::CommitRecord& record) { on_commit(process, record); }, on_log);
+  if (!status.ok()) {
+    refuse(process, std::string(status.message()));
+  }
+}
+
+void Agent::collect_all() {
+  for (const auto& [id, process] : workers_) {
+    collect(*process);
+  }
+}
+
+void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& record) {
+  if (generation_ == nullptr || !process.rank.has_value()) {
     return;
   }
-  const brain::Step step = message.body.at("step");
   std::optional<LossPart> part;
   std::optional<double> mean;
   if (config_.spec.several_nodes()) {
-    if (message.body.contains("mean_loss")) {
-      mean = number_of(message.body.at("mean_loss"));
+    if (record.has_mean) {
+      mean = record.mean;
     }
-  } else if (message.body.contains("loss_sum")) {
-    part = LossPart{number_of(message.body.at("loss_sum")), message.body.at("micro_batches")};
+  } else if (record.has_loss) {
+    part = LossPart{record.loss_sum, record.micro_batches};
   }
   const bool complete =
-      metrics_.on_progress(*process->rank, step, message.identity, message.body.at("ns"), ranks_here_, part, mean);
+      metrics_.on_progress(*process.rank, record.step, record.identity, record.committed_ns, ranks_here_, part, mean);
   if (!complete) {
     return;
   }
-  if (!first_commit_told_ && message.identity == generation_->identity()) {
+  if (!first_commit_told_ && record.identity == generation_->identity()) {
     first_commit_told_ = true;
-    on_formed(message.identity);  // where another node's rank said so, a commit is the proof
-    journal_.write("first_commit", message.identity, "",
-                   {{"step", static_cast<int64_t>(step)},
+    on_formed(record.identity);  // where another node's rank said so, a commit is the proof
+    journal_.write("first_commit", record.identity, "",
+                   {{"step", static_cast<int64_t>(record.step)},
                     {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
-    link_->send(brain::Progress{message.identity, step});
-  } else if (step % 100 == 0) {
-    link_->send(brain::Progress{message.identity, step});
+    link_->send(brain::Progress{record.identity, record.step});
+  } else if (record.step % 100 == 0) {
+    link_->send(brain::Progress{record.identity, record.step});
   }
 }
 
@@ -311,6 +319,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     }
     on_packet(process);
   }
+  collect(*process);
   process->gone = true;
   loop_->unwatch(process->pidfd.get());
   loop_->unwatch(process->socket.fd());

@@ -100,6 +100,15 @@ struct Worker {
     const Status sent = process->socket.send(worker::encode({type, 0, identity, std::move(body)}), fds);
     ASSERT_TRUE(sent.ok()) << sent;
   }
+  std::vector<worker::CommitRecord> commits() {
+    std::vector<worker::CommitRecord> found;
+    const Status status = process->log.collect(
+        process->memory.data() + worker::WorkerLayout::kLog,
+        [&](const worker::CommitRecord& record) { found.push_back(record); },
+        [](Step, std::string_view) { FAIL() << "nobody logged"; });
+    EXPECT_TRUE(status.ok()) << status;
+    return found;
+  }
 
   std::shared_ptr<WorkerProcess> process;
   std::unique_ptr<Heard> heard;  // ends when the engine's end of the socket is gone
@@ -285,9 +294,13 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
   });
   EXPECT_EQ(job.worker(0).heard->await(MessageType::kFormed).identity, kFirst);
   EXPECT_EQ(job.worker(1).heard->count(MessageType::kFormed) + job.worker(2).heard->count(MessageType::kFormed), 0u);
-  const Message progress = job.worker(2).heard->await(MessageType::kProgress, 19);
-  EXPECT_EQ(progress.body.at("step"), 20);
-  EXPECT_EQ(progress.body.at("mean_loss").get<double>(), mean_of(3, 20));
+  const std::vector<worker::CommitRecord> commits = job.worker(2).commits();
+  ASSERT_EQ(commits.size(), 20u);
+  EXPECT_EQ(commits.back().step, 20u);
+  EXPECT_EQ(commits.back().identity, kFirst);
+  EXPECT_TRUE(commits.back().has_mean);
+  EXPECT_EQ(commits.back().mean, mean_of(3, 20));
+  EXPECT_EQ(job.worker(2).heard->count(MessageType::kCollect), 1u) << "of the generation's first step";
 
   // Rank 2 dies, and no agent is told: its peers' leader says so.
   job.kill(2);

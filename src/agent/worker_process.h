@@ -25,6 +25,7 @@ struct WorkerProcess {
   brain::WorkerId id = brain::kNoWorker;
   bool spare = false;
   SharedMemory memory;
+  worker::LogReader log;
   PacketSocket socket;
   PacketSocket child_socket;
   Fd child_stdout;

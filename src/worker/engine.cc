@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -30,10 +31,6 @@ constexpr int kExitAgentLost = 75;
 constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
 uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
-// JSON has no word for the loss of a run that diverged: "inf", "-inf", "nan".
-nlohmann::json number_json(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(absl::StrFormat("%g", value));
-}
 Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
 
 }  // namespace
@@ -59,6 +56,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
   if (engine->memory_.size() < engine->layout_->bytes) {
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
   }
+  engine->log_ = LogWriter(engine->memory_.data() + WorkerLayout::kLog);
   return engine;
 }
 
@@ -301,6 +299,7 @@ void Engine::enter(Prepared prepared) {
   }
   vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
   updating_ = false;
+  committed_here_ = false;
 }
 
 bool Engine::superseded() const {
@@ -459,20 +458,43 @@ bool Engine::end_update(Step step) {
   updating_ = false;
   set_state(StateKind::kClean, step);
   const bool open = vote_->close(step);
+  CommitRecord record{.step = step, .identity = assignment_.identity, .committed_ns = monotonic_ns()};
   const LossSlot& slot = page().loss[step % 2];
-  nlohmann::json body{{"step", step}, {"ns", monotonic_ns()}};
   if (slot.step.load() == step) {
-    body["loss_sum"] = number_json(slot.sum.load());
-    body["micro_batches"] = slot.micro_batches.load();
+    record.has_loss = true;
+    record.loss_sum = slot.sum.load();
+    record.micro_batches = slot.micro_batches.load();
   }
   if (generation()->across != 0) {
     // An agent has the losses of its own ranks only.
-    if (const double mean = mean_loss(step); !std::isnan(mean)) {
-      body["mean_loss"] = number_json(mean);
-    }
+    record.mean = mean_loss(step);
+    record.has_mean = !std::isnan(record.mean);
   }
-  (void)send(MessageType::kProgress, std::move(body));
+  make_room();
+  log_.commit(record);
+  if (!std::exchange(committed_here_, true)) {
+    (void)send(MessageType::kCollect);  // others wait to hear that this generation goes on
+  }
   return open;
+}
+
+Status Engine::log(Step step, std::string_view values) {
+  if (values.size() > kMaxLogTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the values logged for step %d take %d bytes as JSON, %d is the "
+                        "most; log less at once",
+                        step, values.size(), kMaxLogTextBytes));
+  }
+  make_room();
+  log_.log(step, values);
+  return absl::OkStatus();
+}
+
+void Engine::make_room() {
+  while (!log_.has_room()) {
+    (void)send(MessageType::kCollect);
+    log_.wait_for_room();
+  }
 }
 
 void Engine::record_loss(Step step, double sum, uint64_t micro_batches) {

@@ -22,6 +22,7 @@
 #include "state/cuda_copy.h"
 #include "state/hydration.h"
 #include "worker/capsule_copies.h"
+#include "worker/log_ring.h"
 #include "worker/messages.h"
 #include "worker/node_vote.h"
 #include "worker/page.h"
@@ -101,9 +102,18 @@ class Engine {
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
   StatusOr<brain::Version> wait_verdict();
   void begin_update(brain::Step step);
-  // The state is clean at `step`; tells the agent. False if the word was sealed meanwhile.
+  // The state is clean at `step`, and the log says so to the agent. False if the word was sealed meanwhile. Waits for
+  // room in the log if has_room() says there is none.
   bool end_update(brain::Step step);
   bool updating() const { return updating_.load(); }
+
+  // What the user wants published with `step`: a JSON object as text. Read by the agent within 100 ms, and after this
+  // process's death too. Waits for room like end_update. INVALID_ARGUMENT: more than kMaxLogTextBytes.
+  Status log(brain::Step step, std::string_view values);
+  // Whether the log has room for any entry, so that the two above do not wait.
+  bool has_room() { return log_.has_room(); }
+  // Waits until it has: asks the agent to empty the log.
+  void make_room();
 
   void record_loss(brain::Step step, double sum, uint64_t micro_batches);
   // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
@@ -203,6 +213,8 @@ class Engine {
   std::shared_ptr<comm::Communicator> communicator_;
   std::unique_ptr<StepVote> vote_;
   std::atomic<bool> updating_{false};
+  LogWriter log_;
+  bool committed_here_ = false;  // a step, in this generation
   state::CudaCopy copy_;
   std::unique_ptr<state::Source> source_;
   std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere

@@ -23,8 +23,7 @@ enum class MessageType : uint16_t {
   kReady = 5,        // {state, version, ns}: left the old generation
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
-  kProgress = 8,     // {step, ns, ..}: this rank committed the step
-  kLog = 9,          // {step, values: {..}}
+  kCollect = 8,      // {}: the log (log_ring.h) should be read now
   kFault = 10,       // {step, what, traceback, fatal, link}: user code raised, or a link broke; the process lives
   kFinished = 11,    // {}: the training function returned
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit

@@ -6,7 +6,7 @@ namespace keepstep::worker {
 namespace {
 
 TEST(MessagesTest, what_is_encoded_is_decoded) {
-  Message message{MessageType::kProgress, 3, {2, 7}, {{"step", 118}, {"loss_sum", 0.1}}};
+  Message message{MessageType::kFault, 3, {2, 7}, {{"step", 118}, {"loss_sum", 0.1}}};
   const auto decoded = decode(encode(message));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->type, message.type);

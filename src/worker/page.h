@@ -5,6 +5,7 @@
 //   WorkerPage.state      the worker
 //   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
 //   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
+//   log                   the worker; the agent reads it (log_ring.h)
 //   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent. One on each node of a
 //                         generation; what the nodes have in common their leaders carry (node_vote.h)
 // A page belongs to one incarnation or one generation and is never reused, so a late write of a worker that was
@@ -19,6 +20,7 @@
 #include "brain/types.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
+#include "worker/log_ring.h"
 
 namespace keepstep::worker {
 
@@ -54,13 +56,14 @@ struct WorkerPage {
 static_assert(sizeof(WorkerPage) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// The layout of a worker's memory: header, two capsules, hydration channels, communicator arena.
+// The layout of a worker's memory: header, two capsules, log, hydration channels, communicator arena.
 struct WorkerLayout {
   explicit WorkerLayout(const comm::CommConfig& config)
-      : hydration(kHeaderBytes + 2 * kCapsuleBytes),
+      : hydration(kLog + kLogRingBytes),
         arena((hydration + state::region_bytes() + 4095) / 4096 * 4096),
         bytes((arena + comm::arena_bytes(config) + 4095) / 4096 * 4096) {}
   static size_t capsule(size_t slot) { return kHeaderBytes + slot * kCapsuleBytes; }
+  static constexpr size_t kLog = kHeaderBytes + 2 * kCapsuleBytes;  // log_ring.h
   size_t hydration;
   size_t arena;
   size_t bytes;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -53,6 +54,13 @@ std::vector<state::Region> regions_of(const Pieces& pieces) {
 }
 
 nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+// The GIL is given up only where the log is full: to get it back may take longer than all else.
+void make_room(Engine& engine) {
+  if (!engine.has_room()) {
+    without_gil([&] { engine.make_room(); });
+  }
+}
 
 }  // namespace
 
@@ -146,7 +154,20 @@ void bind_engine(nb::module_& module) {
       .def("wait_verdict",
            [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_verdict(); })); })
       .def("begin_update", &Engine::begin_update, "step"_a)
-      .def("end_update", &Engine::end_update, "step"_a)
+      .def(
+          "end_update",
+          [](Engine& engine, uint64_t step) {
+            make_room(engine);
+            return engine.end_update(step);
+          },
+          "step"_a)
+      .def(
+          "log",
+          [](Engine& engine, uint64_t step, std::string_view values) {
+            make_room(engine);
+            throw_if_error(engine.log(step, values));
+          },
+          "step"_a, "values"_a, "values: a JSON object as text, published with the step.")
       .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
       .def("mean_loss", &Engine::mean_loss, "step"_a)
       .def(

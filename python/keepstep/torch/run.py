@@ -16,7 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
-from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
 from keepstep.torch import checks, cuda, early_exit, membership, nccl, parked, replicas, seeds
@@ -357,10 +356,10 @@ class Run:
         step = self._step
         if step is None:
             raise KeepstepError("run.log belongs into the loop over run.steps")
-        plain = {name: _plain(name, value) for name, value in values.items()}
-        if len(json.dumps(plain)) > MAX_LOG_BYTES:
-            raise KeepstepError(f"run.log: {', '.join(plain)} take more than {MAX_LOG_BYTES} bytes; log less at once")
-        self._session.send(MessageType.LOG, {"step": step.number, "values": plain})
+        text = json.dumps({_text(name): _plain(name, value) for name, value in values.items()})
+        if len(text) > MAX_LOG_BYTES:
+            raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
+        self._engine.log(step.number, text)
 
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
@@ -482,18 +481,27 @@ class Run:
         self._engine.finish()
 
 
+def _text(value: str) -> str:
+    """`value` as UTF-8 can carry it: what is half a character becomes U+FFFD."""
+    if value.isascii():
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _plain(name: str, value: Any) -> Any:
     """`value` as JSON can carry it: numbers that JSON lacks (nan, inf) become text."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(name, item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(name, item) for key, item in value.items()}
+        return {_text(str(key)): _plain(name, item) for key, item in value.items()}
     raise KeepstepError(
         f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string, or lists and dicts of them are needed"
     )
