@@ -66,6 +66,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
+  open_door();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -100,6 +101,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   link_->send(brain::NodeJoined{config_.node, config_.endpoint});
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
+  door_.reset();
   link_->close();
   starter_->stop();
   return *end_;
