@@ -57,6 +57,7 @@ if [ "$(cat $venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
   fi
   if [ -d "$cache" ]; then
     echo "$cache" > "$site/keepstep-packages.pth"
+    ln -sf "$cache/bin/py-spy" $venv/bin/py-spy  # a program of its own: found beside the interpreter
   else
     $venv/bin/pip install --quiet --disable-pip-version-check -r $requirements
   fi

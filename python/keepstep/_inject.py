@@ -1,14 +1,17 @@
-"""Carrying out injected faults (``keepstep run --inject``) at named phases of a step."""
+"""Which injected faults are due: at named phases of a step, of ``keepstep run --inject`` and ``keepstep inject``.
+
+What each of them does is in `keepstep._faults`; the agent parsed and checked them (src/agent/inject_spec.h).
+"""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
+import hashlib
+import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from keepstep import _faults
 from keepstep._messages import MessageType
 
 if TYPE_CHECKING:
@@ -16,80 +19,115 @@ if TYPE_CHECKING:
 
 # Phases in which a worker has no current step: they fire at the first occasion at or after the named step.
 _LOOSE_PHASES = {"hydrate", "recovery", "build"}
-
-
-class InjectedFault(Exception):
-    """The transient exception that ``--inject exception:...`` raises."""
+# Where a worker looks for faults that the agent sent since.
+_POLL_PHASES = _LOOSE_PHASES | {"between"}
 
 
 @dataclass(frozen=True)
 class Injection:
-    """One ``KIND:rank=R|any,step=K,phase=P[,on=spare]``; already checked by the launcher."""
+    """One fault, as docs/design/wire_worker.md has it."""
 
-    index: int
-    text: str
+    key: str  # tells faults of a job apart
+    text: str  # as the user gave it
     kind: str
-    rank: int | None
-    step: int
     phase: str
     on_spare: bool
+    what: str
+    late: bool  # came while the job ran: a step that is past means the next one
+    rank: int | None
+    step: int | None
+    probability: float | None
+    seed: int | None
+    times: int | None
+    seconds: float | None
+    factor: float | None
+    ms: int | None
+    mib: int | None
 
-    @staticmethod
-    def parse(index: int, text: str) -> Injection:
-        kind, _, rest = text.partition(":")
-        fields = dict(part.split("=", 1) for part in rest.split(","))
-        rank = fields.get("rank", "any")
-        return Injection(
-            index,
-            text,
-            kind,
-            None if rank == "any" else int(rank),
-            int(fields.get("step", "1")),
-            fields.get("phase", "forward"),
-            fields.get("on") == "spare",
-        )
+    @property
+    def repeats(self) -> bool:
+        """At several steps, once at each; what slows a rank down is one fault that goes on."""
+        return self.kind != "slow" and self.times is not None and self.times > 1
+
+    def starts_at(self, phase: str, step: int) -> bool:
+        """Whether `step` is one at which it may happen."""
+        if phase in _LOOSE_PHASES or self.late or self.repeats or self.probability is not None:
+            return step >= (self.step or 0)
+        return step == self.step
+
+    def drawn(self, job_seed: int, step: int, rank: int | None) -> bool:
+        """Whether chance says so: the same answer for the same seed, step and rank, in whatever process."""
+        if self.probability is None:
+            return True
+        seed = job_seed if self.seed is None else self.seed
+        digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") < self.probability * 2**64
 
 
 class Injector:
     """The faults this worker may still have to carry out."""
 
-    def __init__(self, session: Session, texts: list[str | None]) -> None:
+    def __init__(self, session: Session, faults: list[dict[str, Any]]) -> None:
         self._session = session
-        self._waiting = [Injection.parse(i, text) for i, text in enumerate(texts) if text is not None]
+        self._waiting = [Injection(**fault) for fault in faults]
+        self._seen: dict[str, int] = {}  # the step at which a fault was last looked at, by key
+        self._slow: _faults.Slowness | None = None
         self.active = bool(self._waiting)
 
     def at(self, phase: str, step: int) -> None:
-        """Fires what is due at `phase` of `step`; each fault fires once in the whole job."""
+        """Fires what is due at `phase` of `step`; each fault fires as often in the whole job as it says."""
+        if phase in _POLL_PHASES:
+            for fault in self._session.engine.take_injections():
+                self._waiting.append(Injection(**json.loads(fault)))
+                self.active = True
         if not self.active:
             return
+        if self._slow is not None and not self._slow.at(phase, step):
+            self._slow = None
         for injection in list(self._waiting):
-            if injection.phase != phase or (injection.on_spare and not self._session.spare):
-                continue
-            if not (step >= injection.step if phase in _LOOSE_PHASES else step == injection.step):
-                continue
-            if injection.rank is not None and injection.rank != self._session.rank_or_none:
-                continue
-            self._waiting.remove(injection)
-            self.active = bool(self._waiting)
-            if self._session.claim_once(f"inject/{injection.index}"):
-                self._fire(injection)
+            if self._due(injection, phase, step) and self._claim(injection, step):
+                self._fire(injection, step)
+        self.active = bool(self._waiting) or self._slow is not None
 
-    def _fire(self, injection: Injection) -> None:
+    def _due(self, injection: Injection, phase: str, step: int) -> bool:
+        session = self._session
+        if injection.phase != phase or (injection.on_spare and not session.spare):
+            return False
+        if injection.rank is not None and injection.rank != session.rank_or_none:
+            return False
+        if self._seen.get(injection.key) == step or not injection.starts_at(phase, step):
+            return False
+        if injection.repeats or injection.probability is not None:
+            self._seen[injection.key] = step  # one look a step, however often it comes by
+        return injection.drawn(int(session.welcome["seed"]), step, session.rank_or_none)
+
+    def _claim(self, injection: Injection, step: int) -> bool:
+        """Whether it is this worker that carries it out: others may be as far."""
+        key = f"inject/{injection.key}"
+        if not injection.repeats:
+            self._waiting.remove(injection)
+            return self._session.claim_once(key)
+        if not self._session.claim_once(f"{key}/{step}"):
+            return False
+        count = self._session.count(key)
+        if count >= (injection.times or 1):
+            self._waiting.remove(injection)
+        return 0 < count <= (injection.times or 1)
+
+    def _fire(self, injection: Injection, step: int) -> None:
+        plan = _faults.plan(injection, int(self._session.welcome["seed"]), step)
         self._session.send(
             MessageType.INJECTED,
-            {"index": injection.index, "spec": injection.text, "ns": time.monotonic_ns()},
+            {
+                "key": injection.key,
+                "spec": injection.text,
+                "step": step,
+                "detail": plan.detail,
+                "last": injection not in self._waiting,
+                "ns": time.monotonic_ns(),
+            },
         )
-        if injection.kind == "exception":
-            raise InjectedFault(f"injected: {injection.text}")
-        if injection.kind == "exit":
-            os._exit(13)
-        _die(signal.SIGSEGV if injection.kind == "segv" else signal.SIGKILL)
-
-
-def _die(number: signal.Signals) -> NoReturn:
-    if number == signal.SIGSEGV:
-        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-        ctypes.string_at(0)
-    os.kill(os.getpid(), number)
-    while True:
-        time.sleep(1)
+        if injection.kind == "slow":
+            self._slow = _faults.Slowness(injection, step)
+        self.active = bool(self._waiting) or self._slow is not None
+        plan.carry_out()

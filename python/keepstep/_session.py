@@ -63,8 +63,12 @@ class Session:
 
     def claim_once(self, key: str) -> bool:
         """True for the first worker of the whole job that asks for `key`."""
+        return self.count(key) == 1
+
+    def count(self, key: str) -> int:
+        """How many workers of the whole job asked for `key` so far, this one included; 0 if the job ended."""
         answered, _, ok, value = self.store("add", f"job/{key}", b"1", -1, ends_with_generation=False)
-        return answered and ok and value == b"1"
+        return int(value) if answered and ok else 0
 
     # ---- rank ----
 

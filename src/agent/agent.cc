@@ -67,6 +67,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
+  open_door();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -90,6 +91,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   introduce();
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
+  door_.reset();
   refused_by_0_ ? link_->abandon() : link_->close();
   starter_->stop();
   return *end_;

@@ -14,16 +14,21 @@
 #include <optional>
 #include <string>
 
+#include "agent/agent_faults.h"
+#include "agent/control_door.h"
 #include "agent/coordinator_link.h"
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
+#include "agent/inject_spec.h"
 #include "agent/job_spec.h"
 #include "agent/message_parts.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
 #include "agent/shared_store.h"
+#include "agent/stacks.h"
 #include "agent/starter.h"
+#include "agent/timer.h"
 #include "agent/torchrun_env.h"
 #include "agent/worker_process.h"
 #include "observe/journal.h"
@@ -111,6 +116,21 @@ class Agent {
   void say_recovered(brain::Identity identity);
   void update_status();
 
+  // agent_control.cc: what comes through the control door, and injected faults
+  void open_door();
+  void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
+  nlohmann::json describe() const;
+  RankFacts facts_of(const WorkerProcess& process) const;
+  void take_stacks_of(const std::vector<std::shared_ptr<WorkerProcess>>& processes, const StackLimits& limits,
+                      std::function<void(StatusOr<std::vector<RankStacks>>)> done);
+  void answer_stacks(bool native, const ControlDoor::Answer& answer);
+  nlohmann::json waiting_faults() const;
+  StatusOr<std::string> inject(const std::string& text);
+  StatusOr<std::string> signal_rank(const InjectSpec& spec);
+  void write_injected(const InjectSpec& spec, const WorkerProcess* process, int64_t at_ns, const std::string& detail);
+  void on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
+
   // agent_nodes.cc: what agents of several nodes say to one another
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void introduce();
@@ -154,7 +174,13 @@ class Agent {
   std::string note_ = "starting";
   std::string fingerprint_;
   bool preload_sent_ = false;
-  std::set<size_t> injected_;
+  std::map<std::string, InjectSpec> faults_;  // to inject, by key: those of --inject, and what came since
+  std::set<std::string> injected_;            // keys of those that will not happen again
+  uint32_t live_faults_ = 0;
+  FullDisk full_disk_;
+  std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
+  std::string job_;                             // its name for commands
+  std::unique_ptr<ControlDoor> door_;
   std::set<pid_t> groups_;  // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;

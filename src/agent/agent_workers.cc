@@ -147,11 +147,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       process->traceback = body.value("traceback", "");
       break;
     case MessageType::kInjected:
-      injected_.insert(body.at("index").get<size_t>());
-      journal_.write("injected", message.identity, body.value("spec", ""),
-                     {{"worker", int64_t{process->id}},
-                      {"rank", int64_t{process->rank.value_or(0)}},
-                      {"at_mono", body.at("ns").get<double>() * 1e-9}});
+      on_injected(process, message);
       break;
     default:
       refuse(*process, "a message of an unknown type");
@@ -180,16 +176,12 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
   for (const auto& [name, value] : rank_environment(config_.spec, RankAssignment{})) {
     rank_variables.push_back(name);
   }
-  nlohmann::json inject = nlohmann::json::array();
-  for (size_t i = 0; i < config_.spec.inject.size(); ++i) {
-    inject.push_back(injected_.contains(i) ? nlohmann::json() : nlohmann::json(config_.spec.inject[i]));
-  }
   nlohmann::json body = {{"worker", process->id},
                          {"spare", process->spare},
                          {"seed", config_.spec.seed},
                          {"check_all", config_.spec.check_all_steps},
                          {"world", config_.spec.world_size()},
-                         {"inject", inject},
+                         {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
                          {"learn", config_.spec.preload && !preload_sent_},
                          {"comm", worker::to_json(comm_config_)}};

@@ -23,6 +23,14 @@ StatusOr<std::unique_ptr<EventLoop>> EventLoop::create() {
   return loop;
 }
 
+EventLoop::~EventLoop() {
+  // What handlers own may unwatch descriptors when it goes: then there are none any more.
+  decltype(posted_) posted;
+  posted.swap(posted_);
+  decltype(handlers_) handlers;
+  handlers.swap(handlers_);
+}
+
 void EventLoop::post(std::function<void()> task) {
   std::lock_guard lock(mutex_);
   posted_.push_back(std::move(task));

@@ -16,6 +16,7 @@ namespace keepstep::agent {
 class EventLoop {
  public:
   static StatusOr<std::unique_ptr<EventLoop>> create();
+  ~EventLoop();
 
   // Any thread. Runs `task` on the loop's thread; dropped if the loop has stopped.
   void post(std::function<void()> task);

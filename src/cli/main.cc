@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "cli/find_python.h"
+#include "cli/inject_command.h"
+#include "cli/jobs_command.h"
 #include "cli/node_command.h"
 #include "cli/rendezvous_bench.h"
 #include "cli/run_command.h"
+#include "cli/stacks_command.h"
 #include "cli/suggest.h"
 #include "cli/version.h"
 
@@ -27,6 +30,9 @@ commands:
   run      start a training script on several ranks, with torchrun's options
   report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
   bench    measure recovery or the cost of a step on this machine
+  jobs     the jobs of this user that run on this machine
+  stacks   what every rank of a running job is doing right now
+  inject   a fault into a running job, to see how it answers
   node     serve ranks that torchrun or srun started (they start it by themselves)
 
   keepstep COMMAND --help    all options of a command
@@ -67,7 +73,7 @@ int exec_python(const std::string& module, const std::vector<std::string>& args)
 }
 
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run", "node", "--help", "--version"};
+  std::vector<std::string> known = {"run", "node", "jobs", "stacks", "inject", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -101,6 +107,15 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "node") {
     return node_main(args);
+  }
+  if (command == "jobs") {
+    return jobs_main(args);
+  }
+  if (command == "stacks") {
+    return stacks_main(args);
+  }
+  if (command == "inject") {
+    return inject_main(args);
   }
   if (command == "rendezvous-bench") {  // not in the overview: `keepstep bench rendezvous` starts it
     return rendezvous_bench_main();

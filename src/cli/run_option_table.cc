@@ -100,8 +100,9 @@ std::vector<RunOption> recovery_options() {
        "modules and optimizers that are not protected. Costs time.",
        "", ""},
       {group, "inject", 0, "FAULT",
-       absl::StrFormat("A fault to cause, once: KIND:rank=R|any,step=K,phase=P[,on=spare]. KIND: %s. P: %s. Example: "
-                       "kill:rank=2,step=20,phase=backward.",
+       absl::StrFormat("A fault to cause: KIND:rank=R|any,step=K,phase=P[,on=spare]. KIND: %s. P: %s. Example: "
+                       "kill:rank=2,step=20,phase=backward. Other keys, and what each kind does: "
+                       "docs/reference/inject.md.",
                        agent::inject_kinds(), agent::inject_phases()),
        "none", "R below the number of ranks, K from 1; not with --no-python", false, true},
   };

@@ -27,6 +27,7 @@ using brain::Version;
 namespace {
 
 constexpr int kExitAgentLost = 75;
+constexpr size_t kMostInjections = 1000;  // not yet looked at
 // Once all have formed nobody pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
 constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
@@ -158,10 +159,26 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
         it->second = store_reply(message.body, std::move(fds));
       }
       break;
+    case MessageType::kInject:
+      if (injections_.size() < kMostInjections) {
+        injections_.push_back(message.body.dump());
+        injections_came_ = true;
+      }
+      break;
     default:
       break;
   }
   changed_.notify_all();
+}
+
+std::vector<std::string> Engine::take_injections() {
+  std::vector<std::string> taken;
+  if (injections_came_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    taken.swap(injections_);
+    injections_came_ = false;
+  }
+  return taken;
 }
 
 Status Engine::prepare(const Message& message, std::vector<Fd> fds) {

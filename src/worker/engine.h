@@ -130,6 +130,11 @@ class Engine {
   // interrupted: then the vote finds the seal.
   Status copy_capsule(brain::Version version);
 
+  // ---- injected faults: any thread ----
+  // What the agent of a running job wants this worker to carry out, since the last call: a JSON object each
+  // (docs/design/wire_worker.md). Usually empty, and then one load.
+  std::vector<std::string> take_injections();
+
   // ---- end ----
   // The training function returned: waits until all ranks' did. ABORTED: interrupted.
   Status finish();
@@ -199,6 +204,8 @@ class Engine {
   brain::Identity activation_of_;
   brain::Identity interrupted_identity_;  // the newest identity we were told is sealed
   std::optional<std::string> ended_;
+  std::vector<std::string> injections_;
+  std::atomic<bool> injections_came_{false};
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;

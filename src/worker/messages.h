@@ -27,7 +27,7 @@ enum class MessageType : uint16_t {
   kFault = 10,       // {step, what, traceback, fatal, link}: user code raised, or a link broke; the process lives
   kFinished = 11,    // {}: the training function returned
   kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
-  kInjected = 13,    // {index}: this injected fault is being carried out now
+  kInjected = 13,    // {key}: this injected fault is being carried out now
   kStore = 14,       // {id, op, key, value, ...}
   kJoin = 15,        // {key, rank, world}: to a node's agent, by a rank that somebody else started (node_link.h)
   kLeave = 16,       // {}: the same rank needs its communicator no more
@@ -43,6 +43,7 @@ enum class MessageType : uint16_t {
   kMembers = 39,     // {comm}, fds: generation page, then each rank's arena: all ranks that were waited for joined
   kWaiting = 40,     // {missing: [rank]}: who has not joined yet
   kRefused = 41,     // {because}: the join, or the connection
+  kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };
 
 struct Message {

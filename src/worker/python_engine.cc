@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "base/checksum.h"
+#include "comm/tcp/link_fault.h"
 #include "data/sample_order.h"
 #include "worker/engine.h"
 #include "worker/python_convert.h"
@@ -80,6 +81,7 @@ void bind_engine(nb::module_& module) {
           },
           "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
       .def_prop_ro("worker", &Engine::worker)
+      .def("take_injections", &Engine::take_injections)
       .def_prop_ro("welcome", [](const Engine& engine) { return engine.welcome().dump(); })
       .def(
           "send",
@@ -202,6 +204,9 @@ void bind_engine(nb::module_& module) {
           "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true,
           "(answered, interrupted, ok, value)");
 
+  module.def(
+      "delay_links", [](uint32_t ms) { comm::tcp::injected_delay_ms = ms; }, "ms"_a,
+      "An injected fault: whatever this process sends to other nodes waits so long first; 0 ends it.");
   module.def(
       "digest",
       [](uintptr_t address, uint64_t bytes) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "comm/sync.h"
+#include "comm/tcp/link_fault.h"
 
 namespace keepstep::comm::tcp {
 namespace {
@@ -105,6 +106,7 @@ bool SendStream::advance(int64_t now_ns) {
 }
 
 bool SendStream::write() {
+  delay_if_injected();
   // Several small frames leave in one call.
   constexpr size_t kMostParts = 16;
   iovec parts[kMostParts];

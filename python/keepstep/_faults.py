@@ -1,0 +1,187 @@
+"""What each kind of injected fault does to this process. Real faults, by the means a program has; bounded ones.
+
+docs/reference/inject.md says what each is good for and how the job answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from keepstep import _engine
+
+if TYPE_CHECKING:
+    from keepstep._inject import Injection
+
+_MIB = 1 << 20
+_OOM_MIB = 256
+
+
+class InjectedFault(Exception):
+    """The transient exception that ``--inject exception:...`` raises."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fault that is about to be carried out; told to the agent first."""
+
+    carry_out: Callable[[], None]
+    detail: str = ""  # what exactly, where the fault as given leaves it open
+
+
+def plan(injection: Injection, job_seed: int, step: int) -> Plan:
+    """How `injection` is carried out here and now."""
+    seconds = injection.seconds
+    if injection.kind == "flip":
+        from keepstep.torch import bit_flip
+
+        flip = bit_flip.choose(injection.what, job_seed if injection.seed is None else injection.seed, step)
+        return Plan(flip.apply, flip.text)
+    kinds: dict[str, Callable[[], None]] = {
+        "kill": lambda: _die(signal.SIGKILL),
+        "segv": lambda: _die(signal.SIGSEGV),
+        "exception": lambda: _raise(injection.text),
+        "exit": lambda: os._exit(13),
+        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),  # the agent continues it, if it shall end
+        "gil": lambda: hold_gil(seconds),
+        "loop": lambda: endless_loop(seconds),
+        "deadlock": deadlock,
+        "oom": lambda: exhaust_memory(injection.mib or _OOM_MIB, injection.what == "kill", injection.text),
+        "link-drop": drop_links,
+        "link-delay": lambda: _engine.delay_links(injection.ms or 0),
+    }
+    # Others are the agent's: it does them when it is told. A slow rank is `Slowness`.
+    return Plan(kinds.get(injection.kind, lambda: None))
+
+
+class Slowness:
+    """This process computes longer than it would, at one place of each step, from now on."""
+
+    def __init__(self, injection: Injection, step: int) -> None:
+        self._phase = injection.phase
+        self._seconds = injection.seconds
+        self._factor = injection.factor or 1.0
+        self._steps_left = injection.times
+        self._step = step - 1
+        self._computed = time.thread_time()
+        self.at(injection.phase, step)
+
+    def at(self, phase: str, step: int) -> bool:
+        """Waits, once a step; False when it is over."""
+        if self._steps_left == 0 or phase != self._phase or step == self._step:
+            return self._steps_left != 0
+        self._step = step
+        # The time this thread has computed since the last step; waiting for other ranks is not in it.
+        pause = self._seconds or (self._factor - 1) * (time.thread_time() - self._computed)
+        time.sleep(pause)
+        self._computed = time.thread_time()
+        if self._steps_left is not None:
+            self._steps_left -= 1
+        return self._steps_left != 0
+
+
+def hold_gil(seconds: float | None) -> None:
+    """No other thread of this process runs Python meanwhile, and no signal handler."""
+    libc = ctypes.PyDLL(None)  # its calls keep the GIL
+    until = None if seconds is None else time.monotonic() + seconds
+    while until is None or (left := until - time.monotonic()) > 0:
+        libc.usleep(ctypes.c_uint(900_000 if until is None else min(900_000, int(left * 1e6) + 1)))
+
+
+def endless_loop(seconds: float | None) -> None:
+    """Computes nothing, in Python."""
+    until = float("inf") if seconds is None else time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def deadlock() -> None:
+    """Two threads, two locks, each holds one and waits for the other."""
+    first, second, ready = threading.Lock(), threading.Lock(), threading.Event()
+
+    def injected_deadlock_partner() -> None:
+        with second:
+            ready.set()
+            with first:
+                pass
+
+    with first:
+        threading.Thread(target=injected_deadlock_partner, daemon=True).start()
+        ready.wait()
+        with second:
+            pass
+
+
+def exhaust_memory(mib: int, kill: bool, text: str) -> None:
+    """Takes real memory, at most `mib` MiB.
+
+    Until RLIMIT_AS, set to that much more than the process has, makes an allocation fail: `MemoryError`. Or, with
+    `kill`, until it has so much: then it ends by SIGKILL, as the kernel's killer would have it. Where the machine's or
+    the cgroup's memory ends before, the kernel does: this process offers itself first.
+    """
+    held: list[bytes] = []
+    if kill:
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+        while len(held) < mib:
+            held.append(b"\1" * _MIB)
+        _die(signal.SIGKILL)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    wanted = mapped + mib * _MIB
+    ends = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *ends]), limits[1]))
+    try:
+        while True:
+            held.append(b"\1" * _MIB)
+    except MemoryError:
+        taken = len(held)
+        held.clear()
+        raise MemoryError(f"injected: {text}: no memory after {taken} MiB") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def drop_links() -> None:
+    """Cuts the connections on which ranks of other nodes send to this one: those accepted at its listening port."""
+    own: list[socket.socket] = []
+    ports: set[int] = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                continue
+            each = socket.socket(fileno=os.dup(int(name)))
+            if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
+                own.append(each)
+                if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    ports.add(each.getsockname()[1])
+            else:
+                each.close()
+    for each in own:
+        with contextlib.suppress(OSError), each:
+            if each.getsockname()[1] in ports and not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _raise(text: str) -> NoReturn:
+    raise InjectedFault(f"injected: {text}")
+
+
+def _die(number: signal.Signals) -> NoReturn:
+    if number == signal.SIGSEGV:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        ctypes.string_at(0)
+    os.kill(os.getpid(), number)
+    while True:
+        time.sleep(1)

@@ -1,0 +1,193 @@
+#include "agent/control_door.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "base/local_socket.h"
+#include "base/shared_memory.h"
+#include "base/token.h"
+
+namespace keepstep::agent {
+namespace {
+
+constexpr std::string_view kPrefix = "keepstep/job/";
+constexpr size_t kMaxJobBytes = 48;
+constexpr size_t kInlineBytes = 60 * 1024;  // more goes by descriptor: a socket's buffer holds only so much
+
+bool fit_for_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+}
+
+}  // namespace
+
+DoorName make_door_name(std::string_view job) {
+  DoorName name;
+  name.uid = getuid();
+  name.job = std::string(job.substr(0, kMaxJobBytes));
+  std::replace_if(name.job.begin(), name.job.end(), [](char c) { return !fit_for_name(c); }, '-');
+  name.text =
+      absl::StrFormat("%s%d/%s/%s", std::string(kPrefix), name.uid, name.job, to_hex(random_nonce()).substr(0, 8));
+  return name;
+}
+
+std::optional<DoorName> parse_door_name(std::string_view text) {
+  if (!text.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> parts = absl::StrSplit(std::string(text.substr(kPrefix.size())), '/');
+  DoorName name;
+  if (parts.size() != 3 || parts[1].empty()) {
+    return std::nullopt;
+  }
+  const auto [end, error] = std::from_chars(parts[0].data(), parts[0].data() + parts[0].size(), name.uid);
+  if (error != std::errc() || end != parts[0].data() + parts[0].size()) {
+    return std::nullopt;
+  }
+  name.job = parts[1];
+  name.text = std::string(text);
+  return name;
+}
+
+nlohmann::json error_answer(const std::string& message) { return {{"ok", false}, {"error", message}}; }
+
+StatusOr<std::unique_ptr<ControlDoor>> ControlDoor::open(EventLoop& loop, const std::string& name, Handler handler,
+                                                         Refused refused) {
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name));
+  std::unique_ptr<ControlDoor> door(new ControlDoor(loop, std::move(listener), std::move(handler), std::move(refused)));
+  KEEPSTEP_RETURN_IF_ERROR(loop.watch(door->listener_.get(), [raw = door.get()] { raw->on_connection(); }));
+  return door;
+}
+
+ControlDoor::~ControlDoor() {
+  loop_.unwatch(listener_.get());
+  for (const auto& [id, client] : clients_) {
+    loop_.unwatch(client.socket.fd());
+  }
+}
+
+void ControlDoor::refuse(const std::string& because) {
+  if (std::has_single_bit(++refusals_)) {
+    refused_(because, refusals_);
+  }
+}
+
+void ControlDoor::let_go(uint64_t id) {
+  if (const auto it = clients_.find(id); it != clients_.end()) {
+    loop_.unwatch(it->second.socket.fd());
+    clients_.erase(it);
+  }
+}
+
+// The one that came first and waits for nothing goes first; else the one that came first.
+void ControlDoor::make_room() {
+  if (clients_.size() < kMostClients) {
+    return;
+  }
+  auto goes =
+      std::find_if(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.unanswered == 0; });
+  goes = goes == clients_.end() ? clients_.begin() : goes;
+  refuse(absl::StrFormat("process %d was let go: %d connections at once are the most, and others came",
+                         goes->second.pid, kMostClients));
+  let_go(goes->first);
+}
+
+void ControlDoor::on_connection() {
+  StatusOr<Accepted> accepted = accept_local(listener_);
+  if (!accepted.ok()) {
+    refuse(std::string(accepted.status().message()));
+    return;
+  }
+  make_room();
+  const uint64_t id = next_client_++;
+  Client& client = clients_[id];
+  client.id = id;
+  client.socket = std::move(accepted->socket);
+  client.pid = accepted->peer.pid;
+  if (!loop_.watch(client.socket.fd(), [this, id] { on_packet(id); }).ok()) {
+    clients_.erase(id);
+  }
+}
+
+void ControlDoor::on_packet(uint64_t id) {
+  Client& client = clients_.at(id);
+  // Its number may be that of a connection that ended in the same turn of the loop: then there is nothing to read yet.
+  pollfd readable{.fd = client.socket.fd(), .events = POLLIN};
+  if (poll(&readable, 1, 0) <= 0) {
+    return;
+  }
+  StatusOr<Packet> packet = client.socket.receive();
+  if (absl::IsUnavailable(packet.status())) {
+    let_go(id);
+    return;
+  }
+  std::string bad;
+  nlohmann::json request;
+  if (!packet.ok()) {
+    bad = std::string(packet.status().message());
+  } else if (packet->bytes.size() > kMaxRequestBytes || !packet->fds.empty()) {
+    bad = absl::StrFormat("a request of %d bytes and %d descriptors (at most %d bytes, and none)", packet->bytes.size(),
+                          packet->fds.size(), kMaxRequestBytes);
+  } else if (request = nlohmann::json::parse(packet->bytes, nullptr, false); !request.is_object()) {
+    bad = "a request that is no JSON object";
+  } else if (client.unanswered >= kMostRequestsPerClient) {
+    bad = absl::StrFormat("more than %d requests at once", kMostRequestsPerClient);
+  }
+  if (!bad.empty()) {
+    refuse(absl::StrFormat("process %d sent %s", client.pid, bad));
+    let_go(id);  // that connection only
+    return;
+  }
+  ++client.unanswered;
+  const nlohmann::json request_id = request.contains("id") ? request["id"] : nlohmann::json();
+  const Answer reply = [this, id, request_id, alive = std::weak_ptr<bool>(alive_),
+                        done = std::make_shared<bool>(false)](nlohmann::json body) {
+    if (alive.lock() != nullptr && !std::exchange(*done, true)) {
+      answer(id, request_id, std::move(body));
+    }
+  };
+  try {
+    handler_(request, reply);
+  } catch (const nlohmann::json::exception& error) {
+    reply(error_answer(absl::StrFormat("a request without what it needs: %s", error.what())));
+  }
+}
+
+void ControlDoor::answer(uint64_t id, const nlohmann::json& request_id, nlohmann::json body) {
+  const auto it = clients_.find(id);
+  if (it == clients_.end()) {
+    return;
+  }
+  Client& client = it->second;
+  --client.unanswered;
+  if (!request_id.is_null()) {
+    body["id"] = request_id;
+  }
+  std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  Status sent = absl::OkStatus();
+  if (text.size() > kMaxAnswerBytes) {
+    text = error_answer(absl::StrFormat("an answer of %d bytes, %d are the most", text.size(), kMaxAnswerBytes)).dump();
+  }
+  if (text.size() <= kInlineBytes) {
+    sent = client.socket.try_send(text);
+  } else if (StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-answer", text.size()); memory.ok()) {
+    std::memcpy(memory->data(), text.data(), text.size());
+    const int fds[] = {memory->fd()};
+    sent = client.socket.try_send(nlohmann::json{{"bytes", text.size()}}.dump(), fds);
+  } else {
+    sent = client.socket.try_send(error_answer(std::string(memory.status().message())).dump());
+  }
+  if (!sent.ok()) {
+    refuse(absl::StrFormat("process %d does not read its answers: %s", client.pid, std::string(sent.message())));
+    let_go(id);
+  }
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,180 @@
+#include "cli/job_doors.h"
+
+#include <poll.h>
+#include <pwd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/local_socket.h"
+#include "base/shared_memory.h"
+
+namespace keepstep::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::string user_name(uid_t uid) {
+  const passwd* entry = getpwuid(uid);
+  return entry == nullptr ? absl::StrFormat("user %d", uid) : absl::StrFormat("user %s", entry->pw_name);
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return !a.empty() && !b.empty() && std::filesystem::equivalent(a, b, error) && !error;
+}
+
+std::string list_of(const Jobs& jobs) {
+  if (jobs.mine.empty()) {
+    return "No job of yours runs on this machine.";
+  }
+  return "Jobs of yours on this machine: " +
+         absl::StrJoin(jobs.mine, "; ", [](std::string* out, const RunningJob& job) { out->append(job.text()); });
+}
+
+}  // namespace
+
+std::vector<agent::DoorName> doors_in(std::string_view proc_net_unix) {
+  std::vector<agent::DoorName> doors;
+  std::set<std::string> seen;  // a listener's connections have its name too
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(std::string(proc_net_unix), '\n'))) {
+    if (const size_t at = line.find(" @"); at != std::string::npos) {
+      auto door = agent::parse_door_name(line.substr(at + 2));
+      if (door.has_value() && seen.insert(door->text).second) {
+        doors.push_back(*std::move(door));
+      }
+    }
+  }
+  return doors;
+}
+
+std::string RunningJob::text() const {
+  if (!problem.empty()) {
+    return absl::StrFormat("%s (pid %d: %s)", door.job, pid, problem);
+  }
+  const int nodes = description.value("nodes", 1);
+  return absl::StrFormat("%s (pid %d%s, step %d)", door.job, pid,
+                         nodes > 1 ? absl::StrFormat(", node %d of %d", description.value("node", 0), nodes) : "",
+                         description.value("step", int64_t{0}));
+}
+
+StatusOr<DoorClient> DoorClient::open(const agent::DoorName& door) {
+  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(door.text));
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
+    return errno_status("ask which process a job's launcher is");
+  }
+  return DoorClient(std::move(socket), who.pid);
+}
+
+StatusOr<DoorClient> DoorClient::open(const RunningJob& job) {
+  return job.problem.empty() ? open(job.door) : absl::DeadlineExceededError(job.problem);
+}
+
+StatusOr<nlohmann::json> DoorClient::ask(const nlohmann::json& request, milliseconds limit) const {
+  const auto ended = [&](const Status&) {
+    return absl::UnavailableError(absl::StrFormat("the launcher (pid %d) ended before it answered", pid_));
+  };
+  if (const Status sent = socket_.try_send(request.dump()); !sent.ok()) {
+    return ended(sent);
+  }
+  pollfd readable{.fd = socket_.fd(), .events = POLLIN};
+  if (poll(&readable, 1, static_cast<int>(limit.count())) <= 0) {
+    return absl::DeadlineExceededError(
+        absl::StrFormat("the launcher (pid %d) did not answer within %g s; is it stopped? (ps -o stat= -p %d)", pid_,
+                        std::chrono::duration<double>(limit).count(), pid_));
+  }
+  StatusOr<Packet> packet = socket_.receive();
+  if (!packet.ok()) {
+    return ended(packet.status());
+  }
+  nlohmann::json answer = nlohmann::json::parse(packet->bytes, nullptr, false);
+  if (answer.is_object() && answer.contains("bytes") && packet->fds.size() == 1) {
+    const size_t size = answer.value("bytes", size_t{0});
+    if (size == 0 || size > agent::kMaxAnswerBytes) {
+      return absl::InvalidArgumentError(absl::StrFormat("the launcher (pid %d) answers with %d bytes", pid_, size));
+    }
+    KEEPSTEP_ASSIGN_OR_RETURN(const SharedMemory memory, SharedMemory::attach(std::move(packet->fds[0]), size));
+    answer =
+        nlohmann::json::parse(std::string_view(reinterpret_cast<const char*>(memory.data()), size), nullptr, false);
+  }
+  if (!answer.is_object() || !answer.contains("ok") || !answer["ok"].is_boolean()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the launcher (pid %d) gives an answer that this version does not understand", pid_));
+  }
+  if (!answer["ok"].get<bool>()) {
+    return absl::FailedPreconditionError(answer.value("error", "refused"));
+  }
+  return answer;
+}
+
+Jobs find_jobs(milliseconds limit) {
+  std::ifstream file("/proc/net/unix");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Jobs jobs;
+  for (agent::DoorName& door : doors_in(text)) {
+    if (door.uid != getuid()) {
+      jobs.of_others.push_back(std::move(door));
+      continue;
+    }
+    RunningJob job{door, 0, {}, ""};
+    const StatusOr<DoorClient> client = DoorClient::open(door);
+    if (!client.ok()) {
+      continue;  // it ended since the list was made
+    }
+    job.pid = client->pid();
+    StatusOr<nlohmann::json> described = client->ask({{"op", "describe"}}, limit);
+    if (described.ok()) {
+      job.description = *std::move(described);
+    } else {
+      job.problem = std::string(described.status().message());
+    }
+    jobs.mine.push_back(std::move(job));
+  }
+  std::sort(jobs.mine.begin(), jobs.mine.end(), [](const RunningJob& a, const RunningJob& b) {
+    return std::pair(a.door.job, a.pid) < std::pair(b.door.job, b.pid);
+  });
+  return jobs;
+}
+
+StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
+  if (word.empty()) {
+    if (jobs.mine.size() == 1) {
+      return jobs.mine.front();
+    }
+    return absl::NotFoundError(jobs.mine.empty() ? list_of(jobs) : "Several jobs run; say which. " + list_of(jobs));
+  }
+  std::vector<RunningJob> meant;
+  for (const RunningJob& job : jobs.mine) {
+    if (job.door.job == word || std::to_string(job.pid) == word ||
+        (job.problem.empty() && same_folder(job.description.value("journal", ""), word))) {
+      meant.push_back(job);
+    }
+  }
+  if (meant.size() == 1) {
+    return meant.front();
+  }
+  if (meant.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' means %d launchers; say which by its pid: %s", word, meant.size(),
+        absl::StrJoin(meant, "; ", [](std::string* out, const RunningJob& job) { out->append(job.text()); })));
+  }
+  for (const agent::DoorName& door : jobs.of_others) {
+    if (door.job == word) {
+      return absl::PermissionDeniedError(
+          absl::StrFormat("'%s' is a job of %s; only that user's commands are let in", word, user_name(door.uid)));
+    }
+  }
+  return absl::NotFoundError(absl::StrFormat(
+      "no job '%s' (a job's name, its journal's folder, or its launcher's pid). %s", word, list_of(jobs)));
+}
+
+}  // namespace keepstep::cli

@@ -1,0 +1,71 @@
+#include "cli/jobs_command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_join.h"
+#include "cli/job_doors.h"
+
+namespace keepstep::cli {
+namespace {
+
+constexpr const char* kHelp = R"(usage: keepstep jobs [--json]
+
+The jobs of this user that run on this machine: each launcher's name, pid, node, last committed step, ranks here, and
+what is going on. `keepstep stacks` and `keepstep inject` take the name, the pid, or the journal's folder.
+
+  --json   one JSON object a line: what the launcher says of itself
+
+exit codes: 0; 2 wrong options.
+)";
+
+std::string ranks_of(const nlohmann::json& description) {
+  std::vector<int64_t> ranks;
+  for (const auto& each : description.at("ranks")) {
+    ranks.push_back(each.at("rank"));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks.empty() ? "-" : absl::StrJoin(ranks, ",");
+}
+
+}  // namespace
+
+int jobs_main(const std::vector<std::string>& args) {
+  const bool as_json = args.size() == 1 && args[0] == "--json";
+  if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (!args.empty() && !as_json) {
+    std::fprintf(stderr, "keepstep jobs: '%s' is no option\n%s", args[0].c_str(), kHelp);
+    return 2;
+  }
+  const Jobs jobs = find_jobs();
+  if (jobs.mine.empty() && !as_json) {
+    std::puts("No job of yours runs on this machine.");
+    return 0;
+  }
+  if (!as_json) {
+    std::printf("%-28s %8s %6s %8s %-12s %s\n", "JOB", "PID", "NODE", "STEP", "RANKS HERE", "");
+  }
+  for (const RunningJob& job : jobs.mine) {
+    if (as_json) {
+      const nlohmann::json line =
+          job.problem.empty()
+              ? job.description
+              : nlohmann::json{{"ok", false}, {"job", job.door.job}, {"pid", job.pid}, {"error", job.problem}};
+      std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    } else if (!job.problem.empty()) {
+      std::printf("%-28s %8d %s\n", job.door.job.c_str(), job.pid, job.problem.c_str());
+    } else {
+      const nlohmann::json& it = job.description;
+      std::printf("%-28s %8d %6s %8lld %-12s %s\n", job.door.job.c_str(), job.pid,
+                  absl::StrFormat("%d/%d", it.value("node", 0), it.value("nodes", 1)).c_str(),
+                  static_cast<long long>(it.value("step", int64_t{0})), ranks_of(it).c_str(),
+                  it.value("note", "").c_str());
+    }
+  }
+  return 0;
+}
+
+}  // namespace keepstep::cli

@@ -1,0 +1,12 @@
+// `keepstep jobs`: the jobs of this user on this machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace keepstep::cli {
+
+// Returns the exit code: 0 done; 1 no such job, or it refused; 2 wrong options.
+int jobs_main(const std::vector<std::string>& args);
+
+}  // namespace keepstep::cli

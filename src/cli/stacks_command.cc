@@ -1,0 +1,84 @@
+#include "cli/stacks_command.h"
+
+#include <cstdio>
+
+#include "agent/stack_text.h"
+#include "cli/job_doors.h"
+
+namespace keepstep::cli {
+namespace {
+
+constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--json]
+
+What every rank of a running job on this machine is doing right now: the stacks of its Python threads, read from
+outside by py-spy, so it also works where a rank hangs, holds the GIL, or is stopped. Ranks that do the same are one
+group; who does something else comes first. Spares follow.
+
+  JOB        the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if only one
+             runs. With several nodes each launcher shows its own ranks
+  --native   C and C++ frames too; takes longer
+  --json     one JSON object a rank and line
+
+exit codes: 0; 1 no such job, or it cannot be asked; 2 wrong options.
+)";
+
+constexpr std::chrono::milliseconds kLimit = std::chrono::minutes(2);  // many ranks take turns; each has its own limit
+
+}  // namespace
+
+int stacks_main(const std::vector<std::string>& args) {
+  std::string word;
+  bool native = false;
+  bool as_json = false;
+  for (const std::string& arg : args) {
+    if (arg == "--help" || arg == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+    if (arg == "--native") {
+      native = true;
+    } else if (arg == "--json") {
+      as_json = true;
+    } else if (word.empty() && !arg.starts_with("-")) {
+      word = arg;
+    } else {
+      std::fprintf(stderr, "keepstep stacks: '%s' is %s\n%s", arg.c_str(),
+                   arg.starts_with("-") ? "no option" : "one job too many", kHelp);
+      return 2;
+    }
+  }
+  const auto fail = [](const Status& status) {
+    std::fprintf(stderr, "keepstep stacks: %s\n", std::string(status.message()).c_str());
+    return 1;
+  };
+  const StatusOr<RunningJob> job = choose_job(find_jobs(), word);
+  if (!job.ok()) {
+    return fail(job.status());
+  }
+  const StatusOr<DoorClient> client = DoorClient::open(*job);
+  if (!client.ok()) {
+    return fail(client.status());
+  }
+  const StatusOr<nlohmann::json> answer = client->ask({{"op", "stacks"}, {"native", native}}, kLimit);
+  if (!answer.ok()) {
+    return fail(answer.status());
+  }
+  std::vector<agent::RankStacks> ranks;
+  try {
+    for (const nlohmann::json& each : answer->at("ranks")) {
+      ranks.push_back(agent::rank_stacks_from(each));
+      if (as_json) {
+        std::puts(each.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return fail(absl::InvalidArgumentError(
+        absl::StrFormat("the launcher gives an answer that this version does not understand: %s", error.what())));
+  }
+  if (!as_json) {
+    std::fputs(agent::stacks_as_text(ranks).c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace keepstep::cli

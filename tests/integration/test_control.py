@@ -1,0 +1,228 @@
+"""Commands that talk to a running job: `keepstep jobs`, `stacks` and `inject`, through its control door."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from harness import JOBS, KEEPSTEP, LIMIT_S, environment, finish, json_lines, start
+
+
+def command(*words):
+    return subprocess.run(
+        [KEEPSTEP, *map(str, words)], env=environment(), capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def refused(*words):
+    """What the command says on standard error when it refuses."""
+    done = command(*words)
+    assert done.returncode in (1, 2) and not done.stdout, done
+    return done.stderr
+
+
+class Running:
+    """A job that goes on until it is stopped."""
+
+    def __init__(self, folder, name, **how):
+        self.folder = folder
+        self.name = name
+        options = ["--rdzv-id", name, *how.pop("options", ())]
+        script_args = ["--out", folder, "--until", 1_000_000, "--sleep", 0.01, *how.pop("extra", ())]
+        self.process, self.command = start(folder, JOBS / "small.py", *script_args, options=options, **how)
+
+    def journal(self, event):
+        lines = json_lines(self.folder / "journal" / "journal.jsonl")
+        return [line for line in lines if line["event"] == event]
+
+    def steps(self):
+        return [line["step"] for line in json_lines(self.folder / "journal" / "metrics.jsonl")]
+
+    def wait_for(self, condition, what):
+        deadline = time.monotonic() + LIMIT_S
+        while not (value := condition()):
+            output = (self.folder / "output.txt").read_text()
+            assert self.process.poll() is None and time.monotonic() < deadline, f"no {what}:\n{output[-4000:]}"
+            time.sleep(0.02)
+        return value
+
+    def wait_for_event(self, event, count=1):
+        return self.wait_for(lambda: self.journal(event)[count - 1 :], f"{event} number {count}")[0]
+
+    def wait_for_steps(self, more=1):
+        end = len(self.steps()) + more
+        self.wait_for(lambda: len(self.steps()) >= end, f"step {end}")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(signal.SIGTERM)
+        return finish(self.folder, self.process, self.command)
+
+
+@pytest.fixture
+def running(tmp_path):
+    jobs = []
+
+    def begin(name, **how):
+        jobs.append(Running(tmp_path / name, f"{name}-{os.getpid()}", **how))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+
+
+def door(name):
+    """The address of a job's control door, as /proc/net/unix has it."""
+    with open("/proc/net/unix") as file:
+        for line in file:
+            if f"/{name}/" in line:
+                return "\0" + line.split("@", 1)[1].strip()
+    raise AssertionError(f"no door of {name}")
+
+
+def test_jobs_are_listed_and_found_by_name_pid_and_journal_and_others_say_what_there_is(running):
+    first, second = running("alpha", world=2), running("beta", world=1)
+    first.wait_for_steps()
+    second.wait_for_steps()
+    listed = command("jobs").stdout
+    assert first.name in listed and second.name in listed and "0,1" in listed, listed
+    described = {line["job"]: line for line in map(json.loads, command("jobs", "--json").stdout.splitlines())}
+    mine = described[first.name]
+    assert mine["pid"] == first.process.pid and mine["world"] == 2 and mine["step"] > 0
+    assert sorted(rank["rank"] for rank in mine["ranks"]) == [0, 1]
+    assert mine["journal"] == str(first.folder / "journal")
+    for word in (first.name, first.process.pid, first.folder / "journal"):
+        assert str(first.process.pid) in command("inject", word, "agent-stop:seconds=0.01").stdout
+    error = refused("stacks", "no-such-job")
+    assert "no job 'no-such-job'" in error and first.name in error and second.name in error
+    assert "Several jobs run" in refused("stacks")
+    assert "no option" in refused("stacks", "--nativ")
+    for job in (first, second):
+        job.stop()
+    assert first.name not in command("jobs").stdout
+
+
+def test_stacks_name_who_does_something_else_whatever_holds_it(running):
+    faults = ["loop:rank=0,step=3,phase=forward", "gil:rank=1,step=3,phase=forward",
+              "deadlock:rank=2,step=3,phase=forward"]  # fmt: skip
+    job = running("stuck", world=5, options=[part for fault in faults for part in ("--inject", fault)])
+    job.wait_for_event("injected", 3)
+    stopped = job.wait_for(lambda: command("inject", job.name, "stop:rank=3").stdout, "answer")
+    assert "rank 3" in stopped and "SIGSTOP" in stopped
+    shown = command("stacks", job.name)
+    assert shown.returncode == 0, shown.stderr
+    heads = [line for line in shown.stdout.splitlines() if line.startswith("rank ")]
+    for rank, words in {
+        0: "in endless_loop (keepstep/_faults.py",
+        1: "in hold_gil (keepstep/_faults.py",
+        2: "in deadlock (keepstep/_faults.py",
+        3: "is stopped in ",
+    }.items():
+        head = next(line for line in heads if line.startswith(f"rank {rank} "))
+        assert words in head and "step 3" in head, shown.stdout
+    assert "called by train (small.py:" in shown.stdout
+    assert "injected_deadlock_partner" in shown.stdout  # the other thread
+    ranks = [json.loads(line) for line in command("stacks", job.name, "--json").stdout.splitlines()]
+    assert [each["rank"] for each in ranks] == [0, 1, 2, 3, 4]
+    assert ranks[3]["state"] == "T"
+    # py-spy left it as it was.
+    with open(f"/proc/{ranks[3]['pid']}/stat") as file:
+        assert file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def test_native_frames_are_shown_where_they_can_be_had(running):
+    job = running("native", world=1)
+    job.wait_for_steps()
+    shown = command("stacks", job.name, "--native")
+    assert shown.returncode == 0, shown.stderr
+    assert "train (small.py:" in shown.stdout
+
+
+def test_faults_are_injected_into_a_running_job_and_it_goes_on(running):
+    job = running("live", world=2)
+    job.wait_for_steps(2)
+    assert "rank 1, pid" in command("inject", job.name, "kill:rank=1").stdout
+    job.wait_for_event("first_commit")
+    assert "rank 0 carries it out in phase between" in command("inject", job.name, "exception:rank=0").stdout
+    job.wait_for_event("injected", 2)
+    job.wait_for_event("first_commit", 2)
+    for number, fault in enumerate(
+        ["slow:rank=1,seconds=0.01,times=2", "flip:rank=any,what=parameter,seed=4", "kill:probability=1,times=2"], 3
+    ):
+        assert command("inject", job.name, fault).returncode == 0
+        job.wait_for_event("injected", number)
+    job.wait_for_event("injected", 6)  # the second of the last
+    job.wait_for_steps(3)
+    last = job.stop()
+    injected = last.events("injected")
+    assert [line["because"] for line in injected[:2]] == ["kill:rank=1", "exception:rank=0"], last.explain()
+    assert injected[0]["rank"] == 1 and injected[0]["fault"] == "kill"
+    assert "average/" in injected[3]["detail"] or "model/" in injected[3]["detail"]
+    assert ", bit " in injected[3]["detail"]
+    first_fault = next(line for line in last.journal if line["event"] == "fault_noticed")
+    assert injected[0]["mono"] < first_fault["mono"], "journalled before it is noticed"
+    steps = [line["step"] for line in last.metrics]
+    assert steps == list(range(1, len(steps) + 1)), last.explain()
+
+
+def test_what_cannot_be_injected_is_refused_with_the_reason(running):
+    job = running("refusing", world=2)
+    job.wait_for_steps(2)
+    for fault, words in {
+        "murder": "'murder' is no kind of fault",
+        "kill:rank=9": "there is no rank 9; ranks are 0 to 1",
+        "exception:step=1": "step 1 is past",
+        "exception:on=spare": "no spares",
+        "slow:rank=0": "either seconds=S",
+    }.items():
+        assert words in refused("inject", job.name, fault), fault
+    assert "[JOB] FAULT" in refused("inject")
+    assert job.journal("injected") == []
+    job.stop()
+
+
+def test_rubbish_at_the_door_and_clients_that_stall_do_not_disturb_the_job(running):
+    job = running("patient", world=1)
+    job.wait_for_steps()
+    address = door(job.name)
+    stalled = []
+    for _ in range(40):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.connect(address)
+        stalled.append(client)
+    for rubbish in (b"\0" * 100, b"GET /", b"[]", b'{"op": 1}', b'{"op": "stacks", "native": "x"}', b"x" * 100_000):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(address)
+            client.send(rubbish)
+            client.recv(1 << 16)  # an error, or the end
+    assert job.name in command("jobs").stdout
+    assert any("control door: process" in line["because"] for line in job.journal("refused"))
+    job.wait_for_steps()
+    job.stop()
+
+
+def test_a_launcher_that_is_stopped_or_gone_is_told_as_such(running):
+    job = running("halted", world=1)
+    job.wait_for_steps()
+    command("inject", job.name, "agent-stop")
+
+    def stopped():
+        with open(f"/proc/{job.process.pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+    job.wait_for(stopped, "stop")
+    listed = command("jobs").stdout
+    assert f"the launcher (pid {job.process.pid}) did not answer" in listed, listed
+    assert "did not answer" in refused("stacks", job.name)
+    job.process.send_signal(signal.SIGCONT)
+    job.wait_for_steps()
+    assert "does it now" in command("inject", job.name, "agent-kill").stdout
+    assert finish(job.folder, job.process, job.command).exit_code == -signal.SIGKILL
+    assert f"no job '{job.name}'" in refused("stacks", job.name)
