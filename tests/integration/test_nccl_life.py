@@ -1,4 +1,4 @@
-"""The life of an NCCL backend through faults, with a stand-in for it: aborted, connected anew, never used when failed."""
+"""The life of an NCCL backend through faults, with a stand-in for it: aborted once, connected anew or made anew."""
 
 import json
 

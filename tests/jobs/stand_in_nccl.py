@@ -1,8 +1,8 @@
 """small.py with a stand-in for torch's NCCL backend, so that its whole life runs without a GPU.
 
-The stand-in moves nothing (the model is in main memory and its gradients go over "keepstep"); it writes down what is done
-to it, and how. Connecting exchanges ids through the Store and then waits for all ranks, as NCCL does: a wait that
-nothing but the others can end. With --die-in-connect rank 1 of generation 2 never comes there.
+The stand-in moves nothing (the model is in main memory and its gradients go over "keepstep"); it writes down what is
+done to it, and in which thread. Connecting exchanges ids through the Store and then waits for all ranks, as NCCL does:
+a wait that nothing but the others can end. With --die-in-connect rank 1 of generation 2 dies once rank 0 is in it.
 """
 
 import json
@@ -64,7 +64,7 @@ class StandIn(Backend):
 
     _get_backend_name = getBackendName
 
-    def meet(self, where, rank, size):
+    def meet(self, where, rank, size, die=False):
         keys = [f"{where}/{peer}" for peer in range(size)]
         self.store.set(keys[rank], os.urandom(128))
         self.store.wait(keys)
@@ -72,6 +72,10 @@ class StandIn(Backend):
         assert all(len(value) == 128 for value in ids)
         here = folder / f"meeting-{ids[0].hex()[:16]}"
         here.mkdir(exist_ok=True)
+        while die and not (here / "0").exists():
+            time.sleep(0.01)
+        if die:
+            os.kill(os.getpid(), signal.SIGKILL)
         (here / str(rank)).touch()
         while len(list(here.iterdir())) < size:
             time.sleep(0.01)
@@ -91,10 +95,8 @@ class StandIn(Backend):
 
     def reconfigure(self, options):
         mine = options.handles.index(self.get_reconfigure_handle())
-        if die_in_connect and (options.uuid, mine) == (2, 1):
-            self.store.set(f"reconfigure/2/{mine}", os.urandom(128))
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.meet(f"reconfigure/{options.uuid}", mine, len(options.handles))
+        die = die_in_connect and (options.uuid, mine) == (2, 1)
+        self.meet(f"reconfigure/{options.uuid}", mine, len(options.handles), die)
         self.uuid, self.error = options.uuid, ErrorType.SUCCESS
         note("reconfigure", number=self.number, uuid=options.uuid, handles=options.handles)
         return SimpleNamespace(wait=lambda: True)

@@ -277,15 +277,18 @@ def install() -> bool:
 
     Releases that keep NCCL among the plug-ins (2.15) connect when a group is made; older ones at its first collective.
     """
-    register = getattr(dist.Backend, "_ensure_backend_registered", None)
-    if register is None:
-        return False
-    for name in ("nccl", "nccl2", "nccl-lazy"):
-        register(name)
-        plugin = dist.Backend._plugins.get(name.upper())
+    c10d = importlib.import_module("torch.distributed.distributed_c10d")
+    plugins: dict[str, Any] = getattr(dist.Backend, "_plugins", {})
+    for name in ("NCCL", "NCCL2", "NCCL-LAZY"):
+        if name not in plugins:
+            # What torch's entry point of that name does, without looking through all installed packages for it.
+            register = getattr(c10d, f"_register_builtin_{name.lower().replace('-', '_')}_backend", None)
+            if register is not None:
+                register()
+        plugin = plugins.get(name)
         if plugin is not None and plugin.extended_api and not hasattr(plugin.creator_fn, "_original"):
-            dist.Backend._plugins[name.upper()] = plugin._replace(creator_fn=_creator(plugin.creator_fn))
-    return "NCCL" in dist.Backend._plugins
+            plugins[name] = plugin._replace(creator_fn=_creator(plugin.creator_fn))
+    return "NCCL" in plugins
 
 
 def _creator(original: Callable[..., Any]) -> Callable[..., Any]:
