@@ -76,6 +76,7 @@ parser.add_argument("--raise-at", type=int, default=0, help="raise at this step 
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--by-hand", action="store_true", help="make process group and DDP wrapper oneself")
 parser.add_argument("--break-update", action="store_true", help="the update raises on every rank")
+parser.add_argument("--backend", default="keepstep", help="with --by-hand")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 args = parser.parse_args()
 if args.device == "cuda":
@@ -113,7 +114,7 @@ def train(run):
         average.to(device)
     run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
     if args.by_hand:
-        torch.distributed.init_process_group("keepstep" if args.device == "cpu" else "cpu:keepstep,cuda:nccl")
+        torch.distributed.init_process_group(args.backend)
         replica = torch.nn.parallel.DistributedDataParallel(model)
     else:
         replica = run.replicate(model)

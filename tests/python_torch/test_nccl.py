@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from keepstep.torch import cuda, nccl
+from keepstep.torch import cuda, nccl, nccl_world
 
 LIMIT_S = 30  # a wait that takes longer is a failure of the test
 
@@ -132,11 +132,11 @@ def test_a_world_is_reconfigured_among_the_handles_of_all_ranks():
     log = []
     backend = Backend("nccl2", log)
     options = SimpleNamespace()
-    nccl.reconfigure(backend, 7, lambda mine: [mine, "other"], lambda: False, options)
+    nccl_world.reconfigure(backend, 7, lambda mine: [mine, "other"], lambda: False, options)
     assert log == [(7, ["nccl2:handle", "other"]), "connected"]
-    assert nccl.is_reconfigurable(backend)
+    assert nccl_world.is_reconfigurable(backend)
     backend.options.enable_reconfigure = False
-    assert not nccl.is_reconfigurable(backend)
+    assert not nccl_world.is_reconfigurable(backend)
 
 
 def test_what_would_end_survivors_is_replaced_and_named():

@@ -10,7 +10,6 @@ collective can be voted for. See docs/design/nccl.md.
 from __future__ import annotations
 
 import importlib
-import inspect
 import math
 import os
 import sys
@@ -29,8 +28,6 @@ from keepstep.torch.backend_base import BackendBase
 
 T = TypeVar("T")
 
-SWITCH = "KEEPSTEP_NCCL_RECONFIGURE"
-HANDLE_BYTES = 256  # of a reconfigure handle, padded with zeros
 LOOK_AGAIN_S = 0.05
 NEWS_S = 2.0  # how long an error of NCCL waits for the interruption that explains it; as for our own connections
 
@@ -277,15 +274,18 @@ def install() -> bool:
 
     Releases that keep NCCL among the plug-ins (2.15) connect when a group is made; older ones at its first collective.
     """
-    register = getattr(dist.Backend, "_ensure_backend_registered", None)
-    if register is None:
-        return False
-    for name in ("nccl", "nccl2", "nccl-lazy"):
-        register(name)
-        plugin = dist.Backend._plugins.get(name.upper())
+    c10d = importlib.import_module("torch.distributed.distributed_c10d")
+    plugins: dict[str, Any] = getattr(dist.Backend, "_plugins", {})
+    for name in ("NCCL", "NCCL2", "NCCL-LAZY"):
+        if name not in plugins:
+            # What torch's entry point of that name does, without looking through all installed packages for it.
+            register = getattr(c10d, f"_register_builtin_{name.lower().replace('-', '_')}_backend", None)
+            if register is not None:
+                register()
+        plugin = plugins.get(name)
         if plugin is not None and plugin.extended_api and not hasattr(plugin.creator_fn, "_original"):
-            dist.Backend._plugins[name.upper()] = plugin._replace(creator_fn=_creator(plugin.creator_fn))
-    return "NCCL" in dist.Backend._plugins
+            plugins[name] = plugin._replace(creator_fn=_creator(plugin.creator_fn))
+    return "NCCL" in plugins
 
 
 def _creator(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -309,116 +309,6 @@ def _creator(original: Callable[..., Any]) -> Callable[..., Any]:
 
     create._original = original  # type: ignore[attr-defined]
     return create
-
-
-# ---- the world's communicator, made anew under the same objects ----
-
-
-def reconfigures(world_size: int) -> bool:
-    """Whether a world's NCCL backend is kept and reconfigured for each generation.
-
-    torch must have it for what it calls "nccl" (2.15 does). A reconfigured communicator starts from a single root, so
-    larger worlds are made anew from several. KEEPSTEP_NCCL_RECONFIGURE=0 turns it off, for all ranks alike.
-    """
-    if os.environ.get(SWITCH, "1") == "0" or world_size > ranks_per_root(world_size):
-        return False
-    if "enable_reconfigure" not in inspect.signature(dist.init_process_group).parameters:
-        return False
-    plugin = getattr(dist.Backend, "_plugins", {}).get("NCCL")
-    creator = getattr(plugin, "creator_fn", None)
-    return getattr(getattr(creator, "_original", creator), "__name__", "") == "_create_nccl2_process_group"
-
-
-def is_reconfigurable(backend: Any) -> bool:
-    """Whether `backend` was made to be reconfigured."""
-    return bool(getattr(backend, "supports_reconfigure", False)) and bool(
-        getattr(getattr(backend, "options", None), "enable_reconfigure", False)
-    )
-
-
-def reconfigure(
-    backend: Any, uuid: int, exchange: Callable[[str], list[str]], interrupted: Callable[[], bool], options: Any
-) -> None:
-    """Connects `backend` among the ranks whose handles `exchange` gathers, in rank order.
-
-    Args:
-        uuid: never used before by these processes; the generation.
-        exchange: gives this rank's handle to all, and returns everybody's.
-        options: an empty ReconfigureOptions.
-
-    Raises `Abandoned` like `interruptible`.
-    """
-    options.uuid = uuid
-    options.handles = exchange(backend.get_reconfigure_handle())
-    interruptible(lambda: backend.reconfigure(options).wait(), interrupted, lambda _: backend.abort())
-
-
-class WorldConnection:
-    """The NCCL side of the world group that ``run.replicate`` made. Main thread."""
-
-    def __init__(self, current: Session) -> None:
-        self._session = current
-        self._generation = 0  # it is connected for
-        self._abandoned = False
-
-    def connect(self) -> None:
-        """For the current generation; nothing to do if it is, or if the world has no NCCL that is kept."""
-        group = dist.group.WORLD
-        backend = of_group(group)
-        generation = self._session.need_rank("run.replicate").generation
-        if backend is None or not is_reconfigurable(backend) or self._generation == generation:
-            return
-        watch(self._session)
-        c10d = importlib.import_module("torch._C._distributed_c10d")
-        try:
-            reconfigure(backend, generation, _exchange, self._session.engine.interrupted, c10d.ReconfigureOptions())
-        except Abandoned as error:
-            self._abandoned = True
-            raise _engine.Interrupted(str(error)) from None
-        self._generation = generation
-
-    def can_stay(self) -> bool:
-        """Whether the world's group outlives the generation: it has no NCCL, or one that can be reconfigured."""
-        if not dist.is_initialized() or self._abandoned:
-            return not self._abandoned
-        backend = of_group(dist.group.WORLD)
-        return backend is None or is_reconfigurable(backend)
-
-    def forget_abandoned(self) -> None:
-        """Takes a world away in which a thread still connects. Its shutdown would wait for that thread, so the group is
-        left as it is, for ever."""
-        if not self._abandoned:
-            return
-        self._abandoned = False
-        self._generation = 0
-        c10d = importlib.import_module("torch.distributed.distributed_c10d")
-        _left_behind.append(dist.group.WORLD)
-        c10d._update_default_pg(None)
-        for table in (
-            *("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg"),
-            *("pg_coalesce_state", "pg_flight_recorder_hooks"),
-        ):
-            getattr(c10d._world, table, {}).clear()
-        c10d._unregister_all_process_groups()
-        c10d._world.group_count = 0
-
-
-_left_behind: list[Any] = []
-
-
-def _exchange(handle: str) -> list[str]:
-    """All ranks' handles, over the CPU side of the world: one collective, and no key of the Store per pair of ranks."""
-    encoded = handle.encode()
-    if len(encoded) > HANDLE_BYTES:
-        raise RuntimeError(f"a reconfigure handle of {len(encoded)} bytes; {HANDLE_BYTES} were expected at most")
-    mine = torch.zeros(HANDLE_BYTES, dtype=torch.uint8)
-    mine[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
-    gathered = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, mine)
-    handles = [bytes(part.tolist()).rstrip(b"\0").decode() for part in gathered]
-    if not all(handles):  # an interrupted collective completes with zeros
-        raise _engine.Interrupted("the generation ended while NCCL connected")
-    return handles
 
 
 # ---- errors ----

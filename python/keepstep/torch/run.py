@@ -18,7 +18,7 @@ from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, cuda, early_exit, membership, nccl, parked, replicas, seeds
+from keepstep.torch import checks, cuda, early_exit, membership, nccl, nccl_world, parked, replicas, seeds
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
@@ -67,7 +67,7 @@ class Run:
         self._kept: list[Any] = []
         self._keeps = 0
         self._store: object | None = None  # of the process group that replicate() made
-        self._world = nccl.WorldConnection(session)
+        self._world = nccl_world.WorldConnection(session)
         self._joined = False  # once: then the registry is complete
         self._version = 0
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
@@ -199,7 +199,7 @@ class Run:
                 nccl.check_usable()
                 backend = "cpu:keepstep,cuda:nccl"
                 nccl.before_group(self._session, self.world_size)
-                if nccl.reconfigures(self.world_size):
+                if nccl_world.reconfigures(self.world_size):
                     options["enable_reconfigure"] = True
             dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size, **options)
         self._world.connect()

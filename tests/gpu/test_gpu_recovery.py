@@ -8,6 +8,7 @@ from harness import assert_same_history, assert_survivors_kept_their_process, fi
 
 JOBS = Path(__file__).parent / "jobs"
 UNTIL = 10
+BY_HAND = ["--by-hand", "--backend", "cpu:keepstep,cuda:nccl"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_batch_norm_dropout_and_a_scaler_survive_on_the_gpu_either_way(tmp_path,
 
 def test_groups_made_by_hand_recover_on_the_gpu_too(tmp_path, undisturbed):
     inject = ["kill:rank=1,step=4,phase=backward"]
-    job = run_small(tmp_path, spares=1, inject=inject, until=UNTIL, extra=["--device", "cuda", "--by-hand"])
+    job = run_small(tmp_path, spares=1, inject=inject, until=UNTIL, extra=["--device", "cuda", *BY_HAND])
     assert_same_history(job, undisturbed("plain"), UNTIL)
     assert_survivors_kept_their_process(job, [1], 2)
 
