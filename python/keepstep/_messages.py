@@ -15,3 +15,4 @@ class MessageType(IntEnum):
     FAULT = 10
     CRASHED = 12
     INJECTED = 13
+    UNFIT = 20
