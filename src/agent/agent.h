@@ -18,7 +18,9 @@
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
+#include "agent/health.h"
 #include "agent/job_spec.h"
+#include "agent/log_watch.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
 #include "agent/shared_store.h"
@@ -107,6 +109,14 @@ class Agent {
   void say_recovered(brain::Identity identity);
   void update_status();
 
+  // agent_health.cc: what is wrong though nobody died
+  void apply_log_rules();
+  void watch_health();
+  void on_health(const HealthReading& reading);
+  void apply_health();
+  void say_health(std::vector<HealthFinding> findings);
+  void on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body);
+
   // agent_nodes.cc: what agents of several nodes say to one another
   void introduce();
   void route(brain::NodeId to, char subject, const std::string& body);
@@ -128,6 +138,7 @@ class Agent {
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
   Metrics metrics_;
+  std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 
   Workers workers_;
@@ -151,6 +162,11 @@ class Agent {
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
   int64_t refused_ = 0;
+  NodeFitness fitness_;
+  std::unique_ptr<HealthWatch> health_watch_;  // null: not wanted
+  std::optional<HealthReading> health_;        // the last one
+  std::vector<HealthFinding> unhealthy_;       // as said last
+  bool gives_up_ = false;                      // this node is to have no ranks any more
 
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name
