@@ -14,3 +14,4 @@ class MessageType(IntEnum):
     FAULT = 10
     CRASHED = 12
     INJECTED = 13
+    UNFIT = 20

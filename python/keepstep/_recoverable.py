@@ -19,18 +19,21 @@ class RecoverOptions:
     """What ``recoverable`` was given.
 
     Attributes:
-        health_check: called without arguments before a worker takes a rank again after a fault; raising makes the
-            worker end (and be replaced).
+        health_check: called without arguments before a worker takes a rank, the first time and again after a fault;
+            raising makes the worker end (and be replaced).
         on_interrupt: called with the reason (one line) after the function was left because of a fault.
         finalize: called without arguments once all ranks returned from the function, on every rank.
         timeout: seconds a rank may take to leave an interrupted step before it is replaced; None: the launcher's
             ``--interrupt-timeout``. Enforced by the agent.
+        rehearse: whether a spare goes through its first step up to ``run.commit`` before it waits, so that a recovery
+            need not wait for what only the first step costs; ``run.rehearsing`` is True meanwhile.
     """
 
     health_check: Callable[[], None] | None = None
     on_interrupt: Callable[[str], None] | None = None
     finalize: Callable[[], None] | None = None
     timeout: float | None = None
+    rehearse: bool = True
 
 
 @overload
@@ -44,6 +47,7 @@ def recoverable(
     on_interrupt: Callable[[str], None] | None = None,
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
+    rehearse: bool = True,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]: ...
 
 
@@ -55,6 +59,7 @@ def recoverable(
     on_interrupt: Callable[[str], None] | None = None,
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
+    rehearse: bool = True,
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 
@@ -64,7 +69,7 @@ def recoverable(
 
     See `RecoverOptions` for the arguments. Returns what the function returns in its last entry.
     """
-    options = RecoverOptions(health_check, on_interrupt, finalize, timeout)
+    options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse)
 
     def decorate(target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ class Session:
         self.recoverable = False
         self.building = False
         self.injector = Injector(self, self.welcome["inject"])
+        self.rehearsal: Any = None  # a keepstep.torch.rehearsal.Rehearsal, in a spare's first entry
+        self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
+        self.users_health_check: Callable[[], None] | None = None
+        self.parked_note: dict[str, Any] = {}  # goes with PARKED
         self.script_path = ""  # where the script's own modules are found
         self._modules_at_start = set(sys.modules)
 
@@ -73,6 +77,11 @@ class Session:
     # ---- rank ----
 
     @property
+    def rehearsing(self) -> bool:
+        """Whether the assignment is only a spare's rehearsal."""
+        return self.rehearsal is not None and bool(self.rehearsal.begun)
+
+    @property
     def rank_or_none(self) -> int | None:
         return None if self.assignment is None else self.assignment.rank
 
@@ -84,6 +93,8 @@ class Session:
                 "the same thing and may become any rank). Move what depends on the rank out of build; seeds that must "
                 "differ per rank are set by run.steps."
             )
+        if self.assignment is None and self.rehearsal is not None:
+            self.rehearsal.begin()
         if self.assignment is None:
             self._park()
         assert self.assignment is not None
@@ -92,7 +103,9 @@ class Session:
     def _park(self) -> None:
         if self.welcome["learn"]:
             self.send(MessageType.PRELOAD, {"modules": self._learned_modules(), "path": self.script_path})
-        self.send(MessageType.PARKED, {})
+        if self.before_parking is not None:
+            self.before_parking()
+        self.send(MessageType.PARKED, self.parked_note)
         self.next_assignment()
 
     def next_assignment(self) -> Assignment:

@@ -7,6 +7,7 @@ workers by exec; then the description of the job is in ``KEEPSTEP_WORKER_SPEC``.
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import json
 import os
@@ -92,7 +93,9 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     watch_environment(session.welcome["rank_variables"])
     code = 0
     try:
-        import keepstep.torch  # noqa: F401  (registers the backend; refuses a torch that is too old)
+        from keepstep.torch import health  # the package registers the backend; it refuses a torch that is too old
+
+        session.before_parking = functools.partial(health.check, session)
 
         _run_script(spec)
         if not session.recoverable:

@@ -3,8 +3,10 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "agent/ports.h"
@@ -78,6 +80,11 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
                          },
                          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
   KEEPSTEP_RETURN_IF_ERROR(starter_->start());
+  if (!config_.spec.log_rules.empty()) {
+    log_watch_ = std::make_shared<LogWatch>(config_.spec.log_rules);
+    pump_.watch(
+        [watch = log_watch_](WorkerId worker, std::string_view lines) { watch->lines(worker, lines, monotonic_ns()); });
+  }
   write_memory();
   StatusOr<std::unique_ptr<CoordinatorLink>> link = attend();
   if (!link.ok()) {
@@ -89,9 +96,18 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   link_ = *std::move(link);
   introduce();
+  watch_health();
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
   door_.reset();
+  health_watch_.reset();
+  if (gives_up_) {
+    // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
+    starter_->stop();
+    pump_.finish();
+    std::fprintf(stderr, "keepstep: %s\n", end_->message.c_str());
+    _exit(end_->exit_code);
+  }
   refused_by_0_ ? link_->abandon() : link_->close();
   starter_->stop();
   return *end_;
@@ -289,6 +305,9 @@ void Agent::prepare(const brain::Prepare& effect) {
       it->second->rank = member.rank;
       it->second->had_rank = true;
       it->second->interrupted_at_ns = member.newcomer ? 0 : monotonic_ns();
+      if (log_watch_ != nullptr) {
+        log_watch_->assigned(member.worker, member.rank, monotonic_ns());
+      }
       pump_.assign(member.worker, effect.table.place(member.rank).local_rank, effect.identity.generation);
       const auto before = workers_.find(member.previous);
       if (member.newcomer && before != workers_.end()) {
@@ -488,6 +507,8 @@ void Agent::periodic() {
     }
   }
   introduce();
+  apply_log_rules();
+  apply_health();
   await_nodes();
   finish_if_empty();
   update_status();

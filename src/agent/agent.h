@@ -20,8 +20,10 @@
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
+#include "agent/health.h"
 #include "agent/inject_spec.h"
 #include "agent/job_spec.h"
+#include "agent/log_watch.h"
 #include "agent/message_parts.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
@@ -131,6 +133,14 @@ class Agent {
   void on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
 
+  // agent_health.cc: what is wrong though nobody died
+  void apply_log_rules();
+  void watch_health();
+  void on_health(const HealthReading& reading);
+  void apply_health();
+  void say_health(std::vector<HealthFinding> findings);
+  void on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body);
+
   // agent_nodes.cc: what agents of several nodes say to one another
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void introduce();
@@ -157,6 +167,7 @@ class Agent {
   SharedStore store_;
   PartJoiner parts_;
   Metrics metrics_;
+  std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 
   Workers workers_;
@@ -189,6 +200,11 @@ class Agent {
   bool joined_job_ = false;    // node 0 found no difference, and the coordinator knows of us
   bool refused_by_0_ = false;  // it found one, and the job goes on without us
   int64_t introduced_at_ns_ = 0;
+  NodeFitness fitness_;
+  std::unique_ptr<HealthWatch> health_watch_;  // null: not wanted
+  std::optional<HealthReading> health_;        // the last one
+  std::vector<HealthFinding> unhealthy_;       // as said last
+  bool gives_up_ = false;                      // this node is to have no ranks any more
 
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name

@@ -101,6 +101,11 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kParked:
       process->parked = true;
+      fitness_.passed();
+      if (body.contains("rehearsed")) {
+        journal_.write(body.at("rehearsed").get<bool>() ? "rehearsed" : "not_rehearsed", {}, body.value("because", ""),
+                       {{"worker", int64_t{process->id}}, {"seconds", body.at("seconds").get<double>()}});
+      }
       link_->send(brain::WorkerParked{process->id, process->pid});
       break;
     case MessageType::kRecoverable:
@@ -141,10 +146,16 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                                        body.at("traceback"), body.at("fatal"), body.value("link", false)});
       break;
     case MessageType::kFinished:
+      if (log_watch_ != nullptr) {
+        log_watch_->gone(process->id);
+      }
       link_->send(brain::WorkerFinished{process->id, message.identity});
       break;
     case MessageType::kCrashed:
       process->traceback = body.value("traceback", "");
+      break;
+    case MessageType::kUnfit:
+      on_unfit(process, body);
       break;
     case MessageType::kInjected:
       on_injected(process, message);
@@ -181,6 +192,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"seed", config_.spec.seed},
                          {"check_all", config_.spec.check_all_steps},
                          {"world", config_.spec.world_size()},
+                         {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
                          {"learn", config_.spec.preload && !preload_sent_},
@@ -294,7 +306,7 @@ void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   }
   process->dead = true;
   kill_process(*process);  // fencing: a process whose engine is gone must not go on by itself
-  link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback});
+  link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
 }
 
 // By value: it may be the last owner.  NOLINTNEXTLINE(performance-unnecessary-value-param)
@@ -321,6 +333,9 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     groups_.insert(process->pid);
   }
   pump_.drain(process->id, 20);
+  if (log_watch_ != nullptr) {
+    log_watch_->gone(process->id);
+  }
   journal_.write("exit_confirmed", {}, "",
                  {{"worker", int64_t{process->id}},
                   {"pid", int64_t{process->pid}},
@@ -330,8 +345,8 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   if (status->signal == 0 && status->exit_code == 0) {
     link_->send(brain::WorkerExited{process->id});
   } else {
-    link_->send(
-        brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback});
+    link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
+                                  process->traceback, process->unfit});
   }
   if (!process->had_rank) {
     workers_.erase(process->id);  // a spare: it leaves no word and no capsule that anybody could need

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/log_rules.h"
+
 namespace keepstep::agent {
 
 // Where a stream of a worker goes; bit 1 standard output, bit 2 standard error (torchrun's numbers).
@@ -49,6 +51,10 @@ struct JobSpec {
   StreamsByRank redirects;
   StreamsByRank tee;
   std::optional<std::vector<uint32_t>> local_ranks_filter;
+
+  std::vector<LogRule> log_rules;  // --log-rules, read
+  bool health_check = true;        // --health-check
+  double health_interval_s = 60;   // of the agent's own checks
 
   std::string master_addr = "127.0.0.1";  // empty: the address of rank 0's node
   uint16_t master_port = 0;               // 0: a free one

@@ -76,6 +76,7 @@ struct OutputPump::Impl {
 
   JobSpec spec;
   Console console;
+  Watcher watcher;  // set before there is anything to read
   Fd epoll;
   Fd wake;
   std::mutex mutex;
@@ -165,6 +166,9 @@ void OutputPump::Impl::take_lines(Worker& worker, size_t which) {
     whole = pending.size();
   }
   if (whole > 0) {
+    if (watcher) {
+      watcher(worker.id, std::string_view(pending).substr(0, whole));
+    }
     worker.sink.write(which, std::string_view(pending).substr(0, whole));
     pending.erase(0, whole);
   }
@@ -182,6 +186,9 @@ void OutputPump::Impl::read_rest(Worker& worker, size_t which) {
 void OutputPump::Impl::end_stream(const WorkerPtr& worker, size_t which) {
   Stream& stream = worker->streams[which];
   if (!stream.pending.empty()) {
+    if (watcher) {
+      watcher(worker->id, stream.pending);
+    }
     worker->sink.write_last(which, stream.pending);
     stream.pending.clear();
   }
@@ -256,6 +263,8 @@ StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, const std::
   eventfd_write(impl_->wake.get(), 1);
   return std::pair(std::move(out.second), std::move(err.second));
 }
+
+void OutputPump::watch(Watcher watcher) { impl_->watcher = std::move(watcher); }
 
 void OutputPump::say(std::string line) {
   impl_->command([impl = impl_.get(), line = std::move(line) + "\n"] { impl->console.write(1, line); });

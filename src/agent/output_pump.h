@@ -20,9 +20,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "agent/job_spec.h"
@@ -55,6 +57,11 @@ class OutputPump {
   // in the pipe still goes where it went. The folder of rank and generation is made (for torch's error.json, too).
   // Repeats and unknown workers are harmless.
   void assign(brain::WorkerId worker, uint32_t rank, uint32_t generation);
+
+  // Called with the whole lines of a worker before they are written (and with the pieces of an over-long one), from the
+  // pump's thread. To be set before the first open().
+  using Watcher = std::function<void(brain::WorkerId, std::string_view)>;
+  void watch(Watcher watcher);
 
   // A line of the launcher's own, to its stderr.
   void say(std::string line);

@@ -171,6 +171,11 @@ uint64_t open_files_needed(const JobSpec& spec) {
   return kFilesOfTheAgent + kFilesPerWorker * (uint64_t{spec.nproc_per_node} + spec.spares);
 }
 
+uint64_t available_memory_bytes() {
+  const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:", kNoLimit / 1024);
+  return std::min(kib * 1024, cgroups_leave());
+}
+
 Machine read_machine(uint64_t needed) {
   Machine machine;
   machine.open_files_used = open_files_now();
@@ -187,8 +192,7 @@ Machine read_machine(uint64_t needed) {
     machine.open_files_soft = limit.rlim_cur;
     machine.open_files_hard = limit.rlim_max;
   }
-  const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:", kNoLimit / 1024);
-  machine.memory_available_bytes = std::min(kib * 1024, cgroups_leave());
+  machine.memory_available_bytes = available_memory_bytes();
   struct statvfs shm{};
   machine.has_dev_shm = statvfs("/dev/shm", &shm) == 0;
   machine.dev_shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;

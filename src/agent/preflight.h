@@ -34,6 +34,9 @@ struct Machine {
 // generation that is being replaced.
 uint64_t open_files_needed(const JobSpec& spec);
 
+// The least of MemAvailable and what the memory cgroups of this process leave.
+uint64_t available_memory_bytes();
+
 // Raises the soft limit on open files if `needed` asks for it and the hard one allows it, then looks.
 Machine read_machine(uint64_t needed);
 

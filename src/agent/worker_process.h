@@ -40,6 +40,7 @@ struct WorkerProcess {
   bool dead = false;              // noticed; SIGKILL is on its way
   bool gone = false;              // exit confirmed
   std::string traceback;          // of an uncaught exception, if it told
+  std::string unfit;              // what its health check found, if it failed
 };
 
 // Waits in a thread of its own until `process` loses its life mutex, and then calls `on_death` from that thread: a

@@ -63,6 +63,7 @@ struct WorkerDied {
   int exit_code = 0;       // meaningful if signal == 0
   std::string noticed_by;  // "robust mutex", "pidfd", "socket"
   std::string traceback;   // of an uncaught exception, if it said so before
+  std::string unfit = "";  // what its health check found before it could join; empty: it did not fail one
 };
 // The worker ended by itself with exit code 0. For a member this counts as finished, unless it is recoverable and its
 // generation had not started.

@@ -42,7 +42,8 @@ void Membership::on(const WorkerDied& event) {
     member_died(worker->rank, worker->recoverable, exit_code_of(event), what, event.traceback);
     return;
   }
-  if (was_starting && event.signal == 0 && event.exit_code != 0 && !ever_formed_) {
+  // A script that fails would fail again; a worker whose health check failed says nothing about the script.
+  if (was_starting && event.signal == 0 && event.exit_code != 0 && event.unfit.empty() && !ever_formed_) {
     end(event.exit_code, what + " before it asked for a rank", event.traceback);
     return;
   }
@@ -117,7 +118,7 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
                                {"noticed_by", event.noticed_by},
                                {"signal", int64_t{event.signal}},
                                {"exit_code", int64_t{event.exit_code}},
-                               {"kind", std::string("death")}});
+                               {"kind", std::string(event.unfit.empty() ? "death" : "unfit")}});
   journal("fault_noticed", because, std::move(fields));
 }
 

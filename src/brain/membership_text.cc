@@ -41,6 +41,9 @@ std::string who_text(bool has_rank, Rank rank, WorkerId worker, int64_t pid) {
 }
 
 std::string how_text(const WorkerDied& event) {
+  if (!event.unfit.empty()) {
+    return "failed its health check: " + event.unfit;
+  }
   if (event.signal > 0) {
     return "was ended by " + signal_text(event.signal);
   }

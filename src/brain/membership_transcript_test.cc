@@ -153,7 +153,8 @@ class Scene {
                         std::stoi(signal),
                         static_cast<int>(line.number("exit_code")),
                         line.text("noticed_by", "pidfd"),
-                        line.text("traceback")};
+                        line.text("traceback"),
+                        line.text("unfit")};
     }
     if (line.verb == "raised") {
       return WorkerFaulted{worker,

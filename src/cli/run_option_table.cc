@@ -99,6 +99,16 @@ std::vector<RunOption> recovery_options() {
        "Check every step, not only the first ones, for protected tensors that change outside the commit and for "
        "modules and optimizers that are not protected. Costs time.",
        "", ""},
+      {group, "health-check", 0, "on|off",
+       "Whether a worker is checked before it may have a rank (a computation with a known result, memory; "
+       "`health_check=` of the script), and nodes now and then (memory, disk, clock). A worker that fails is replaced.",
+       "on", "on or off"},
+      {group, "health-interval", 0, "SECONDS", "How often a node is checked.", "60",
+       absl::StrFormat("above 0, at most %g", kMaxSeconds)},
+      {group, "log-rules", 0, "FILE",
+       "YAML file with rules about what ranks print: a line that must not come, must come in time, or holds a number "
+       "out of bounds; the rank is journalled or replaced, or the job stopped. See log_rules.md.",
+       "none", "all mistakes in it are listed before anything starts"},
       {group, "inject", 0, "FAULT",
        absl::StrFormat("A fault to cause: KIND:rank=R|any,step=K,phase=P[,on=spare]. KIND: %s. P: %s. Example: "
                        "kill:rank=2,step=20,phase=backward. Other keys, and what each kind does: "

@@ -56,6 +56,7 @@ class Reader {
   void script_file();
   void output();
   void recovery();
+  void log_rules();
   void addresses();
   void token();
   std::optional<uint32_t> ranks_of(const GivenValue& given);
@@ -264,6 +265,16 @@ void Reader::recovery() {
       "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");
+  if (const auto health = tokens_.last("health-check")) {
+    spec_.health_check = health->value != "off";
+    if (health->value != "on" && health->value != "off") {
+      mistake(*health, "give on or off");
+    }
+  }
+  take(
+      "health-interval", spec_.health_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  log_rules();
   const auto given = tokens_.values.find("inject");
   if (given == tokens_.values.end()) {
     return;
@@ -283,6 +294,24 @@ void Reader::recovery() {
   if (spec_.no_python) {
     mistakes_.push_back("--inject with --no-python: faults are injected in Python; leave one of them out");
   }
+}
+
+void Reader::log_rules() {
+  const auto given = tokens_.last("log-rules");
+  if (!given) {
+    return;
+  }
+  std::ifstream in(given->value);
+  if (!in || fs::is_directory(given->value)) {
+    mistake(*given, "that file cannot be read; give a YAML file with rules (docs/reference/log_rules.md)");
+    return;
+  }
+  std::string text(agent::kMaxLogRulesBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  agent::ParsedLogRules parsed = agent::parse_log_rules(text, given->value, spec_.world_size());
+  mistakes_.insert(mistakes_.end(), parsed.mistakes.begin(), parsed.mistakes.end());
+  spec_.log_rules = std::move(parsed.rules);
 }
 
 void Reader::addresses() {

@@ -166,6 +166,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    died->set_exit_code(e.exit_code);
                    died->set_noticed_by(text(e.noticed_by));
                    died->set_traceback(text(e.traceback));
+                   died->set_unfit(text(e.unfit));
                  },
                  [&](const brain::WorkerExited& e) { out.mutable_worker_exited()->set_worker(e.worker); },
                  [&](const brain::WorkerFaulted& e) {
@@ -230,8 +231,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerRecoverable{in.worker_recoverable().worker()};
     case control::AgentEvent::kWorkerDied: {
       const control::WorkerDied& died = in.worker_died();
-      return brain::WorkerDied{died.worker(),    died.pid(),        died.signal(),
-                               died.exit_code(), died.noticed_by(), died.traceback()};
+      return brain::WorkerDied{died.worker(),     died.pid(),       died.signal(), died.exit_code(),
+                               died.noticed_by(), died.traceback(), died.unfit()};
     }
     case control::AgentEvent::kWorkerExited:
       return brain::WorkerExited{in.worker_exited().worker()};

@@ -29,8 +29,8 @@ auto fields(const WorkerRecoverable& e) {
   return std::tuple(a);
 }
 auto fields(const WorkerDied& e) {
-  const auto& [a, b, c, d, f, g] = e;
-  return std::tuple(a, b, c, d, f, g);
+  const auto& [a, b, c, d, f, g, h] = e;
+  return std::tuple(a, b, c, d, f, g, h);
 }
 auto fields(const WorkerExited& e) {
   const auto& [a] = e;
@@ -148,8 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, EveryEvent,
     testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
                     brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
-                    brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""}, brain::WorkerExited{5},
-                    brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
+                    brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"},
+                    brain::WorkerExited{5}, brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
                     brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},

@@ -32,6 +32,7 @@ enum class MessageType : uint16_t {
   kJoin = 15,        // {key, rank, world}: to a node's agent, by a rank that somebody else started (node_link.h)
   kLeave = 16,       // {}: the same rank needs its communicator no more
   kAbort = 17,       // {because}: ends the communicator for all its ranks
+  kUnfit = 20,       // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener

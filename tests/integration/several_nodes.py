@@ -39,8 +39,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, options=(), token=TOKEN):
-    """One launcher. `endpoint`: host:port. `world`: ranks on each node."""
+def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, options=(), token=TOKEN, variables=None):
+    """One launcher. `endpoint`: host:port. `world`: ranks on each node. `variables`: for its environment."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         KEEPSTEP, "run", "--nnodes", nodes, "--node-rank", rank, "--nproc-per-node", world,
@@ -53,6 +53,7 @@ def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, o
     values.setdefault("OMP_NUM_THREADS", "1")
     if token is not None:
         values["KEEPSTEP_TOKEN"] = token
+    values.update(variables or {})
     with open(folder / f"output.node{rank}.txt", "wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=values,

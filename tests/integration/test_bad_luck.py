@@ -87,8 +87,8 @@ def script(folder, body):
     return path
 
 
-def run_script(folder, body, **options):
-    process, command = start(folder, script(folder, body), **options)
+def run_script(folder, body, args=(), **options):
+    process, command = start(folder, script(folder, body), *args, **options)
     return finish(folder, process, command)
 
 

@@ -65,7 +65,8 @@ def train(run):
     text = run.keep(lambda: Text(24, 1 << 18))
     run.protect(model=model, optimizer=optimizer)
     replica = wrap(run, model)
-    note(entry=run.entry, rank=run.rank, generation=run.generation, pid=os.getpid())
+    if not run.rehearsing:
+        note(entry=run.entry, rank=run.rank, generation=run.generation, pid=os.getpid())
     samples = 3
     for step in run.steps(text, global_batch=samples * args.micro_batches, micro_batch=samples, until=args.until):
         for tokens, targets in step:

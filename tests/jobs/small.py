@@ -118,7 +118,8 @@ def train(run):
         replica = torch.nn.parallel.DistributedDataParallel(model)
     else:
         replica = run.replicate(model)
-    note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
+    if not run.rehearsing:
+        note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
     for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until):
         for x, y in step:

@@ -197,6 +197,8 @@ def host_for(options: Any, timeout_ms: int) -> tuple[Host, bool]:
         from keepstep.torch.run import form_for_process_group
 
         form_for_process_group(session)
+        if session.rehearsing:
+            return session.rehearsal.host(), not ranks
         return RunHost(session), not ranks
     if _world is not None and _world.open and ranks and max(ranks) < _world.world:
         return _world, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
-from keepstep.torch import cuda, nccl, replicas
+from keepstep.torch import cuda, nccl, rehearsal, replicas
 from keepstep.torch.run import Run, current_step
 from keepstep.worker import shortened
 
@@ -24,15 +25,19 @@ def run_recoverable(
     if current.recoverable:
         raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
     current.recoverable = True
+    current.users_health_check = options.health_check
     current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
     run = Run(current, options, function)
+    enter = functools.partial(function, run, *args, **kwargs)
+    returned = rehearsal.rehearse(run, enter) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
     while True:
         try:
             if reason is not None:
                 run._unwind(reason)
-            result = function(run, *args, **kwargs)
+            result = enter() if returned is None else returned.value
+            returned = None
             run._finish()
             break
         except (Interruption, _engine.Interrupted) as interruption:

@@ -18,7 +18,7 @@ from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, cuda, early_exit, membership, nccl, nccl_world, parked, replicas, seeds
+from keepstep.torch import checks, cuda, early_exit, membership, nccl, nccl_world, parked, rehearsal, replicas, seeds
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
@@ -68,6 +68,7 @@ class Run:
         self._keeps = 0
         self._store: object | None = None  # of the process group that replicate() made
         self._world = nccl_world.WorldConnection(session)
+        self._ready = False  # a spare: to park
         self._joined = False  # once: then the registry is complete
         self._version = 0
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
@@ -98,8 +99,16 @@ class Run:
         return self._assignment("run.generation").generation
 
     @property
+    def rehearsing(self) -> bool:
+        """Whether a spare is only rehearsing its first step (see `RecoverOptions.rehearse`).
+
+        Its rank is then the world's last, its generation 0, and it leaves the function at ``run.commit``.
+        """
+        return self._session.rehearsing
+
+    @property
     def entry(self) -> str:
-        """Why this entry of the function happened: "start", "recovery" (a survivor) or "replacement"."""
+        """Why this entry of the function happened: "start", "recovery" (a survivor), "replacement" or "rehearsal"."""
         return self._assignment("run.entry").entry
 
     @property
@@ -234,6 +243,8 @@ class Run:
         self._form("run.steps")
         plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed)
         plan.check_world(self.world_size)
+        if self.rehearsing:
+            plan = plan.shortened(self.world_size, rehearsal.MICRO_BATCHES)
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
         for module in self._registry.modules():
@@ -267,6 +278,8 @@ class Run:
         step = self._step
         if step is None or step.committed:
             raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
+        if self.rehearsing:
+            raise rehearsal.Over
         if step.voted:
             raise KeepstepError(
                 f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
@@ -359,7 +372,8 @@ class Run:
         text = json.dumps({_text(name): _plain(name, value) for name, value in values.items()})
         if len(text) > MAX_LOG_BYTES:
             raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
-        self._engine.log(step.number, text)
+        if not self.rehearsing:
+            self._engine.log(step.number, text)
 
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
@@ -367,12 +381,14 @@ class Run:
         Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
         is not repeated.
         """
+        if self.rehearsing:
+            return None
         return function(*args, **kwargs) if self._session.claim_once(f"once/{name}") else None
 
     # ---- checking mode ----
 
     def _checking(self) -> bool:
-        return bool(self._session.welcome["check_all"]) or self._checks_left > 0
+        return not self.rehearsing and (bool(self._session.welcome["check_all"]) or self._checks_left > 0)
 
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
@@ -413,10 +429,18 @@ class Run:
         """Joins the generation if this process has not yet: waits for a rank, and for the state."""
         if self._session.formed:
             return
-        if self._session.spare and self._session.assignment is None:
-            parked.get_ready_quietly(self._registry)
+        if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
+            self._get_ready()
         self._session.need_rank(what)
-        self._join()
+        if self.rehearsing:
+            self._session.rehearsal.enter()
+        else:
+            self._join()
+
+    def _get_ready(self) -> None:
+        if not self._ready:
+            self._ready = True
+            parked.get_ready_quietly(self._registry)
 
     def _join(self) -> None:
         """Joins the current generation, or a newer one if it is interrupted meanwhile."""
@@ -441,26 +465,30 @@ class Run:
         """Leaves the interrupted generation and joins the next one."""
         from keepstep.torch.hosts import communication
 
-        self._step = None
-        self._keeps = 0
-        self._session.formed = False
         nccl.leave()
         cuda.drain()
         communication.detach()
-        replicas.drop_all()
         stays = self._world.can_stay()
         self._world.forget_abandoned()
-        replicas.groups_away(keep_world=self._store is not None and stays)
-        self._registry.drop_gradients()
-        for item in self._registry.objects.values():
-            if isinstance(item, torch.amp.GradScaler):
-                # An unscale_ of the interrupted step must not count in its repetition.
-                item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
+        self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
         self._session.next_assignment()
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+
+    def _drop_generation(self, keep_world: bool) -> None:
+        """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
+        self._step = None
+        self._keeps = 0
+        self._session.formed = False
+        replicas.drop_all()
+        replicas.groups_away(keep_world)
+        self._registry.drop_gradients()
+        for item in self._registry.objects.values():
+            if isinstance(item, torch.amp.GradScaler):
+                # An unscale_ of the interrupted step must not count in its repetition.
+                item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
 
     def _call_users_hooks(self, reason: str) -> None:
         if self._options.on_interrupt is not None:

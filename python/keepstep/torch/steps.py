@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +56,14 @@ class BatchPlan:
                 f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller "
                 "micro_batch"
             )
+
+    def shortened(self, world_size: int, most: int) -> BatchPlan:
+        """The same with as many micro-batches a rank as the last one has, and at most `most`."""
+        each = min(most, len(self.share(world_size - 1, world_size)))
+        plan = copy.copy(self)
+        plan.micro_batches = each * world_size
+        plan.global_batch = plan.micro_batches * self.micro_batch
+        return plan
 
     def share(self, rank: int, world_size: int) -> range:
         """The micro-batches of `rank`."""

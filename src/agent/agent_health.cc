@@ -1,0 +1,122 @@
+// What is wrong though nobody died: health checks, and rules about what workers print.
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "agent/agent.h"
+#include "base/clock.h"
+
+namespace keepstep::agent {
+
+namespace {
+
+constexpr int64_t kDiskHangsNs = 30'000'000'000;
+
+}  // namespace
+
+void Agent::watch_health() {
+  if (!config_.spec.health_check) {
+    return;
+  }
+  std::vector<std::string> folders;
+  for (const std::string& folder : {config_.spec.journal_dir, config_.spec.log_dir}) {
+    if (!folder.empty() && folder != "/dev/null") {
+      folders.push_back(folder);
+    }
+  }
+  health_watch_ = std::make_unique<HealthWatch>(
+      std::move(folders), config_.spec.health_interval_s, [this, loop = loop_](HealthReading reading) {
+        loop->post([this, reading = std::move(reading)] { on_health(reading); });
+      });
+}
+
+void Agent::on_health(const HealthReading& reading) {
+  say_health(judge_health(reading, health_));
+  health_ = reading;
+}
+
+void Agent::apply_health() {
+  const int64_t since_ns = health_watch_ == nullptr ? 0 : health_watch_->measuring_since_ns();
+  if (since_ns != 0 && monotonic_ns() - since_ns > kDiskHangsNs) {
+    say_health({{"disk", "a write of 4 KiB does not come back", absl::StrFormat("%g s", kDiskHangsNs * 1e-9)}});
+  }
+}
+
+// Once when something turns bad, once when all is well again.
+void Agent::say_health(std::vector<HealthFinding> findings) {
+  const auto known = [](const std::vector<HealthFinding>& among, const HealthFinding& one) {
+    return std::ranges::any_of(among, [&](const HealthFinding& each) { return each.check == one.check; });
+  };
+  for (const HealthFinding& finding : findings) {
+    if (!known(unhealthy_, finding)) {
+      const std::string because = absl::StrFormat("%s: %s (limit: %s)", finding.check, finding.measured, finding.limit);
+      journal_.write(
+          "health", {}, because,
+          {{"check", finding.check}, {"measured", finding.measured}, {"limit", finding.limit}, {"ok", false}});
+      pump_.say(absl::StrFormat("keepstep: node %d is not well: %s", config_.node, because));
+    }
+  }
+  for (const HealthFinding& before : unhealthy_) {
+    if (!known(findings, before)) {
+      journal_.write("health", {}, before.check + " is well again", {{"check", before.check}, {"ok", true}});
+    }
+  }
+  unhealthy_ = std::move(findings);
+}
+
+// A worker that failed its check is about to exit; the brain replaces it. It may not be the worker's fault.
+void Agent::on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body) {
+  const std::string check = body.at("check");
+  process->unfit = absl::StrFormat("%s: %s (limit: %s)", check, body.at("measured").get<std::string>(),
+                                   body.at("limit").get<std::string>());
+  journal_.write("unfit", {}, process->unfit,
+                 {{"worker", int64_t{process->id}},
+                  {"pid", int64_t{process->pid}},
+                  {"check", check},
+                  {"measured", body.at("measured").get<std::string>()},
+                  {"limit", body.at("limit").get<std::string>()}});
+  pump_.say(absl::StrFormat("keepstep: worker %d is not used: %s", process->id, process->unfit));
+  if (!body.value("counts", true) || !fitness_.failed()) {
+    return;
+  }
+  const std::string because = absl::StrFormat(
+      "node %d (%s) is not fit for ranks: %d workers in a row failed their health check, the last one "
+      "with %s. Look at that machine; --health-check off leaves the checks out",
+      config_.node, config_.node_name, NodeFitness::kMostInARow, process->unfit);
+  if (config_.node == 0) {
+    link_->send(brain::StopRequested{1, because});
+  } else {
+    gives_up_ = true;
+    loop_->post([this, because] { carry_out(brain::EndJob{1, because, ""}); });
+  }
+}
+
+void Agent::apply_log_rules() {
+  if (log_watch_ == nullptr || end_.has_value()) {
+    return;
+  }
+  for (const LogFinding& finding : log_watch_->take(monotonic_ns())) {
+    const auto it = workers_.find(finding.worker);
+    const char* const actions[] = {"journal", "replace", "stop"};
+    const brain::Identity identity = generation_ == nullptr ? brain::Identity{} : generation_->identity();
+    const std::string because =
+        absl::StrFormat("rank %d broke the log rule '%s': it %s", finding.rank, finding.rule, finding.what);
+    journal_.write("log_rule", identity, because,
+                   {{"rule", finding.rule},
+                    {"action", std::string(actions[static_cast<int>(finding.action)])},
+                    {"rank", int64_t{finding.rank}},
+                    {"worker", int64_t{finding.worker}},
+                    {"repeats", static_cast<int64_t>(finding.repeats)}});
+    if (finding.action == RuleAction::kJournal) {
+      continue;
+    }
+    pump_.say("keepstep: " + because);
+    if (finding.action == RuleAction::kStop) {
+      link_->send(brain::StopRequested{1, because});
+    } else if (it != workers_.end() && !it->second->dead) {
+      kill_process(*it->second);  // its death is noticed, and its rank replaced
+    }
+  }
+}
+
+}  // namespace keepstep::agent

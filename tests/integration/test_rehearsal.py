@@ -1,0 +1,110 @@
+"""Spares rehearse a step before they wait: nothing of it may show, but that the first step is cheaper."""
+
+import pytest
+
+from harness import assert_same_history, assert_survivors_kept_their_process, run_small
+from test_bad_luck import run_script
+
+BODY = """
+log = open(sys.argv[1] + f"/{os.getpid()}.jsonl", "a", buffering=1)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+class Odd:
+    def __init__(self): self.uses = 0
+    def state_dict(self): return {"uses": self.uses}
+    def load_state_dict(self, state): pass  # it forgets to
+@keepstep.recoverable(OPTIONS)
+def train(run):
+    model, odd = run.keep(lambda: (Net(), Odd()))
+    optimizer = run.keep(lambda: torch.optim.AdamW(model.parameters()))
+    run.protect(model=model, optimizer=optimizer, EXTRA)
+    replica = run.replicate(model)
+    if run.rehearsing:
+        print("PRINTED IN A REHEARSAL")
+        log.write(f'{{"rehearsal": {os.getpid()}, "rank": {run.rank}, "world": {run.world_size}, '
+                  f'"env": "{os.environ["RANK"]}", "generation": {run.generation}}}\\n')
+    for step in run.steps(Data(), global_batch=8, micro_batch=1, until=8):
+        AT_STEP
+        for x in step:
+            step.backward(replica(x).square().mean())
+        run.log(calls=int(model.calls))
+        run.once("never in a rehearsal", log.write, f'{{"once": {int(run.rehearsing)}}}\\n')
+        run.commit(optimizer.step)
+    log.write('{"after": 1}\\n')
+train()
+"""
+KILL = ("--inject", "kill:rank=1,step=4,phase=backward")
+
+
+def body(options="", extra="", at_step="pass"):
+    return BODY.replace("OPTIONS", options).replace("EXTRA", extra).replace("AT_STEP", at_step)
+
+
+def newcomer(job):
+    """The worker that took the place of rank 1."""
+    return job.events("generation_prepared")[1]["workers"][1]
+
+
+@pytest.mark.parametrize("model", ["plain", "rich"])
+def test_a_rehearsed_spare_goes_on_with_the_same_bits(tmp_path, undisturbed, model):
+    job = run_small(tmp_path, world=2, spares=1, model=model, inject=["kill:rank=1,step=6,phase=backward"])
+    assert_same_history(job, undisturbed(2, model), 12)
+    assert_survivors_kept_their_process(job, [1], 2)
+    assert job.events("rehearsed"), job.explain()
+    assert not job.events("not_rehearsed"), job.explain()
+    assert newcomer(job) in {line["worker"] for line in job.events("rehearsed")}, job.explain()
+
+
+def test_a_rehearsal_passes_for_the_last_rank_and_has_no_effects(tmp_path):
+    job = run_script(tmp_path, body(), args=[tmp_path], spares=1, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    rehearsals = [note for note in job.notes if "rehearsal" in note]
+    assert rehearsals, job.explain()
+    for note in rehearsals:
+        assert (note["rank"], note["world"], note["env"], note["generation"]) == (1, 2, "1", 0)
+    assert "PRINTED" not in job.output
+    assert [note["once"] for note in job.notes if "once" in note] == [0], job.explain()
+    # Each step has four forwards a rank, in the committed history: the rehearsal's count was put back.
+    assert [line["calls"] for line in job.metrics] == [4 * step for step in range(1, 9)], job.explain()
+
+
+def test_an_exception_in_a_rehearsal_is_said_once_and_costs_nothing_else(tmp_path):
+    raises = "if run.rehearsing: raise ValueError('not on a spare')"
+    job = run_script(tmp_path, body(at_step=raises), args=[tmp_path], spares=2, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    findings = job.events("not_rehearsed")
+    assert newcomer(job) in {line["worker"] for line in findings}, job.explain()
+    assert len(findings) >= 2 and all("ValueError: not on a spare" in line["because"] for line in findings)
+    assert job.output.count("could not rehearse") == 1, job.output
+    assert [line["calls"] for line in job.metrics] == [4 * step for step in range(1, 9)], job.explain()
+
+
+def test_a_process_group_of_another_backend_ends_a_rehearsal_at_once(tmp_path):
+    other = "torch.distributed.new_group(backend='gloo')"
+    job = run_script(tmp_path, body(at_step=other), args=[tmp_path], spares=1)
+    assert job.exit_code == 0, job.explain()
+    assert not job.events("rehearsed"), job.explain()
+
+
+def test_rehearsals_can_be_left_out(tmp_path):
+    job = run_script(tmp_path, body(options="rehearse=False"), args=[tmp_path], spares=1, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    assert not job.events("rehearsed") and not job.events("not_rehearsed"), job.explain()
+    assert not [note for note in job.notes if "rehearsal" in note]
+
+
+def test_a_spare_whose_state_cannot_be_put_back_is_not_used(tmp_path):
+    changes = "odd.uses += 1"
+    job = run_script(tmp_path, body(extra="odd=odd", at_step=changes), args=[tmp_path], spares=1, options=KILL)
+    assert "'odd/uses'" not in job.output and "odd/uses, which could not be put back" in job.output, job.output
+    rehearsed = {line["worker"] for line in job.events("rehearsed")}
+    assert not rehearsed, job.explain()
+    assert job.exit_code == 0, job.explain()
+    (unfit,) = job.events("unfit")
+    assert unfit["check"] == "rehearsal" and unfit["worker"] != newcomer(job), job.explain()

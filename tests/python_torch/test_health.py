@@ -1,0 +1,83 @@
+"""The checks a worker makes of itself."""
+
+import pytest
+import torch
+
+from keepstep.torch import health
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_known_results_do_not_depend_on_the_number_of_threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        health.check_computation()
+        health.check_memory()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_every_sum_is_exact_so_the_known_results_hold_on_every_machine():
+    products = health.products()
+    exact = products[torch.int64]
+    assert int(exact.abs().max()) < 2**24
+    # No partial sum, in whatever order, leaves the whole numbers that float32 holds exactly.
+    assert 15 * 14 * health.SIZE < 2**24
+    for product in products.values():
+        assert torch.equal(product.to(torch.int64), exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+def test_one_wrong_bit_in_a_product_is_found_and_named(monkeypatch, dtype):
+    right = health.products()
+
+    def wrong():
+        right[dtype].view(torch.uint8)[7, 11] ^= 1
+        return right
+
+    monkeypatch.setattr(health, "products", wrong)
+    with pytest.raises(health.Unfit) as found:
+        health.check_computation()
+    assert str(dtype).removeprefix("torch.") in found.value.check
+    assert found.value.limit == f"{health.KNOWN[dtype]:#018x}"
+
+
+def test_two_runs_that_differ_are_found(monkeypatch):
+    results = iter([1, 2])
+    monkeypatch.setattr(health, "_curved", lambda: next(results))
+    with pytest.raises(health.Unfit, match="float32 computation"):
+        health.check_computation()
+
+
+def test_too_little_memory_is_found_with_its_number(monkeypatch):
+    monkeypatch.setattr(health, "available_bytes", lambda: 3 << 20)
+    with pytest.raises(health.Unfit) as found:
+        health.check_memory()
+    assert (found.value.measured, found.value.limit) == ("3 MiB available", "64 MiB")
+
+
+class FakeSession:
+    def __init__(self, check=None, on=True):
+        self.welcome = {"health_check": on}
+        self.users_health_check = check
+        self.sent = []
+
+    def send(self, message, body):
+        self.sent.append((int(message), body))
+
+
+def test_a_failing_check_of_the_script_ends_the_process_and_says_why():
+    def check():
+        raise OSError("no fan")
+
+    session = FakeSession(check)
+    with pytest.raises(SystemExit) as ended:
+        health.check(session)
+    assert ended.value.code == health.EXIT_CODE
+    assert session.sent == [
+        (20, {"check": "health_check of the script", "measured": "OSError: no fan", "limit": "no exception",
+              "counts": True})
+    ]  # fmt: skip
+    off = FakeSession(check, on=False)
+    health.check(off)
+    assert off.sent == []
