@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 
 #include "absl/strings/escaping.h"
 #include "agent/agent.h"
