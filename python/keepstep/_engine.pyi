@@ -79,6 +79,9 @@ def delay_links(ms: int) -> None:
 def digest(address: int, bytes: int) -> int:
     """XXH3 of a piece of memory."""
 
+def mix_seed(*parts: int) -> int:
+    """64 bits that depend on all `parts` (src/data/seeds.h); each of them has 64 bits."""
+
 def samples_at(seed: int, position: int, count: int, dataset_size: int) -> list[int]:
     """
     The samples at positions position..position+count-1 of the job's order (src/data/sample_order.h).

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 
 #include "agent/agent.h"
 #include "agent/torchrun_env.h"

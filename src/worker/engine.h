@@ -126,6 +126,8 @@ class Engine {
   // Several nodes (capsule_copies.h): whether this rank has per-rank values, said before form(). form() brings the
   // capsule that was lost with its node, if another node has a copy; then load_capsule() finds it.
   void want_capsule(bool wanted) { wants_capsule_ = wanted; }
+  // Whether the generation has members on other nodes: else copy_capsule() does nothing.
+  bool across() const { return generation()->across != 0; }
   // Before the vote on `version`: a copy of the capsule to another node, and copies of others to here. OK when
   // interrupted: then the vote finds the seal.
   Status copy_capsule(brain::Version version);

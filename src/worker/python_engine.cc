@@ -15,6 +15,7 @@
 #include "base/checksum.h"
 #include "comm/tcp/link_fault.h"
 #include "data/sample_order.h"
+#include "data/seeds.h"
 #include "worker/engine.h"
 #include "worker/python_convert.h"
 
@@ -189,7 +190,9 @@ void bind_engine(nb::module_& module) {
       .def(
           "copy_capsule",
           [](Engine& engine, uint64_t version) {
-            throw_if_error(without_gil([&] { return engine.copy_capsule(version); }));
+            if (engine.across()) {
+              throw_if_error(without_gil([&] { return engine.copy_capsule(version); }));
+            }
           },
           "version"_a)
       .def(
@@ -213,6 +216,16 @@ void bind_engine(nb::module_& module) {
         return without_gil([&] { return checksum(reinterpret_cast<const void*>(address), bytes); });
       },
       "address"_a, "bytes"_a, "XXH3 of a piece of memory.");
+  module.def(
+      "mix_seed",
+      [](nb::args parts) {
+        std::vector<uint64_t> values;
+        for (nb::handle part : parts) {
+          values.push_back(nb::cast<uint64_t>(part));
+        }
+        return data::mix_seed(values);
+      },
+      "64 bits that depend on all `parts` (src/data/seeds.h); each of them has 64 bits.");
   module.def(
       "samples_at",
       [](uint64_t seed, uint64_t position, uint64_t count, uint64_t dataset_size) {

@@ -69,7 +69,9 @@ class Registry:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self.reserved: dict[str, torch.Tensor] = {}  # memory for optimizer state, see parked.py
-        self._parameters: list[torch.nn.Parameter] = []
+        self._optimizers: list[Optimizer] = []
+        self._parameters: list[torch.Tensor] = []  # of modules and optimizers, each once
+        self._held: list[int] | None = None  # ids of what the optimizers held then; None: not listed since a change
 
     def add(self, name: str, item: Any) -> None:
         known = self.objects.get(name)
@@ -90,6 +92,7 @@ class Registry:
                 "tensors, or an object with state_dict() and load_state_dict() is needed"
             )
         self.objects[name] = item
+        self._held = None
 
     def modules(self) -> Iterator[torch.nn.Module]:
         for item in self.objects.values():
@@ -119,15 +122,24 @@ class Registry:
 
     def list_parameters(self) -> None:
         """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
-        self._parameters = [parameter for module in self.modules() for parameter in module.parameters()]
+        self._optimizers = list(self.optimizers())
+        held: list[torch.Tensor] = [tensor for optimizer in self._optimizers for tensor in _parameters(optimizer)]
+        self._held = [id(tensor) for tensor in held]
+        found: dict[int, torch.Tensor] = {id(p): p for module in self.modules() for p in module.parameters()}
+        found.update(zip(self._held, held, strict=True))
+        self._parameters = list(found.values())
 
     def drop_gradients(self) -> None:
         """All gradients of listed parameters and of what optimizers hold become None."""
+        if self._held is None or self._held != [
+            id(tensor)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for tensor in group["params"]
+        ]:
+            self.list_parameters()  # an optimizer got other parameters since
         for parameter in self._parameters:
             parameter.grad = None
-        for optimizer in self.optimizers():
-            for tensor in _parameters(optimizer):
-                tensor.grad = None
 
     def flatten(self, capsule_buffers: set[int] | None = None) -> Flat:
         """Everything protected, right now. `capsule_buffers`: ids of buffers that travel in the capsule instead."""

@@ -243,7 +243,7 @@ _live: weakref.WeakSet[Replicate] = weakref.WeakSet()
 
 def live() -> list[Replicate]:
     """All wrappers of this process that were not dropped."""
-    return list(_live)
+    return list(_live) if _live else []
 
 
 def _arrived(wrapper: weakref.ref[Replicate], bucket: int, index: int, _parameter: torch.Tensor) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,7 +16,19 @@ from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, cuda, early_exit, membership, nccl, nccl_world, parked, rehearsal, replicas, seeds
+from keepstep.torch import (
+    checks,
+    cuda,
+    early_exit,
+    log_values,
+    membership,
+    nccl,
+    nccl_world,
+    parked,
+    rehearsal,
+    replicas,
+    seeds,
+)
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
@@ -74,6 +84,7 @@ class Run:
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
         self._step: Step | None = None
         self._digests: dict[str, int] | None = None
+        self._check_all = bool(session.welcome["check_all"])
         self._checks_left = checks.CHECKED_STEPS
         self._checked_unprotected = False
         _current = self
@@ -139,7 +150,7 @@ class Run:
         if index < len(self._kept):
             return self._kept[index]  # type: ignore[no-any-return]
         self._session.injector.at("build", self._version + 1)
-        seeds.seed_all(seeds.mix(self.seed, index))
+        seeds.seed_all(_engine.mix_seed(self.seed, index))
         self._session.building = True
         try:
             built = build()
@@ -241,10 +252,9 @@ class Run:
         from torch.utils.data import default_collate
 
         self._form("run.steps")
-        plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed)
-        plan.check_world(self.world_size)
+        plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed, self.rank, self.world_size)
         if self.rehearsing:
-            plan = plan.shortened(self.world_size, rehearsal.MICRO_BATCHES)
+            plan = plan.shortened(rehearsal.MICRO_BATCHES)
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
         for module in self._registry.modules():
@@ -288,7 +298,8 @@ class Run:
         engine = self._engine
         number = step.number
         if self._capsule is not None:
-            self._capsule.save(engine, number)
+            if not self._capsule.empty:
+                self._capsule.save(engine, number)
             engine.copy_capsule(number)
         step._check_done(len(step._micros))
         engine.record_loss(number, *step._loss_to_record())
@@ -317,19 +328,19 @@ class Run:
         self._vote(number)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
-        before = self._capsule.versions() if self._capsule is not None else {}
+        capsule = None if self._capsule is None or self._capsule.empty else self._capsule
+        before = capsule.versions() if capsule is not None else {}
         self._apply(update, number)
-        self._release_updated(before, number)
+        if capsule is not None:
+            self._release_updated(capsule, before, number)
         self._engine.end_update(number)
 
-    def _release_updated(self, before: dict[str, int], number: int) -> None:
+    def _release_updated(self, capsule: Capsule, before: dict[str, int], number: int) -> None:
         """Buffers that the update changed are replicated state, not per-rank values of forward."""
-        if self._capsule is None:
-            return
-        moved = [name for name, version in self._capsule.versions().items() if before.get(name) != version]
+        moved = [name for name, version in capsule.versions().items() if before.get(name) != version]
         if moved:
-            self._capsule.release(moved)
-            self._capsule.save(self._engine, number)
+            capsule.release(moved)
+            capsule.save(self._engine, number)
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         snapshot = Snapshot(self._registry)
@@ -369,7 +380,7 @@ class Run:
         step = self._step
         if step is None:
             raise KeepstepError("run.log belongs into the loop over run.steps")
-        text = json.dumps({_text(name): _plain(name, value) for name, value in values.items()})
+        text = log_values.object_text(values)
         if len(text) > MAX_LOG_BYTES:
             raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
         if not self.rehearsing:
@@ -388,7 +399,7 @@ class Run:
     # ---- checking mode ----
 
     def _checking(self) -> bool:
-        return not self.rehearsing and (bool(self._session.welcome["check_all"]) or self._checks_left > 0)
+        return not self.rehearsing and (self._check_all or self._checks_left > 0)
 
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
@@ -507,29 +518,3 @@ class Run:
         """Waits until the function returned on all ranks."""
         self._form("the end of the training function")
         self._engine.finish()
-
-
-def _text(value: str) -> str:
-    """`value` as UTF-8 can carry it: what is half a character becomes U+FFFD."""
-    if value.isascii():
-        return value
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _plain(name: str, value: Any) -> Any:
-    """`value` as JSON can carry it: numbers that JSON lacks (nan, inf) become text."""
-    if isinstance(value, torch.Tensor):
-        value = value.tolist()
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(name, item) for item in value]
-    if isinstance(value, dict):
-        return {_text(str(key)): _plain(name, item) for key, item in value.items()}
-    raise KeepstepError(
-        f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string, or lists and dicts of them are needed"
-    )

@@ -6,33 +6,58 @@ which rank computes it.
 
 from __future__ import annotations
 
+import importlib.machinery
 import random
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 
 import torch
 
-_MASK = (1 << 64) - 1
+from keepstep._engine import mix_seed
 
 
-def mix(*parts: int) -> int:
-    """64 bits that depend on all `parts` (SplitMix64's finalizer, chained)."""
-    value = 0
-    for part in parts:
-        value = (value + part + 0x9E3779B97F4A7C15) & _MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        value ^= value >> 31
-    return value
+class _WhenImported(MetaPathFinder):
+    """Seeds ``numpy.random`` when somebody imports it: numpy 2 leaves that to its first use.
+
+    Until then there is nothing to seed, and seeding in every step would import it.
+    """
+
+    seed = 0  # the newest
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "numpy.random":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_seed(module: ModuleType) -> None:
+            load(module)
+            module.seed(self.seed & 0xFFFFFFFF)
+
+        spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return spec
+
+
+_numpy = _WhenImported()
 
 
 def seed_all(value: int) -> None:
-    """Seeds torch (all devices in use), random, and numpy where it is imported."""
+    """Seeds torch (all devices in use), random, and numpy: at once if numpy.random is imported, else when it is."""
     torch.default_generator.manual_seed(value & ((1 << 63) - 1))
     _seed_cuda(value & ((1 << 63) - 1))
     random.seed(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(value & 0xFFFFFFFF)
+    _numpy.seed = value
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(value & 0xFFFFFFFF)
+    elif _numpy not in sys.meta_path:
+        sys.meta_path.insert(0, _numpy)
 
 
 _newest = 0
@@ -53,4 +78,4 @@ def _seed_cuda(value: int) -> None:
 
 def seed_micro_batch(seed: int, step: int, micro_batch: int) -> None:
     """Seeds for micro-batch `micro_batch` (from 0, counted over all ranks) of step `step`."""
-    seed_all(mix(seed, step, micro_batch))
+    seed_all(mix_seed(seed, step, micro_batch))

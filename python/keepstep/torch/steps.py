@@ -29,10 +29,19 @@ class BatchPlan:
     """Which samples a step takes, and which of them a rank computes.
 
     A step's `global_batch` samples are cut into `global_batch // micro_batch` micro-batches; each rank owns a
-    contiguous run of them, the first ranks one more where they do not divide.
+    contiguous run of them, the first ranks one more where they do not divide. A plan is one rank's in one generation.
     """
 
-    def __init__(self, dataset: MapDataset, global_batch: int, micro_batch: int, shuffle: bool, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: MapDataset,
+        global_batch: int,
+        micro_batch: int,
+        shuffle: bool,
+        seed: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise KeepstepError(
                 f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is "
@@ -46,35 +55,33 @@ class BatchPlan:
         self.global_batch = global_batch
         self.micro_batch = micro_batch
         self.micro_batches = global_batch // micro_batch
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
         self._shuffle = shuffle
-        self._seed = seed
-
-    def check_world(self, world_size: int) -> None:
         if self.micro_batches < world_size:
             raise KeepstepError(
                 f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
                 f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller "
                 "micro_batch"
             )
+        self.micros = range(*_engine.even_run(self.micro_batches, rank, world_size))  # this rank's
 
-    def shortened(self, world_size: int, most: int) -> BatchPlan:
+    def shortened(self, most: int) -> BatchPlan:
         """The same with as many micro-batches a rank as the last one has, and at most `most`."""
-        each = min(most, len(self.share(world_size - 1, world_size)))
+        begin, end = _engine.even_run(self.micro_batches, self.world_size - 1, self.world_size)
         plan = copy.copy(self)
-        plan.micro_batches = each * world_size
+        plan.micro_batches = min(most, end - begin) * self.world_size
         plan.global_batch = plan.micro_batches * self.micro_batch
+        plan.micros = range(*_engine.even_run(plan.micro_batches, self.rank, self.world_size))
         return plan
 
-    def share(self, rank: int, world_size: int) -> range:
-        """The micro-batches of `rank`."""
-        return range(*_engine.even_run(self.micro_batches, rank, world_size))
-
-    def samples(self, step: int, micros: range) -> list[int]:
-        """The samples of the micro-batches `micros` of `step` (1-based), in order."""
-        position = (step - 1) * self.global_batch + micros.start * self.micro_batch
-        count = len(micros) * self.micro_batch
+    def samples(self, step: int) -> list[int]:
+        """The samples of this rank's micro-batches of `step` (1-based), in order."""
+        position = (step - 1) * self.global_batch + self.micros.start * self.micro_batch
+        count = len(self.micros) * self.micro_batch
         if self._shuffle:
-            return _engine.samples_at(self._seed, position, count, len(self.dataset))
+            return _engine.samples_at(self.seed, position, count, len(self.dataset))
         return [(position + i) % len(self.dataset) for i in range(count)]
 
 
@@ -93,8 +100,8 @@ class Step:
         self._plan = plan
         self._collate = collate
         self.number = number
-        self._micros = plan.share(run.rank, run.world_size)
-        self.sample_ids: list[int] = plan.samples(number, self._micros)
+        self._micros = plan.micros
+        self.sample_ids: list[int] = plan.samples(number)
         self._losses: list[torch.Tensor] = []
         self._counts: list[int | None] = []
         self._replicas = replicas.reproducible()
@@ -108,9 +115,9 @@ class Step:
     def _seed(self, micro_batch: int) -> None:
         """Random numbers of the coming micro-batch; from plan.micro_batches on: of what is around them."""
         if self.reproducible:
-            seeds.seed_micro_batch(self._run.seed, self.number, micro_batch)
+            seeds.seed_micro_batch(self._plan.seed, self.number, micro_batch)
         elif micro_batch == self._plan.micro_batches:
-            seeds.seed_all(seeds.mix(self._run.seed, self.number, self._run.rank))
+            seeds.seed_all(_engine.mix_seed(self._plan.seed, self.number, self._plan.rank))
 
     def __iter__(self) -> Iterator[Any]:
         size = self._plan.micro_batch
@@ -164,7 +171,7 @@ class Step:
             self._loss_of_all.add(loss.detach(), 1 if count is None else count)
         else:
             # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch.
-            weighted = loss * (self._run.world_size / self._plan.micro_batches)
+            weighted = loss * (self._plan.world_size / self._plan.micro_batches)
         if scaler is not None:
             weighted = scaler.scale(weighted)
         weighted.backward()  # type: ignore[no-untyped-call]
@@ -178,7 +185,7 @@ class Step:
         return self._local_sum() / count if count else float("nan")
 
     def _local_sum(self) -> float:
-        return float(sum(float(loss) for loss in self._losses))
+        return float(sum([float(loss) for loss in self._losses]))
 
     def _local_count(self) -> int:
         return sum(1 if count is None else count for count in self._counts)
@@ -191,4 +198,4 @@ class Step:
         if self._loss_of_all is None or not self._losses:
             return self._local_sum(), len(self._losses)
         total = self._loss_of_all.result()
-        return total if self._run.rank == 0 else (0.0, 0)
+        return total if self._plan.rank == 0 else (0.0, 0)

@@ -46,10 +46,12 @@ def train(run: Run, args: argparse.Namespace) -> None:
     inner = {}
 
     class Timed:
-        """The engine, with the CPU time of its vote measured."""
+        """The engine, with the CPU time of its vote measured; all else is looked up as fast as on the engine."""
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine, name)
+        def __init__(self) -> None:
+            for name in dir(engine):
+                if not name.startswith("__") and name != "vote":
+                    setattr(self, name, getattr(engine, name))
 
         def vote(self, number: int, flags: int = 0) -> Any:
             cpu = time.thread_time_ns()
