@@ -18,6 +18,7 @@
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
+#include "agent/hang_watch.h"
 #include "agent/job_spec.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
@@ -107,6 +108,10 @@ class Agent {
   void say_recovered(brain::Identity identity);
   void update_status();
 
+  // agent_hangs.cc: ranks that make no progress
+  void watch_for_hangs();
+  void on_hang(const brain::Suspicion& suspicion, brain::Identity identity);
+
   // agent_nodes.cc: what agents of several nodes say to one another
   void introduce();
   void route(brain::NodeId to, char subject, const std::string& body);
@@ -128,6 +133,7 @@ class Agent {
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
   Metrics metrics_;
+  HangWatch hang_watch_;
   Fd signal_fd_;
 
   Workers workers_;

@@ -1,7 +1,8 @@
 // The agent's third part: what the agents of several nodes say to one another, through the coordinator.
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
-// (node_facts.h), P the fingerprint of a node's workers. Node 0 compares and speaks for the job.
+// (node_facts.h), P the fingerprint of a node's workers, H ranks that wait for other nodes (hang_watch.h). Node 0
+// compares and speaks for the job.
 
 #include <algorithm>
 
@@ -51,6 +52,8 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         on_facts(from, body.at("name"), body.at("facts"));
       } else if (message.starts_with('P') && config_.node == 0) {
         on_fingerprint(from, body);
+      } else if (message.starts_with('H')) {
+        bad = hang_watch_.on_report(from, body, monotonic_ns());
       } else {
         bad = absl::InvalidArgumentError("of an unknown subject");
       }

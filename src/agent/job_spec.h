@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "brain/failure_detector.h"
+
 namespace keepstep::agent {
 
 // Where a stream of a worker goes; bit 1 standard output, bit 2 standard error (torchrun's numbers).
@@ -54,6 +56,7 @@ struct JobSpec {
   uint16_t master_port = 0;               // 0: a free one
   int max_restarts = 3;
   double interrupt_timeout_s = 60;
+  brain::HangConfig hang;           // --hang-timeout
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events
 
   std::string journal_dir;          // empty: none

@@ -32,6 +32,10 @@ auto fields(const WorkerDied& e) {
   const auto& [a, b, c, d, f, g] = e;
   return std::tuple(a, b, c, d, f, g);
 }
+auto fields(const WorkerHung& e) {
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
+}
 auto fields(const WorkerExited& e) {
   const auto& [a] = e;
   return std::tuple(a);
@@ -149,6 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
                     brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
                     brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", ""}, brain::WorkerExited{5},
+                    brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
                     brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true},
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},

@@ -273,6 +273,8 @@ void Engine::enter(Prepared prepared) {
   }
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
+  endpoint.progress = &progress().collectives;
+  leave_loop();
   const bool across = page_of_generation->across != 0;
   if (across) {
     endpoint.nodes = prepared.places.nodes;
@@ -326,6 +328,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
 }
 
 StatusOr<Activation> Engine::ready() {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   vote_->open(assignment_.version);
   if (generation()->sealing.load() != 0) {
     // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
@@ -342,6 +345,7 @@ StatusOr<Activation> Engine::ready() {
 }
 
 Status Engine::form() {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   leave_sources();
   KEEPSTEP_RETURN_IF_ERROR(share_capsules());
   GenerationPage& gen = *generation();
@@ -437,6 +441,7 @@ StatusOr<Version> Engine::wait_verdict() {
 }
 
 void Engine::begin_update(Step step) {
+  progress().place.store(pack_place(step, 0, brain::StepPhase::kUpdate), std::memory_order_relaxed);
   set_state(StateKind::kUpdating, step - 1);
   updating_ = true;
 }
@@ -445,6 +450,9 @@ bool Engine::end_update(Step step) {
   updating_ = false;
   set_state(StateKind::kClean, step);
   const bool open = vote_->close(step);
+  progress().committed_ns.store(monotonic_ns(), std::memory_order_relaxed);
+  progress().committed.store(step, std::memory_order_release);
+  at(step + 1, 0);
   const LossSlot& slot = page().loss[step % 2];
   nlohmann::json body{{"step", step}, {"ns", monotonic_ns()}};
   if (slot.step.load() == step) {
@@ -509,7 +517,22 @@ std::optional<std::string> Engine::load_capsule(Version version) const {
   return std::string(reinterpret_cast<const char*>(memory_.data() + WorkerLayout::capsule(version % 2)), bytes);
 }
 
+void Engine::at(Step step, uint64_t micro_batch) {
+  const brain::StepPhase phase = micro_batch == 0 ? brain::StepPhase::kBetween : brain::StepPhase::kMicroBatch;
+  progress().place.store(pack_place(step, micro_batch, phase), std::memory_order_relaxed);
+}
+
+void Engine::leave_loop() {
+  progress().place.store(pack_place(0, 0, brain::StepPhase::kOutside), std::memory_order_relaxed);
+}
+
+void Engine::slow(int change) {
+  std::atomic<uint32_t>& depth = progress().slow;
+  depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
+}
+
 Status Engine::finish() {
+  const Waiting waiting(progress(), brain::WaitsIn::kEnd);
   (void)send(MessageType::kFinished);
   std::unique_lock lock(mutex_);
   return wait_in_generation(lock, [&] { return released_; });
@@ -523,6 +546,10 @@ StoreReply Engine::store(const std::string& op, const std::string& key, const st
   lock.unlock();
   (void)send(MessageType::kStore, store_request(id, op, key, value));
   lock.lock();
+  std::optional<Waiting> waiting;
+  if (gettid() == pid_) {
+    waiting.emplace(progress(), brain::WaitsIn::kStore);
+  }
   const auto done = [&] {
     StoreReply& reply = replies_[id];
     // Also what is asked after the seal: a peer that is gone will never set it.

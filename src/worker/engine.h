@@ -116,6 +116,13 @@ class Engine {
   // interrupted: then the vote finds the seal.
   Status copy_capsule(brain::Version version);
 
+  // ---- how far we are, for the agent (progress_words.h) ----
+  // The main thread begins with micro-batch `micro_batch` (from 1) of `step`; 0: with the step. Costs one store.
+  void at(brain::Step step, uint64_t micro_batch);
+  void leave_loop();  // it is in no step
+  // A section that may take long begins (+1) or ends (-1): nobody takes us for hung meanwhile. From the main thread.
+  void slow(int change);
+
   // ---- end ----
   // The training function returned: waits until all ranks' did. ABORTED: interrupted.
   Status finish();
@@ -135,6 +142,7 @@ class Engine {
   };
 
   Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
+  ProgressWords& progress() const { return page().progress; }
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
   state::Puller puller(const Activation& activation);

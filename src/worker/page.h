@@ -3,6 +3,7 @@
 // Who writes what:
 //   WorkerPage.word       the worker by compare-and-swap; the agent sets the sealed bit (fetch_or), nothing else
 //   WorkerPage.state      the worker
+//   WorkerPage.progress   the worker; read by the agent only
 //   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
 //   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
 //   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent. One on each node of a
@@ -19,6 +20,7 @@
 #include "brain/types.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
+#include "worker/progress_words.h"
 
 namespace keepstep::worker {
 
@@ -50,6 +52,7 @@ struct WorkerPage {
   std::atomic<uint64_t> state;
   alignas(64) LossSlot loss[2];
   CapsuleSlot capsule[2];
+  ProgressWords progress;
 };
 static_assert(sizeof(WorkerPage) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

@@ -42,6 +42,8 @@ class Fault:
             return "lost"
         if self.kind == "exception":
             return "an exception"
+        if self.kind == "hang":
+            return "a hang"
         if self.signal:
             return f"signal {self.signal}" if self.signal != 9 else "SIGKILL"
         if self.exit_code:
