@@ -56,9 +56,9 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
       store_(config_.node),
-      metrics_(journal, [this](brain::Step step, Identity identity, brain::Rank rank) {
-        return loss_of(step, identity, rank);
-      }) {}
+      metrics_(journal,
+               [this](brain::Step step, Identity identity, brain::Rank rank) { return loss_of(step, identity, rank); }),
+      hang_watch_(config_.spec.hang) {}
 
 Agent::~Agent() = default;
 
@@ -510,6 +510,7 @@ void Agent::periodic() {
   apply_log_rules();
   apply_health();
   await_nodes();
+  watch_for_hangs();
   finish_if_empty();
   update_status();
   status_.refresh();

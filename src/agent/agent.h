@@ -20,6 +20,7 @@
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
+#include "agent/hang_watch.h"
 #include "agent/health.h"
 #include "agent/inject_spec.h"
 #include "agent/job_spec.h"
@@ -141,6 +142,10 @@ class Agent {
   void say_health(std::vector<HealthFinding> findings);
   void on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body);
 
+  // agent_hangs.cc: ranks that make no progress
+  void watch_for_hangs();
+  void on_hang(const brain::Suspicion& suspicion, brain::Identity identity);
+
   // agent_nodes.cc: what agents of several nodes say to one another
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void introduce();
@@ -167,6 +172,7 @@ class Agent {
   SharedStore store_;
   PartJoiner parts_;
   Metrics metrics_;
+  HangWatch hang_watch_;
   std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 

@@ -1,8 +1,9 @@
 // The agent's third part: what the agents of several nodes say to one another, through the coordinator.
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
-// (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers; A and X are
-// node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
+// (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
+// wait for other nodes (hang_watch.h); A and X are node 0's answers, fits and does not fit. Node 0 compares and speaks
+// for the job.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -160,6 +161,8 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         join();
       } else if (message.starts_with('X') && from == 0) {
         on_refused(body.at("because"));
+      } else if (message.starts_with('H')) {
+        bad = hang_watch_.on_report(from, body, monotonic_ns());
       } else {
         bad = absl::InvalidArgumentError("of an unknown subject");
       }

@@ -108,6 +108,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       link_->send(brain::WorkerParked{process->id, process->pid});
       break;
     case MessageType::kRecoverable:
+      process->recoverable = true;
       process->timeout_s = body.value("timeout_s", 0.0);
       link_->send(brain::WorkerRecoverable{process->id});
       break;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/log_rules.h"
+#include "brain/failure_detector.h"
 
 namespace keepstep::agent {
 
@@ -60,6 +61,7 @@ struct JobSpec {
   uint16_t master_port = 0;               // 0: a free one
   int max_restarts = 3;
   double interrupt_timeout_s = 60;
+  brain::HangConfig hang;           // --hang-timeout
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events
 
   std::string journal_dir;          // empty: none

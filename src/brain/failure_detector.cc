@@ -160,9 +160,8 @@ Time FailureDetector::still_for(Rank rank) const {
 
 // Ranks that are all stopped were stopped by somebody who pauses the job; and nobody waits for one who is alone.
 void FailureDetector::find_stopped(const ProgressSample& sample, std::vector<Suspicion>& found) {
-  const bool anyone_runs = std::any_of(sample.ranks.begin(), sample.ranks.end(), [](const RankProgress& rank) {
-    return rank.process != ProcessState::kStopped;
-  });
+  const bool anyone_runs = std::any_of(sample.ranks.begin(), sample.ranks.end(),
+                                       [](const RankProgress& rank) { return rank.process != ProcessState::kStopped; });
   const bool others_elsewhere = sample.ranks.size() < sample.world;
   if (!anyone_runs && !(sample.ranks.size() == 1 && others_elsewhere)) {
     return;
@@ -180,8 +179,8 @@ void FailureDetector::find_stopped(const ProgressSample& sample, std::vector<Sus
 }
 
 bool FailureDetector::starting(const RankProgress& rank) const {
-  return rank.phase == StepPhase::kOutside || learned_commit_ == 0 ||
-         learned_commit_ < first_commit_ + kFirstSteps || !step_time().has_value();
+  return rank.phase == StepPhase::kOutside || learned_commit_ == 0 || learned_commit_ < first_commit_ + kFirstSteps ||
+         !step_time().has_value();
 }
 
 Time FailureDetector::limit_for(const RankProgress& rank, Time needed, bool most_are_away) const {

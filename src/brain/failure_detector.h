@@ -35,13 +35,13 @@ struct HangConfig {
 
 struct Suspicion {
   RankProgress culprit;
-  bool stopped = false;              // its process is stopped; nothing below counts then
-  Time waited{};                     // how long all others have waited, without anyone moving
-  Time limit{};                      // what was too long
-  Time idle{};                       // since the culprit moved last, at least `waited`
-  std::optional<Time> step_time;     // learned; nothing: not yet
-  std::vector<Rank> waiting;         // who waits
-  std::string because;               // one sentence
+  bool stopped = false;           // its process is stopped; nothing below counts then
+  Time waited{};                  // how long all others have waited, without anyone moving
+  Time limit{};                   // what was too long
+  Time idle{};                    // since the culprit moved last, at least `waited`
+  std::optional<Time> step_time;  // learned; nothing: not yet
+  std::vector<Rank> waiting;      // who waits
+  std::string because;            // one sentence
 };
 
 class FailureDetector {
@@ -64,8 +64,8 @@ class FailureDetector {
  private:
   struct Track {
     RankProgress last;
-    Time moved_at{};            // on the watched clock
-    Time starved_before{};      // `starved` when it moved last
+    Time moved_at{};        // on the watched clock
+    Time starved_before{};  // `starved` when it moved last
     int stopped_in_a_row = 0;
     bool reported = false;
   };
@@ -88,9 +88,9 @@ class FailureDetector {
   Time watched_{};  // the clock that stands still in gaps
   std::optional<Time> all_wait_for_;
 
-  std::deque<Time> steps_;              // newest last
-  Version first_commit_ = 0;            // of the generation: its version when it was prepared
-  Version learned_commit_ = 0;          // of this generation; 0: none yet
+  std::deque<Time> steps_;      // newest last
+  Version first_commit_ = 0;    // of the generation: its version when it was prepared
+  Version learned_commit_ = 0;  // of this generation; 0: none yet
   Time learned_at_{};
 };
 

@@ -1,5 +1,5 @@
-// The failure detector against random runs in virtual time: ranks with random step times, stragglers, long sections that
-// all enter alike, and now and then a rank that hangs at a random place. No false alarm, the right rank, in time.
+// The failure detector against random runs in virtual time: ranks with random step times, stragglers, long sections
+// that all enter alike, and now and then a rank that hangs at a random place. No false alarm, the right rank, in time.
 //
 // KEEPSTEP_SCHEDULES=N runs N seeds (default 400); KEEPSTEP_SEED=S only that one.
 #include <gtest/gtest.h>

@@ -17,9 +17,9 @@
 namespace keepstep::brain {
 namespace {
 
+using std::chrono::milliseconds;
 using transcript::Line;
 using transcript::numbers;
-using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};
 

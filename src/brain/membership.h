@@ -65,6 +65,15 @@ struct WorkerDied {
   std::string traceback;   // of an uncaught exception, if it said so before
   std::string unfit = "";  // what its health check found before it could join; empty: it did not fail one
 };
+// The worker lives but makes no progress while others wait for it (failure_detector.h): it is killed, and that counts
+// as its death. For news of an identity that is not the newest, the membership has limits of its own.
+struct WorkerHung {
+  WorkerId worker = kNoWorker;
+  Identity identity;
+  int64_t pid = 0;
+  Time idle{};          // since its last progress
+  std::string because;  // one line, where it hangs and who waits
+};
 // The worker ended by itself with exit code 0. For a member this counts as finished, unless it is recoverable and its
 // generation had not started.
 struct WorkerExited {
@@ -120,7 +129,7 @@ struct StopRequested {
 };
 struct Tick {};
 
-using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerExited,
+using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
                            WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
@@ -247,6 +256,7 @@ class Membership {
   void on(const WorkerParked& event);
   void on(const WorkerRecoverable& event);
   void on(const WorkerDied& event);
+  void on(const WorkerHung& event);
   void on(const WorkerExited& event);
   void on(const WorkerFaulted& event);
   void on(const Sealed& event);

@@ -53,6 +53,31 @@ void Membership::on(const WorkerDied& event) {
   candidate_lost(worker->taken, exit_code_of(event), what, event.traceback);
 }
 
+void Membership::on(const WorkerHung& event) {
+  const Worker* worker = find(event.worker);
+  if (worker == nullptr || worker->status != Status::kMember || event.identity != identity_) {
+    return;
+  }
+  const Rank rank = worker->rank;
+  const std::string what = who_text(true, rank, event.worker, event.pid) + " hangs: " + event.because;
+  journal("fault_noticed", what,
+          {{"worker", int64_t{event.worker}},
+           {"rank", int64_t{rank}},
+           {"pid", event.pid},
+           {"noticed_by", std::string("hang")},
+           {"signal", int64_t{-1}},
+           {"exit_code", int64_t{0}},
+           {"kind", std::string("hang")},
+           {"idle_s", std::chrono::duration<double>(event.idle).count()}});
+  if (!worker->recoverable || released_) {
+    kill(event.worker, what);  // the exit of such a worker decides what follows
+    return;
+  }
+  retire(event.worker);
+  fence(event.worker, what);
+  member_died(rank, true, 1, what, "");
+}
+
 // All that a node had is gone at once: one fault, whatever it held.
 void Membership::on(const NodeLost& event) {
   if (nodes_.erase(event.node) == 0) {

@@ -145,6 +145,8 @@ class Scene {
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
     if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty"))};
+    if (line.verb == "hung")
+      return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
     if (line.verb == "finished") return WorkerFinished{worker, identity(line)};
     if (line.verb == "died") {
       const std::string signal = line.text("signal", "0");

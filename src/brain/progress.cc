@@ -17,10 +17,10 @@ const char* name(StepPhase phase) {
 }
 
 std::string place_text(const RankProgress& rank) {
-  const std::string last =
-      rank.entered == 0 ? ""
-                        : std::string(rank.step == 0 ? " (" : ", ") + "collective " + std::to_string(rank.entered) +
-                              " entered last" + (rank.step == 0 ? ")" : "");
+  const std::string last = rank.entered == 0
+                               ? ""
+                               : std::string(rank.step == 0 ? " (" : ", ") + "collective " +
+                                     std::to_string(rank.entered) + " entered last" + (rank.step == 0 ? ")" : "");
   switch (rank.phase) {
     case StepPhase::kOutside:
       return name(rank.phase) + last;

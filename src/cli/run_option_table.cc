@@ -95,6 +95,12 @@ std::vector<RunOption> recovery_options() {
       {group, "interrupt-timeout", 0, "SECONDS",
        "A rank that does not leave an interrupted step within this time is killed and replaced.", "60",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},
+      {group, "hang-timeout", 0, "auto|SECONDS|off",
+       "A rank for which others wait this long while nobody makes progress is taken for hung, killed and replaced. "
+       "auto: twice as long as a step takes, or as the others needed for the same, and half a second. A stopped "
+       "process "
+       "(SIGSTOP) is replaced at once. Sections of run.slow are exempt.",
+       "auto", absl::StrFormat("auto, off, or seconds above 0 and at most %g", kMaxSeconds)},
       {group, "check", 0, "",
        "Check every step, not only the first ones, for protected tensors that change outside the commit and for "
        "modules and optimizers that are not protected. Costs time.",

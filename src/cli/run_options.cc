@@ -262,6 +262,9 @@ void Reader::recovery() {
       "interrupt-timeout", spec_.interrupt_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   take(
+      "hang-timeout", spec_.hang, [](const auto& text) { return hang_timeout(text, kMaxSeconds); },
+      absl::StrFormat("give auto, off, or seconds above 0 and at most %g", kMaxSeconds));
+  take(
       "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");

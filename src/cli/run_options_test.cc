@@ -138,18 +138,20 @@ TEST_F(RunOptions, torchruns_environment_variables_count_where_the_option_is_not
 }
 
 TEST_F(RunOptions, all_mistakes_are_listed_at_once_each_with_its_option_and_value) {
-  const auto lines = mistakes({"--nproc-per-node=0", "--spares=-1", "--nnodes=2:4", "--node-rank=1", "--max-restarts=x",
-                               "--start-method=thread", "--redirects=7", "--tee=0:1,0:2", "--local-ranks-filter=a",
-                               "--master-port=70000", "--rdzv-endpoint=h:p", "--interrupt-timeout=0", "--seed=-1",
-                               "--inject=kill:rank=0", "--rdzv-id=a/b", "--rdzv-backend=etcd", "--colour", "--tee"},
-                              false);
+  const auto lines =
+      mistakes({"--nproc-per-node=0", "--spares=-1", "--nnodes=2:4", "--node-rank=1", "--max-restarts=x",
+                "--start-method=thread", "--redirects=7", "--tee=0:1,0:2", "--local-ranks-filter=a",
+                "--master-port=70000", "--rdzv-endpoint=h:p", "--interrupt-timeout=0", "--hang-timeout=never",
+                "--seed=-1", "--inject=kill:rank=0", "--rdzv-id=a/b", "--rdzv-backend=etcd", "--colour", "--tee"},
+               false);
   const std::vector<std::string> expected = {
-      "--nproc-per-node is '0'",  "--spares is '-1'",          "--nnodes is '2:4'",
-      "--node-rank is '1'",       "--max-restarts is 'x'",     "--start-method is 'thread'",
-      "--redirects is '7'",       "--tee is '0:1,0:2'",        "--local-ranks-filter is 'a'",
-      "--master-port is '70000'", "--rdzv-endpoint is 'h:p'",  "--interrupt-timeout is '0'",
-      "--seed is '-1'",           "--inject is 'kill:rank=0'", "--rdzv-id is 'a/b'",
-      "--rdzv-backend is 'etcd'", "--colour: no such option",  "--tee needs a value"};
+      "--nproc-per-node is '0'",   "--spares is '-1'",         "--nnodes is '2:4'",
+      "--node-rank is '1'",        "--max-restarts is 'x'",    "--start-method is 'thread'",
+      "--redirects is '7'",        "--tee is '0:1,0:2'",       "--local-ranks-filter is 'a'",
+      "--master-port is '70000'",  "--rdzv-endpoint is 'h:p'", "--interrupt-timeout is '0'",
+      "--hang-timeout is 'never'", "--seed is '-1'",           "--inject is 'kill:rank=0'",
+      "--rdzv-id is 'a/b'",        "--rdzv-backend is 'etcd'", "--colour: no such option",
+      "--tee needs a value"};
   for (const std::string& part : expected) {
     EXPECT_THAT(lines, ::testing::Contains(HasSubstr(part)));
   }
@@ -350,6 +352,15 @@ TEST_F(RunOptions, a_mistake_never_shows_a_token) {
 TEST_F(RunOptions, no_interpreter_is_a_mistake_like_any_other) {
   around_.python = absl::NotFoundError("no Python interpreter found");
   EXPECT_THAT(mistakes({"--spares=x"}), ElementsAre(HasSubstr("--spares"), HasSubstr("no Python interpreter")));
+}
+
+TEST_F(RunOptions, the_limit_on_hangs_is_learned_given_or_off) {
+  EXPECT_EQ(spec({}).hang.mode, brain::HangMode::kAuto);
+  EXPECT_EQ(spec({"--hang-timeout=auto"}).hang.mode, brain::HangMode::kAuto);
+  EXPECT_EQ(spec({"--hang-timeout=off"}).hang.mode, brain::HangMode::kOff);
+  const auto fixed = spec({"--hang-timeout=2.5"}).hang;
+  EXPECT_EQ(fixed.mode, brain::HangMode::kFixed);
+  EXPECT_EQ(fixed.fixed, std::chrono::milliseconds(2500));
 }
 
 TEST_F(RunOptions, flags_and_numbers_reach_the_job) {

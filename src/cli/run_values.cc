@@ -25,6 +25,21 @@ std::optional<double> seconds_up_to(const std::string& text, double most) {
   return value;
 }
 
+std::optional<brain::HangConfig> hang_timeout(const std::string& text, double most) {
+  brain::HangConfig config;
+  if (text == "auto" || text == "off") {
+    config.mode = text == "auto" ? brain::HangMode::kAuto : brain::HangMode::kOff;
+    return config;
+  }
+  const std::optional<double> seconds = seconds_up_to(text, most);
+  if (!seconds.has_value()) {
+    return std::nullopt;
+  }
+  config.mode = brain::HangMode::kFixed;
+  config.fixed = std::chrono::duration_cast<brain::Time>(std::chrono::duration<double>(*seconds));
+  return config;
+}
+
 std::optional<agent::StreamsByRank> streams(const std::string& text, uint32_t ranks) {
   agent::StreamsByRank result;
   if (const auto all = integer_in<int>(text, 0, 3)) {

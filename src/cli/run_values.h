@@ -29,6 +29,9 @@ std::optional<uint32_t> number_of_nodes(const std::string& text);
 // Seconds above 0 and at most `most`.
 std::optional<double> seconds_up_to(const std::string& text, double most);
 
+// "auto", "off", or seconds above 0 and at most `most`.
+std::optional<brain::HangConfig> hang_timeout(const std::string& text, double most);
+
 // "3", or "0:3,1:2" with every rank below `ranks` and none twice.
 std::optional<agent::StreamsByRank> streams(const std::string& text, uint32_t ranks);
 

@@ -17,6 +17,7 @@
 #include "comm/layout.h"
 #include "comm/operation.h"
 #include "comm/point_to_point.h"
+#include "comm/progress.h"
 #include "comm/transport.h"
 
 namespace keepstep::comm {
@@ -41,6 +42,29 @@ std::vector<std::byte*> as_bytes(const std::vector<void*>& buffers) {
     result.push_back(as_bytes(buffer));
   }
   return result;
+}
+
+// By one thread at a time each, so no read-modify-write is needed.
+void add_one(std::atomic<uint64_t>& word) {
+  word.store(word.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void say_entered(CollectiveWords& words, const Group& group, Kind kind) {
+  uint64_t members = 0;
+  for (const Rank member : group.members) {
+    if (member > 63) {
+      members = 0;
+      break;
+    }
+    members |= uint64_t{1} << member;
+  }
+  words.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
+  words.members.store(members, std::memory_order_relaxed);
+  words.world.store(group.place == kWorld ? 1 : 0, std::memory_order_relaxed);
+  if (group.place == kWorld) {
+    add_one(words.entered_world);
+  }
+  add_one(words.entered);
 }
 
 }  // namespace
@@ -69,7 +93,14 @@ struct Communicator::Impl {
       : layout(config),
         endpoint(std::move(given)),
         table(layout, endpoint.generation, endpoint.self, *endpoint.interrupted),
-        point_to_point(layout, endpoint, completions) {}
+        progress(endpoint.progress == nullptr ? &unread : endpoint.progress),
+        point_to_point(layout, endpoint, completions) {
+    for (std::atomic<uint64_t>* word :
+         {&progress->entered, &progress->left, &progress->entered_world, &progress->members, &progress->waited}) {
+      word->store(0, std::memory_order_relaxed);
+    }
+    progress->waiting.store(0, std::memory_order_relaxed);
+  }
 
   std::shared_ptr<Group> make_group(const std::string& name, GroupTable::Place place, std::vector<Rank> members);
   std::shared_ptr<Group> find(GroupId id);
@@ -85,7 +116,8 @@ struct Communicator::Impl {
   std::map<GroupId, std::shared_ptr<Group>> groups;
   std::map<std::string, uint32_t> uses;  // of each key so far
   GroupId last_group = kWorld;
-  std::atomic<uint64_t> entered = 0;
+  CollectiveWords unread{};  // where nobody gave us words
+  CollectiveWords* const progress;
   FlightRecorder recorder;
 
   PointToPoint point_to_point;
@@ -133,9 +165,10 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
   }
   recorder.queued(op, id, descriptor_of(operation, false));
   queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
-    entered.fetch_add(1, std::memory_order_relaxed);
+    say_entered(*progress, *group, operation.kind);
     recorder.started(op, group->entered + 1);
     Result result = run_collective(*group, operation);
+    add_one(progress->left);
     recorder.ended(op, result.outcome);
     if (result.link) {
       completions.note_broken_link(result.error);
@@ -364,8 +397,13 @@ OpId Communicator::receive(GroupId group, void* data, size_t bytes, Rank from, u
 Completion Communicator::test(OpId op) const { return impl_->completions.test(op); }
 
 Completion Communicator::wait(OpId op) {
+  CollectiveWords& progress = *impl_->progress;
+  progress.waiting.fetch_add(1, std::memory_order_relaxed);
   impl_->queue.help(op);
-  return impl_->completions.wait(op);
+  Completion completion = impl_->completions.wait(op);
+  progress.waiting.fetch_sub(1, std::memory_order_relaxed);
+  progress.waited.fetch_add(1, std::memory_order_relaxed);
+  return completion;
 }
 
 Completion Communicator::wait_for(OpId op, int64_t limit_ns) { return impl_->completions.wait_for(op, limit_ns); }
@@ -378,6 +416,6 @@ void Communicator::close() { impl_->completions.close(); }
 bool Communicator::interrupted() const { return impl_->endpoint.interrupted->load(std::memory_order_acquire) != 0; }
 std::string Communicator::broken_link() const { return impl_->completions.broken_link(); }
 std::vector<FlightRecord> Communicator::recent() const { return impl_->recorder.records(); }
-uint64_t Communicator::collectives_entered() const { return impl_->entered.load(std::memory_order_relaxed); }
+uint64_t Communicator::collectives_entered() const { return impl_->progress->entered.load(std::memory_order_relaxed); }
 
 }  // namespace keepstep::comm

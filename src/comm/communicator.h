@@ -57,6 +57,7 @@ size_t generation_bytes(const CommConfig& config);
 void wake_all(const CommConfig& config, std::byte* generation);
 
 class Transport;
+struct CollectiveWords;  // progress.h
 
 struct Endpoint {
   Rank self = 0;
@@ -65,6 +66,7 @@ struct Endpoint {
   const std::atomic<uint32_t>* interrupted = nullptr;
   std::vector<uint32_t> nodes;           // by rank: which node; empty: all on one
   std::shared_ptr<Transport> transport;  // to the ranks of other nodes (transport.h); null when there are none
+  CollectiveWords* progress = nullptr;   // where to say how far this rank is; null: nowhere. Must outlive us
 };
 
 using OpId = uint64_t;

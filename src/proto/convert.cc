@@ -168,6 +168,14 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    died->set_traceback(text(e.traceback));
                    died->set_unfit(text(e.unfit));
                  },
+                 [&](const brain::WorkerHung& e) {
+                   set_identity(e.identity, message);
+                   control::WorkerHung* hung = out.mutable_worker_hung();
+                   hung->set_worker(e.worker);
+                   hung->set_pid(e.pid);
+                   hung->set_idle_ns(e.idle.count());
+                   hung->set_because(text(e.because));
+                 },
                  [&](const brain::WorkerExited& e) { out.mutable_worker_exited()->set_worker(e.worker); },
                  [&](const brain::WorkerFaulted& e) {
                    set_identity(e.identity, message);
@@ -234,6 +242,9 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerDied{died.worker(),     died.pid(),       died.signal(), died.exit_code(),
                                died.noticed_by(), died.traceback(), died.unfit()};
     }
+    case control::AgentEvent::kWorkerHung:
+      return brain::WorkerHung{in.worker_hung().worker(), identity, in.worker_hung().pid(),
+                               std::chrono::nanoseconds(in.worker_hung().idle_ns()), in.worker_hung().because()};
     case control::AgentEvent::kWorkerExited:
       return brain::WorkerExited{in.worker_exited().worker()};
     case control::AgentEvent::kWorkerFaulted: {

@@ -32,6 +32,10 @@ auto fields(const WorkerDied& e) {
   const auto& [a, b, c, d, f, g, h] = e;
   return std::tuple(a, b, c, d, f, g, h);
 }
+auto fields(const WorkerHung& e) {
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
+}
 auto fields(const WorkerExited& e) {
   const auto& [a] = e;
   return std::tuple(a);
@@ -151,6 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"},
                     brain::WorkerExited{5}, brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
                     brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
+                    brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},

@@ -292,6 +292,8 @@ void Engine::enter(Prepared prepared) {
   nodes_ = across ? prepared.places.nodes : std::vector<uint32_t>();
   endpoint.generation = generations_.back().data() + kHeaderBytes;
   endpoint.interrupted = &page_of_generation->interrupted;
+  endpoint.progress = &progress().collectives;
+  leave_loop();
   if (across) {
     endpoint.nodes = prepared.places.nodes;
     endpoint.transport = transport(prepared);
@@ -350,6 +352,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
 }
 
 StatusOr<Activation> Engine::ready() {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   vote_->open(assignment_.version);
   if (generation()->sealing.load() != 0) {
     // The agent may have sealed the old word just before we opened the new one: seal it ourselves.
@@ -366,6 +369,7 @@ StatusOr<Activation> Engine::ready() {
 }
 
 Status Engine::form() {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   leave_sources();
   KEEPSTEP_RETURN_IF_ERROR(share_capsules());
   GenerationPage& gen = *generation();
@@ -467,6 +471,7 @@ StatusOr<Version> Engine::wait_verdict() {
 }
 
 void Engine::begin_update(Step step) {
+  progress().place.store(pack_place(step, 0, brain::StepPhase::kUpdate), std::memory_order_relaxed);
   set_state(StateKind::kUpdating, step - 1);
   updating_ = true;
 }
@@ -476,6 +481,9 @@ bool Engine::end_update(Step step) {
   set_state(StateKind::kClean, step);
   const bool open = vote_->close(step);
   CommitRecord record{.step = step, .identity = assignment_.identity, .committed_ns = monotonic_ns()};
+  progress().committed_ns.store(record.committed_ns, std::memory_order_relaxed);
+  progress().committed.store(step, std::memory_order_release);
+  at(step + 1, 0);
   const LossSlot& slot = page().loss[step % 2];
   if (slot.step.load() == step) {
     record.has_loss = true;
@@ -562,7 +570,22 @@ std::optional<std::string> Engine::load_capsule(Version version) const {
   return std::string(reinterpret_cast<const char*>(memory_.data() + WorkerLayout::capsule(version % 2)), bytes);
 }
 
+void Engine::at(Step step, uint64_t micro_batch) {
+  const brain::StepPhase phase = micro_batch == 0 ? brain::StepPhase::kBetween : brain::StepPhase::kMicroBatch;
+  progress().place.store(pack_place(step, micro_batch, phase), std::memory_order_relaxed);
+}
+
+void Engine::leave_loop() {
+  progress().place.store(pack_place(0, 0, brain::StepPhase::kOutside), std::memory_order_relaxed);
+}
+
+void Engine::slow(int change) {
+  std::atomic<uint32_t>& depth = progress().slow;
+  depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
+}
+
 Status Engine::finish() {
+  const Waiting waiting(progress(), brain::WaitsIn::kEnd);
   (void)send(MessageType::kFinished);
   std::unique_lock lock(mutex_);
   return wait_in_generation(lock, [&] { return released_; });
@@ -582,6 +605,10 @@ StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key
   if (!sent.ok()) {
     replies_.erase(id);
     return sent;
+  }
+  std::optional<Waiting> waiting;
+  if (gettid() == pid_) {
+    waiting.emplace(progress(), brain::WaitsIn::kStore);
   }
   const auto done = [&] {
     StoreReply& reply = replies_[id];

@@ -136,6 +136,12 @@ class Engine {
   // What the agent of a running job wants this worker to carry out, since the last call: a JSON object each
   // (docs/design/wire_worker.md). Usually empty, and then one load.
   std::vector<std::string> take_injections();
+  // ---- how far we are, for the agent (progress_words.h) ----
+  // The main thread begins with micro-batch `micro_batch` (from 1) of `step`; 0: with the step. Costs one store.
+  void at(brain::Step step, uint64_t micro_batch);
+  void leave_loop();  // it is in no step
+  // A section that may take long begins (+1) or ends (-1): nobody takes us for hung meanwhile. From the main thread.
+  void slow(int change);
 
   // ---- end ----
   // The training function returned: waits until all ranks' did. ABORTED: interrupted.
@@ -159,6 +165,7 @@ class Engine {
 
   Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
   Status send(MessageType type, nlohmann::json body, std::span<const int> fds);
+  ProgressWords& progress() const { return page().progress; }
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
   std::vector<uint32_t> own_sources(const Activation& activation) const;

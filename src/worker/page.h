@@ -3,6 +3,7 @@
 // Who writes what:
 //   WorkerPage.word       the worker by compare-and-swap; the agent sets the sealed bit (fetch_or), nothing else
 //   WorkerPage.state      the worker
+//   WorkerPage.progress   the worker; read by the agent only
 //   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
 //   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
 //   log                   the worker; the agent reads it (log_ring.h)
@@ -21,6 +22,7 @@
 #include "comm/communicator.h"
 #include "state/hydration.h"
 #include "worker/log_ring.h"
+#include "worker/progress_words.h"
 
 namespace keepstep::worker {
 
@@ -52,6 +54,7 @@ struct WorkerPage {
   std::atomic<uint64_t> state;
   alignas(64) LossSlot loss[2];
   CapsuleSlot capsule[2];
+  ProgressWords progress;
 };
 static_assert(sizeof(WorkerPage) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

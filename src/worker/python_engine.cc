@@ -173,6 +173,9 @@ void bind_engine(nb::module_& module) {
           "step"_a, "values"_a, "values: a JSON object as text, published with the step.")
       .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
       .def("mean_loss", &Engine::mean_loss, "step"_a)
+      .def("at", &Engine::at, "step"_a, "micro_batch"_a, "How far the main thread is: micro-batches from 1; 0: before.")
+      .def("leave_loop", &Engine::leave_loop, "The main thread is in no step.")
+      .def("slow", &Engine::slow, "change"_a, "A section of run.slow begins (1) or ends (-1).")
       .def(
           "save_capsule",
           [](Engine& engine, uint64_t version, nb::bytes bytes) {

@@ -50,6 +50,27 @@ def test_a_kill_from_outside_counts_from_the_time_its_author_wrote_down(tmp_path
     assert recovery.downtime_s is None
 
 
+def test_a_hang_counts_from_the_last_progress_of_the_rank_that_hung(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.write(
+        4.0,
+        "fault_noticed",
+        worker=1,
+        rank=1,
+        pid=71,
+        noticed_by="hang",
+        signal=-1,
+        exit_code=0,
+        kind="hang",
+        idle_s=1.25,
+    )
+    run.write(4.1, "exit_confirmed", worker=1, pid=71, signal=9, exit_code=0)
+    (recovery,) = analyse(tmp_path).recoveries
+    assert recovery.phases_s()["notice"] == pytest.approx(1.25)
+    assert recovery.faults[0].how() == "a hang"  # not the signal that ended it then
+
+
 def test_a_second_fault_during_a_recovery_belongs_to_the_same_recovery(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")

@@ -44,6 +44,8 @@ class Fault:
             return "an exception"
         if self.kind == "link":
             return "a broken connection between nodes"
+        if self.kind == "hang":
+            return "a hang"
         if self.signal:
             return f"signal {self.signal}" if self.signal != 9 else "SIGKILL"
         if self.exit_code:

@@ -121,6 +121,10 @@ class _Reader:
     def _fault(self, line: Line) -> Fault:
         worker, pid, node = line.integer("worker"), line.integer("pid"), line.integer("lost_node")
         signal, exit_code = line.integer("signal"), line.integer("exit_code")
+        happened = self._happened(worker, pid, node, line.mono)
+        idle_s = as_seconds(line.fields.get("idle_s"))
+        if happened is None and idle_s is not None:
+            happened = line.mono - idle_s  # nobody knows when a hang began, but not before the last progress
         confirmed = self._exits.get(pid)
         if (signal is None or signal < 0) and confirmed is not None:
             # A robust mutex says that a process died, its exit status says how.
@@ -136,7 +140,7 @@ class _Reader:
             exit_code=exit_code,
             step=line.integer("step"),
             because=line.because,
-            happened_mono=self._happened(worker, pid, node, line.mono),
+            happened_mono=happened,
             node=node,
             ranks=line.integers("ranks"),
         )

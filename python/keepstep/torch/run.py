@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -263,12 +264,14 @@ class Run:
             self._check_interrupted()
             number = self._version + 1
             self._session.injector.at("between", number)
+            self._engine.at(number, 0)
             step = Step(self, plan, number, collate or default_collate)
             self._step = step
             self._check_before(number)
             yield step
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
+        self._engine.leave_loop()
         self._step = None
 
     def commit(
@@ -386,15 +389,34 @@ class Run:
         if not self.rehearsing:
             self._engine.log(step.number, text)
 
+    @contextmanager
+    def slow(self, what: str) -> Iterator[None]:
+        """Marks a section that may take this rank much longer than a step, while others may wait for it.
+
+        Within ``with run.slow("evaluation"):`` this rank is never taken for hung. What all ranks do alike needs no
+        mark, however long it takes; what only some do does, unless it is in `once`. `what` is for whoever reads the
+        script.
+        """
+        if not what:
+            raise KeepstepError('run.slow: say what takes long, as in run.slow("evaluation")')
+        self._engine.slow(1)
+        try:
+            yield
+        finally:
+            self._engine.slow(-1)
+
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
 
         Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
-        is not repeated.
+        is not repeated. Like a section of `slow` it may take long.
         """
         if self.rehearsing:
             return None
-        return function(*args, **kwargs) if self._session.claim_once(f"once/{name}") else None
+        if not self._session.claim_once(f"once/{name}"):
+            return None
+        with self.slow(name or "once"):
+            return function(*args, **kwargs)
 
     # ---- checking mode ----
 

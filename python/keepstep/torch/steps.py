@@ -127,6 +127,7 @@ class Step:
             self._run._check_interrupted()
             self._check_done(index)
             self._seed(micro_batch)
+            self._run._engine.at(self.number, index + 1)
             ids = self.sample_ids[index * size : (index + 1) * size]
             batch = self._collate([self._plan.dataset[i] for i in ids])
             replicas.synchronize_on(index == len(self._micros) - 1)

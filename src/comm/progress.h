@@ -1,0 +1,27 @@
+// Where a rank stands in its collectives: a few words in shared memory that its node's agent may read at any time.
+//
+// Written by the communicator with relaxed stores, read by the agent's failure detector (docs/design/hangs.md). They
+// are about one generation: a new communicator begins at zero. Nothing is decided by one look at them, so a reader need
+// not see them at one instant.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace keepstep::comm {
+
+struct alignas(64) CollectiveWords {
+  std::atomic<uint64_t> entered;        // collectives begun, of whatever group; one at a time is carried out
+  std::atomic<uint64_t> left;           // of those, over
+  std::atomic<uint64_t> entered_world;  // of those begun, in the group of all ranks
+  std::atomic<uint64_t> members;        // of the group entered last: bit r is rank r; 0: unknown, or ranks above 63
+  std::atomic<uint32_t> kind;           // of the collective entered last: Kind (operation.h)
+  std::atomic<uint32_t> world;          // 1: the group entered last is that of all ranks
+  std::atomic<uint32_t> waiting;        // threads in Communicator::wait
+  std::atomic<uint64_t> waited;         // calls of Communicator::wait that are over
+};
+
+// "all_reduce": what `kind` above means; "" for what it cannot.
+const char* collective_name(uint32_t kind);
+
+}  // namespace keepstep::comm
