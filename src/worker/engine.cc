@@ -434,7 +434,9 @@ state::Puller Engine::puller(const Activation& activation) {
 
 StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
   StatusOr<std::string> manifest = puller(activation).manifest(assignment_.identity);
-  note_silent_sources();
+  if (!manifest.ok()) {
+    note_silent_sources();
+  }
   return manifest;
 }
 

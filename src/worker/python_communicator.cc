@@ -126,6 +126,7 @@ void bind_communicator(nb::module_& module) {
            })
       .def("close", &Communicator::close)
       .def("interrupted", &Communicator::interrupted)
+      .def("broken_link", &Communicator::broken_link)
       .def(
           "recent",
           [](const Communicator& self) {

@@ -320,6 +320,8 @@ class Run:
 
     def _vote(self, number: int) -> bool:
         """True: decided here. False: the verdict counts the step all the same. Raises if it does not."""
+        if broken := self._engine.broken_link():
+            raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
         decided, _flags, _voted_ns, _decided_ns = self._engine.vote(number)

@@ -77,8 +77,10 @@ class KeepstepWork(Work):
     def _set_future(self) -> None:
         assert self._future is not None
         failure = self.exception()
-        if failure is not None and not isinstance(failure, Exception):
-            failure = None  # an interruption is raised by the loop, never from inside a future
+        if failure is not None and (not isinstance(failure, Exception) or self._group.comm.broken_link()):
+            # An interruption is raised by the loop, a broken link by run.commit, neither from inside a future: what
+            # DDP's reducer makes of such an exception is a crash.
+            failure = None
         if failure is not None:
             self._future.set_exception(failure)
         else:
