@@ -94,6 +94,8 @@ class Agent {
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
   void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_program_attached(const WorkerProcess& process);
+  void on_programs_attach();
   void on_formed(brain::Identity identity);
   void on_progress(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
@@ -114,6 +116,7 @@ class Agent {
   void carry_out(const SharedStore::Outcome& outcome);
   void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
   void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
+  void tell_that_programs_attach(brain::NodeId to);
   void await_nodes();
   void await_begin();
 
@@ -145,6 +148,7 @@ class Agent {
   std::string note_ = "starting";
   std::string fingerprint_;
   bool preload_sent_ = false;
+  bool programs_attach_ = false;  // --no-python, and one of the job's programs did: they can wait for a rank
   std::set<size_t> injected_;
   std::set<pid_t> groups_;  // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;

@@ -1,7 +1,8 @@
 // The agent's third part: what the agents of several nodes say to one another, through the coordinator.
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
-// (node_facts.h), P the fingerprint of a node's workers. Node 0 compares and speaks for the job.
+// (node_facts.h), P the fingerprint of a node's workers, A that the job's programs attach (--no-python). Node 0
+// compares and speaks for the job.
 
 #include <algorithm>
 
@@ -51,6 +52,11 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         on_facts(from, body.at("name"), body.at("facts"));
       } else if (message.starts_with('P') && config_.node == 0) {
         on_fingerprint(from, body);
+        if (config_.spec.no_python) {
+          on_programs_attach();
+        }
+      } else if (message.starts_with('A') && from == 0 && config_.spec.no_python) {
+        on_programs_attach();
       } else {
         bad = absl::InvalidArgumentError("of an unknown subject");
       }
@@ -79,12 +85,20 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
 
 void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
   joined_[from] = name;
+  tell_that_programs_attach(from);
   const std::vector<std::string> lines =
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
   if (!lines.empty()) {
     link_->send(brain::StopRequested{
         1, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and script", from,
                            name, absl::StrJoin(lines, "; "))});
+  }
+}
+
+// By node 0.
+void Agent::tell_that_programs_attach(brain::NodeId to) {
+  if (programs_attach_ && to != config_.node) {
+    route(to, 'A', "{}");
   }
 }
 

@@ -68,6 +68,11 @@ std::string take(InjectSpec& spec, const std::string& key, const std::string& va
 
 }  // namespace
 
+bool for_programs(InjectKind kind) {
+  return kind == InjectKind::kKill || kind == InjectKind::kSegv || kind == InjectKind::kException ||
+         kind == InjectKind::kExit;
+}
+
 const char* name(InjectKind kind) {
   switch (kind) {
     case InjectKind::kKill:

@@ -39,6 +39,8 @@ struct InjectSpec {
   std::string text;       // as given
 };
 
+// Whether a C++ program can carry it out itself (worker/fault_injector.h).
+bool for_programs(InjectKind kind);
 const char* name(InjectKind kind);
 const char* name(InjectPhase phase);
 // "forward, backward, ...": for messages and --help.

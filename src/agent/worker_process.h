@@ -33,6 +33,7 @@ struct WorkerProcess {
   Fd pidfd;
   std::optional<brain::Rank> rank;
   bool had_rank = false;  // once; its memory may be needed until the next generation formed
+  bool attached = false;  // its engine has been welcomed
   bool parked = false;
   double timeout_s = 0;           // the user's limit on leaving an interrupted step; 0: none
   int64_t interrupted_at_ns = 0;  // since when it has been leaving one; 0: it is not
