@@ -55,7 +55,6 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
   if (!engine->welcomed_) {
     return absl::CancelledError(*engine->ended_);
   }
-  engine->layout_ = std::make_unique<WorkerLayout>(engine->comm_config_);
   if (engine->memory_.size() < engine->layout_->bytes) {
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
   }
@@ -121,6 +120,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       node_ = message.node;
       welcome_ = std::move(message.body);
       comm_config_ = comm_config_from(welcome_.at("comm"));
+      layout_ = std::make_unique<WorkerLayout>(comm_config_);  // a rank table may follow at once
       if (welcome_.contains("token")) {
         // It stays here: what Python sees of the welcome may end up in a log.
         if (StatusOr<JobToken> token = JobToken::parse(welcome_.at("token").get<std::string>()); token.ok()) {
@@ -459,6 +459,14 @@ bool Engine::end_update(Step step) {
   }
   (void)send(MessageType::kProgress, std::move(body));
   return open;
+}
+
+Status Engine::log(Step step, std::string_view values) {
+  nlohmann::json json = nlohmann::json::parse(values, nullptr, false);
+  if (json.is_discarded()) {
+    return absl::InvalidArgumentError("values to log that are no JSON");
+  }
+  return send(MessageType::kLog, {{"step", step}, {"values", std::move(json)}});
 }
 
 void Engine::record_loss(Step step, double sum, uint64_t micro_batches) {

@@ -101,6 +101,10 @@ class Engine {
   bool end_update(brain::Step step);
   bool updating() const { return updating_.load(); }
 
+  // What the user wants published with `step`: a JSON object as text. INVALID_ARGUMENT: too large for a packet, or no
+  // JSON.
+  Status log(brain::Step step, std::string_view values);
+
   void record_loss(brain::Step step, double sum, uint64_t micro_batches);
   // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
   // on step + 1. NaN if no rank recorded one; among several nodes also after a verdict that came without it.
