@@ -5,6 +5,9 @@
 // order, so the result depends neither on timing nor on how buffers are cut. float16 and bfloat16 are summed in float32
 // and rounded once.
 //
+// A program that `keepstep run --no-python` started gets its communicator from its Trainer (trainer.h) instead of
+// join(): it reaches other nodes too, and survives the end of a rank.
+//
 // Errors: every operation's Work says how it ended; nothing is thrown. When a rank ends without leaving, or somebody
 // calls abort(), all operations of all ranks return within about a millisecond, with the reason; the communicator is of
 // no more use then. Ranks that call different operations are told which, both sides, instead of hanging.
@@ -23,6 +26,8 @@
 #include "absl/status/statusor.h"
 
 namespace keepstep {
+
+class Trainer;
 
 enum class DataType : uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kUint8, kInt16, kInt32, kInt64, kBool };
 enum class Reduction : uint8_t { kSum, kAverage, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
@@ -96,6 +101,8 @@ class Communicator {
   void abort(const std::string& because);
 
  private:
+  friend class Trainer;
+  friend class Work;
   struct Impl;
   explicit Communicator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

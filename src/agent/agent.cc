@@ -202,8 +202,9 @@ void Agent::spawn(const brain::Spawn& effect) {
   (*process)->child_stdout = std::move(pipes->first);
   (*process)->child_stderr = std::move(pipes->second);
   workers_[effect.worker] = *process;
-  if (config_.spec.no_python) {
-    link_->send(brain::WorkerParked{effect.worker, 0});  // there is nothing to start before it has a rank
+  if (config_.spec.no_python && !programs_attach_) {
+    // A program may never ask for a rank, so it starts when it has one; or when another one showed that they do ask.
+    link_->send(brain::WorkerParked{effect.worker, 0});
   } else {
     starter_->spawn(*process, job_variables());
   }
@@ -249,7 +250,10 @@ void Agent::seal(const brain::Seal& effect) {
 
 void Agent::kill_worker(const brain::Kill& effect) {
   const auto it = workers_.find(effect.worker);
-  if (it != workers_.end() && !it->second->gone) {
+  if (config_.spec.no_python && it != workers_.end() && it->second->pid == 0) {
+    workers_.erase(it);  // a program that was held back; below
+    link_->send(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});
+  } else if (it != workers_.end() && !it->second->gone) {
     kill_process(*it->second);
   } else {
     link_->send(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});  // it is gone already: say so again
@@ -390,9 +394,11 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
     if (it->second->pid == 0) {
       nlohmann::json variables = job_variables();
       variables.update(rank_variables);
-      starter_->start_program(it->second, variables);
+      starter_->spawn(it->second, variables);
     }
-    return;
+    if (!it->second->attached) {
+      return;  // it gets this when it attaches, if it ever does
+    }
   }
   const char* entry = effect.identity.generation == 1 ? "start" : member.newcomer ? "replacement" : "recovery";
   nlohmann::json body = {{"rank", member.rank},
@@ -449,6 +455,11 @@ void Agent::end_job(const brain::EndJob& effect) {
   collect_all();
   metrics_.flush(metrics_.last_step());
   for (const auto& [id, process] : workers_) {
+    if (config_.spec.no_python && process->pid == 0) {
+      process->child_stdout.reset();  // a program that was held back: nobody else would end its output
+      process->child_stderr.reset();
+      continue;
+    }
     if (!process->gone) {
       tell(*process, MessageType::kEnd, identity, {{"message", effect.message}});
       // A parked spare has nothing to clean up.

@@ -103,6 +103,8 @@ class Agent {
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
   void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_program_attached(const WorkerProcess& process);
+  void on_programs_attach();
   void on_formed(brain::Identity identity);
   // Reads what ranks committed and logged since the last time; also of the dead.
   void collect(WorkerProcess& process);
@@ -157,6 +159,7 @@ class Agent {
   void carry_out(const SharedStore::Outcome& outcome);
   void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
   void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
+  void tell_that_programs_attach(brain::NodeId to);
   void await_nodes();
   void await_begin();
 
@@ -191,6 +194,7 @@ class Agent {
   std::string note_ = "starting";
   std::string fingerprint_;
   bool preload_sent_ = false;
+  bool programs_attach_ = false;  // --no-python, and one of the job's programs did: they can wait for a rank
   std::map<std::string, InjectSpec> faults_;  // to inject, by key: those of --inject, and what came since
   std::set<std::string> injected_;            // keys of those that will not happen again
   uint32_t live_faults_ = 0;

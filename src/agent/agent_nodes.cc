@@ -2,8 +2,8 @@
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
 // (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
-// wait for other nodes (hang_watch.h); A and X are node 0's answers, fits and does not fit. Node 0 compares and speaks
-// for the job.
+// wait for other nodes (hang_watch.h), N that the job's programs attach (--no-python); A and X are node 0's answers,
+// fits and does not fit. Node 0 compares and speaks for the job.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -157,12 +157,17 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         on_facts(from, body.at("name"), body.at("facts"));
       } else if (message.starts_with('P') && config_.node == 0) {
         on_fingerprint(from, body);
+        if (config_.spec.no_python) {
+          on_programs_attach();
+        }
       } else if (message.starts_with('A') && from == 0) {
         join();
       } else if (message.starts_with('X') && from == 0) {
         on_refused(body.at("because"));
       } else if (message.starts_with('H')) {
         bad = hang_watch_.on_report(from, body, monotonic_ns());
+      } else if (message.starts_with('N') && from == 0 && config_.spec.no_python) {
+        on_programs_attach();
       } else {
         bad = absl::InvalidArgumentError("of an unknown subject");
       }
@@ -190,6 +195,7 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
 }
 
 void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
+  tell_that_programs_attach(from);
   const std::vector<std::string> lines =
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
   joined_[from] = name;
@@ -199,6 +205,13 @@ void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann
     refuse_or_end(from, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and "
                                         "script",
                                         from, name, absl::StrJoin(lines, "; ")));
+  }
+}
+
+// By node 0.
+void Agent::tell_that_programs_attach(brain::NodeId to) {
+  if (programs_attach_ && to != config_.node) {
+    route(to, 'N', "{}");
   }
 }
 

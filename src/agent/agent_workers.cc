@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "agent/agent.h"
 #include "agent/torchrun_env.h"
@@ -166,6 +167,12 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+  if (process->attached) {  // they share a socket: nothing that either is told can be relied on
+    link_->send(brain::StopRequested{
+        1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?", process->id,
+                           process->pid)});
+    return;
+  }
   watch_life(process, [this, process, loop = loop_] { loop->post([this, process] { on_death_notice(process); }); });
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {
@@ -201,6 +208,42 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
     body["token"] = config_.token.secret();  // for the connections between ranks
   }
   tell(*process, MessageType::kWelcome, {}, std::move(body));
+  process->attached = true;
+  if (config_.spec.no_python) {
+    on_program_attached(*process);
+  }
+}
+
+void Agent::on_program_attached(const WorkerProcess& process) {
+  on_programs_attach();
+  if (generation_ == nullptr || generation_->identity() <= sealed_) {
+    return;
+  }
+  // It may have had its rank before anybody knew that it would ask.
+  for (const brain::Member& member : generation_->prepare().members) {
+    if (member.worker == process.id) {
+      send_prepare(generation_->prepare(), member);
+    }
+  }
+}
+
+// One program of the job attached, here or on another node: so will all, and each can be replaced.
+void Agent::on_programs_attach() {
+  if (std::exchange(programs_attach_, true)) {
+    return;
+  }
+  for (const auto& [id, process] : Workers(workers_)) {
+    if (process->attached || process->gone) {
+      continue;
+    }
+    link_->send(brain::WorkerRecoverable{id});
+    if (process->pid == 0 && !process->rank.has_value()) {
+      starter_->spawn(process, job_variables());  // a spare that was held back
+    }
+  }
+  for (const auto& [node, name] : joined_) {
+    tell_that_programs_attach(node);
+  }
 }
 
 void Agent::on_formed(Identity identity) {

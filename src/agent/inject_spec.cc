@@ -179,6 +179,11 @@ void check_together(const InjectSpec& spec, std::vector<std::string>& mistakes) 
 
 }  // namespace
 
+bool for_programs(InjectKind kind) {
+  return kind == InjectKind::kKill || kind == InjectKind::kSegv || kind == InjectKind::kException ||
+         kind == InjectKind::kExit;
+}
+
 const char* name(InjectKind kind) { return row(kind).name; }
 
 const char* name(InjectPhase phase) {

@@ -15,8 +15,9 @@ extern char** environ;
 namespace keepstep::agent {
 namespace {
 
-// Descriptors 0-2 and those in `inherit` (as they are numbered there); everything else of ours is close-on-exec.
-StatusOr<pid_t> spawn_program(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
+// Descriptors 0-2 and those in `inherit` (as they are numbered there; the same number twice: it stays open); everything
+// else of ours is close-on-exec.
+StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
                               const std::vector<std::string>& extra_environment) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -75,7 +76,7 @@ Status Starter::start() {
   Fd child(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.zygote", "3"};
   // One BLAS/OpenMP thread while it imports: a second thread would make every fork unsafe.
-  KEEPSTEP_ASSIGN_OR_RETURN(zygote_pid_, spawn_program(argv, {{child.get(), 3}},
+  KEEPSTEP_ASSIGN_OR_RETURN(zygote_pid_, start_process(argv, {{child.get(), 3}},
                                                        {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1",
                                                         "MKL_NUM_THREADS=1", "NUMEXPR_NUM_THREADS=1"}));
   zygote_ = std::move(sockets.first);
@@ -92,6 +93,10 @@ nlohmann::json Starter::worker_spec(brain::WorkerId worker, const nlohmann::json
 }
 
 void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  if (spec_.no_python) {
+    spawn_program(process, environment);
+    return;
+  }
   if (!use_zygote_) {
     spawn_by_exec(process, environment);
     return;
@@ -176,7 +181,7 @@ void Starter::exec(const WorkerProcess& process, const std::vector<std::string>&
                    const std::vector<std::pair<int, int>>& inherit, const std::vector<std::string>& variables) {
   std::vector<std::pair<int, int>> descriptors = {{process.child_stdout.get(), 1}, {process.child_stderr.get(), 2}};
   descriptors.insert(descriptors.end(), inherit.begin(), inherit.end());
-  StatusOr<pid_t> pid = spawn_program(argv, descriptors, variables);
+  StatusOr<pid_t> pid = start_process(argv, descriptors, variables);
   if (!pid.ok()) {
     callbacks_.on_failed(process.id, std::string(pid.status().message()));
     return;
@@ -192,11 +197,16 @@ void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const
   exec(*process, {spec_.python, "-m", "keepstep.worker", "3", "4"}, {{socket.get(), 3}, {memory.get(), 4}}, variables);
 }
 
-void Starter::start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
-  // It has no engine that would notice the agent's end, so the kernel does.
+void Starter::spawn_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
+  // It may have no engine that would notice the agent's end, so the kernel does.
   std::vector<std::string> argv = {"setpriv", "--pdeathsig", "KILL", "--", spec_.script};
   argv.insert(argv.end(), spec_.script_args.begin(), spec_.script_args.end());
-  exec(*process, argv, {}, variables_of(environment));
+  // Out of the way of a program that never asks for them: scripts use the low numbers.
+  const Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 100));
+  const Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 100));
+  std::vector<std::string> variables = variables_of(environment);
+  variables.push_back(absl::StrFormat("KEEPSTEP_WORKER_FDS=%d,%d", socket.get(), memory.get()));
+  exec(*process, argv, {{socket.get(), socket.get()}, {memory.get(), memory.get()}}, variables);
 }
 
 void Starter::preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment) {

@@ -35,10 +35,9 @@ class Starter {
 
   // Starts the zygote (unless the job starts by exec).
   Status start();
-  // Asks for one worker; its socket, memory and pipes are handed over. `environment` is set in the new process.
+  // Asks for one worker; its socket, memory and pipes are handed over. `environment` is set in the new process. With
+  // `--no-python` it is the job's program, which may attach (KEEPSTEP_WORKER_FDS) or never know of us.
   void spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
-  // Runs the job's program (`--no-python`) as this worker: it has no engine, so it starts once it has a rank.
-  void start_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   // What the first worker had imported: forks of the zygote should find it there.
   // `path`: where its own modules are found; `environment`: the variables of every worker.
   void preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment);
@@ -50,6 +49,7 @@ class Starter {
   void zygote_lost();
   void exec_pending();  // what the zygote was asked for and will not start
   void spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
+  void spawn_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   void exec(const WorkerProcess& process, const std::vector<std::string>& argv,
             const std::vector<std::pair<int, int>>& inherit, const std::vector<std::string>& variables);
 

@@ -34,6 +34,7 @@ struct WorkerProcess {
   Fd pidfd;
   std::optional<brain::Rank> rank;
   bool had_rank = false;  // once; its memory may be needed until the next generation formed
+  bool attached = false;  // its engine has been welcomed
   bool parked = false;
   bool recoverable = false;       // it entered a keepstep.recoverable function
   double timeout_s = 0;           // the user's limit on leaving an interrupted step; 0: none

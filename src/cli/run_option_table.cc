@@ -22,7 +22,7 @@ std::vector<RunOption> world_options() {
        "Workers that wait on each node beside the ranks, with the script imported and the model built, to replace one "
        "that "
        "dies.",
-       "0", absl::StrFormat("0 to %d; not with --no-python", kMaxSpares)},
+       "0", absl::StrFormat("0 to %d; with --no-python for programs that attach", kMaxSpares)},
       {group, "nnodes", 0, "N|N:N",
        "Nodes of the job, with --nproc-per-node ranks each. One `keepstep run` is started on every node, with the same "
        "options but --node-rank.",
@@ -45,8 +45,10 @@ std::vector<RunOption> script_options() {
   return {
       {group, "module", 'm', "", "SCRIPT is the name of a Python module, run as by `python -m`.", "", "", true},
       {group, "no-python", 0, "",
-       "SCRIPT is a program, started without Python (a path, or a name in PATH). A fault restarts all ranks.", "",
-       "not with --module", true},
+       "SCRIPT is a program, started without Python (a path, or a name in PATH). A fault restarts all ranks, unless "
+       "the "
+       "program attaches by include/keepstep/trainer.h: then its ranks are replaced as those of a script are.",
+       "", "not with --module", true},
       {group, "run-path", 0, "",
        "Run SCRIPT inside an interpreter that is already there; keepstep always does. Takes precedence over "
        "--no-python.",
@@ -120,7 +122,7 @@ std::vector<RunOption> recovery_options() {
                        "kill:rank=2,step=20,phase=backward. Other keys, and what each kind does: "
                        "docs/reference/inject.md.",
                        agent::inject_kinds(), agent::inject_phases()),
-       "none", "R below the number of ranks, K from 1; not with --no-python", false, true},
+       "none", "R below the number of ranks, K from 1; with --no-python for programs that attach", false, true},
   };
 }
 

@@ -162,11 +162,6 @@ void Reader::kinds() {
   if (spec_.no_python && spec_.module) {
     mistakes_.push_back("--no-python and --module: a module needs Python; leave one of them out");
   }
-  if (spec_.no_python && spec_.spares > 0) {
-    mistakes_.push_back(absl::StrFormat(
-        "--spares is '%d' with --no-python: a spare waits in Python for its rank; leave one of them out",
-        spec_.spares));
-  }
   if (const auto given = tokens_.last("start-method")) {
     const std::string& value = given->value;
     spec_.start_by_exec = value == "exec";
@@ -290,12 +285,13 @@ void Reader::recovery() {
       mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.world_size() - 1));
     } else if (fault->on_spare && spec_.spares == 0) {
       mistake(one, "there is no spare; give --spares");
+    } else if (spec_.no_python && !agent::for_programs(fault->kind)) {
+      mistake(one,
+              "with --no-python only kill, segv, exception and exit can be injected, by a program that attaches "
+              "(include/keepstep/trainer.h)");
     } else {
       spec_.inject.push_back(one.value);
     }
-  }
-  if (spec_.no_python) {
-    mistakes_.push_back("--inject with --no-python: faults are injected in Python; leave one of them out");
   }
 }
 

@@ -53,7 +53,6 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
   if (!engine->welcomed_) {
     return absl::CancelledError(*engine->ended_);
   }
-  engine->layout_ = std::make_unique<WorkerLayout>(engine->comm_config_);
   if (engine->memory_.size() < engine->layout_->bytes) {
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
   }
@@ -122,6 +121,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       node_ = message.node;
       welcome_ = std::move(message.body);
       comm_config_ = comm_config_from(welcome_.at("comm"));
+      layout_ = std::make_unique<WorkerLayout>(comm_config_);  // a rank table may follow at once
       if (welcome_.contains("token")) {
         // It stays here: what Python sees of the welcome may end up in a log.
         if (StatusOr<JobToken> token = JobToken::parse(welcome_.at("token").get<std::string>()); token.ok()) {

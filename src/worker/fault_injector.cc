@@ -1,0 +1,150 @@
+#include "worker/fault_injector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+namespace keepstep::worker {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKinds = {"kill", "segv", "exception", "exit"};
+// In these a worker has no current step: they fire at the first occasion at or after the named one.
+constexpr std::array<std::string_view, 3> kLoosePhases = {"hydrate", "recovery", "build"};
+constexpr int kExitCode = 13;
+
+template <typename Names>
+bool holds(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Status unknown(const std::string& fault, std::string_view part) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the fault '%s': a C++ program does not know what '%s' means", fault, std::string(part)));
+}
+
+StatusOr<InjectedFault> from_text(const std::string& text) {
+  const size_t colon = text.find(':');
+  InjectedFault fault{.text = text, .kind = text.substr(0, colon)};
+  if (colon == std::string::npos) {
+    return fault;
+  }
+  for (const absl::string_view part : absl::StrSplit(absl::string_view(text).substr(colon + 1), ',')) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const auto& [key, value] = field;
+    bool good = true;
+    if (key == "rank" && value != "any") {
+      good = absl::SimpleAtoi(value, &fault.rank.emplace());
+    } else if (key == "step") {
+      good = absl::SimpleAtoi(value, &fault.step);
+    } else if (key == "phase") {
+      fault.phase = value;
+    } else if (key == "on") {
+      fault.on_spare = value == "spare";
+    } else {
+      good = key == "rank";
+    }
+    if (!good) {
+      return unknown(text, {part.data(), part.size()});
+    }
+  }
+  return fault;
+}
+
+StatusOr<InjectedFault> from_object(const nlohmann::json& object) {
+  InjectedFault fault;
+  try {
+    fault.key = object.at("key");
+    fault.text = object.at("text");
+    fault.kind = object.at("kind");
+    fault.phase = object.at("phase");
+    fault.on_spare = object.value("on_spare", false);
+    fault.late = object.value("late", false);
+    if (object.contains("rank") && !object.at("rank").is_null()) {
+      fault.rank = object.at("rank").get<uint32_t>();
+    }
+    if (object.contains("step") && !object.at("step").is_null()) {
+      fault.step = object.at("step");
+    }
+  } catch (const nlohmann::json::exception&) {
+    return unknown(fault.text, object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  for (const char* field : {"probability", "times"}) {
+    if (object.contains(field) && !object.at(field).is_null()) {
+      return unknown(fault.text, field);
+    }
+  }
+  return fault;
+}
+
+}  // namespace
+
+StatusOr<InjectedFault> parse_injected_fault(size_t index, const nlohmann::json& fault) {
+  StatusOr<InjectedFault> parsed = fault.is_string() ? from_text(fault.get<std::string>()) : from_object(fault);
+  KEEPSTEP_RETURN_IF_ERROR(parsed.status());
+  if (parsed->key.empty()) {
+    parsed->key = std::to_string(index);
+  }
+  if (!holds(kKinds, parsed->kind)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception and exit can", parsed->text));
+  }
+  return parsed;
+}
+
+FaultInjector::FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks)
+    : spare_(spare), hooks_(std::move(hooks)) {
+  for (size_t i = 0; i < faults.size(); ++i) {
+    if (faults.at(i).is_null()) {
+      continue;
+    }
+    StatusOr<InjectedFault> fault = parse_injected_fault(i, faults.at(i));
+    if (fault.ok()) {
+      waiting_.push_back(*std::move(fault));
+    } else {
+      std::fprintf(stderr, "keepstep: %s\n", std::string(fault.status().message()).c_str());
+    }
+  }
+}
+
+Status FaultInjector::at(std::string_view phase, brain::Step step, std::optional<uint32_t> rank) {
+  for (size_t i = 0; i < waiting_.size();) {
+    const InjectedFault& each = waiting_[i];
+    const bool now = each.late || holds(kLoosePhases, phase) ? step >= each.step : step == each.step;
+    if (each.phase != phase || !now || (each.on_spare && !spare_) || (each.rank.has_value() && each.rank != rank)) {
+      ++i;
+      continue;
+    }
+    const InjectedFault fault = each;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!hooks_.claim("inject/" + fault.key)) {
+      continue;
+    }
+    hooks_.announce(fault);
+    if (fault.kind == "exception") {
+      return absl::InternalError("injected: " + fault.text);
+    }
+    hooks_.carry_out(fault);
+  }
+  return absl::OkStatus();
+}
+
+void end_this_process(const InjectedFault& fault) {
+  if (fault.kind == "exit") {
+    _exit(kExitCode);
+  }
+  const int number = fault.kind == "segv" ? SIGSEGV : SIGKILL;
+  (void)signal(number, SIG_DFL);
+  kill(getpid(), number);
+  while (true) {
+    pause();
+  }
+}
+
+}  // namespace keepstep::worker

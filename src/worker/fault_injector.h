@@ -1,0 +1,61 @@
+// Injected faults (`keepstep run --inject`) in a C++ program: carried out at named phases of a step. What
+// python/keepstep/_inject.py is for Python.
+//
+// One thread. The launcher has checked the faults already.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "brain/types.h"
+
+namespace keepstep::worker {
+
+struct InjectedFault {
+  std::string key;   // tells the faults of a job apart
+  std::string text;  // as given
+  std::string kind;
+  std::string phase;
+  std::optional<uint32_t> rank;  // unset: any
+  brain::Step step = 1;
+  bool on_spare = false;
+  bool late = false;  // came while the job ran: a step that is past means the next one
+};
+
+// One of the welcome's list: the text `KIND:rank=R|any,step=K,phase=P[,on=spare]`, or an object with `key`, `text`,
+// `kind`, `phase`, and where it has them `rank`, `step`, `on_spare`, `late`. `index`: its place there, the key of a
+// text. INVALID_ARGUMENT: neither, or of a kind that a C++ program cannot carry out.
+StatusOr<InjectedFault> parse_injected_fault(size_t index, const nlohmann::json& fault);
+
+class FaultInjector {
+ public:
+  struct Hooks {
+    // True for the first worker of the whole job that asks for `key`.
+    std::function<bool(const std::string& key)> claim;
+    std::function<void(const InjectedFault& fault)> announce;   // it is carried out now
+    std::function<void(const InjectedFault& fault)> carry_out;  // what ends or stops this process
+  };
+
+  // `faults`: the welcome's list, null for those that fired. What is no fault is said on standard error.
+  FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks);
+
+  // Carries out what is due at `phase` of `step`, each fault once in the whole job. `rank`: this worker's, if it has
+  // one. INTERNAL: an exception was injected.
+  Status at(std::string_view phase, brain::Step step, std::optional<uint32_t> rank);
+
+ private:
+  bool spare_;
+  Hooks hooks_;
+  std::vector<InjectedFault> waiting_;
+};
+
+// Ends this process as `fault` says, or stops it until somebody continues it.
+void end_this_process(const InjectedFault& fault);
+
+}  // namespace keepstep::worker

@@ -1,0 +1,77 @@
+// A C++ program that uses include/keepstep/trainer.h wrongly, in the way that its argument names; "fine": rightly. Four
+// steps of two ranks, each of which adds 1 to the weights.
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "keepstep/trainer.h"
+
+using keepstep::DataType;
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "fine";
+  auto attached = keepstep::Trainer::attach();
+  if (!attached.ok()) {
+    std::fprintf(stderr, "%s\n", attached.status().ToString().c_str());
+    return 1;
+  }
+  keepstep::Trainer& trainer = **attached;
+  const bool second = std::string(std::getenv("RANK")) == "1";  // these ranks all start with one
+  std::vector<float> weights(mode == "shapes" && second ? 9 : 8);
+  (void)trainer.protect("weights", weights.data(), {weights.size()}, DataType::kFloat32);
+  std::vector<float> gradient(weights.size());
+  bool failed = false;
+  while (trainer.next_step(4)) {
+    if (mode == "late" && absl::IsFailedPrecondition(trainer.protect("late", &failed, {}, DataType::kBool)) && second) {
+      gradient[0] = 0;  // refused, and no reason to stop
+    }
+    if (mode == "always" && second) {
+      trainer.fail(absl::UnknownError("a bug in the program"));
+      continue;
+    }
+    if (mode == "once" && second && !failed && trainer.step() == 3) {
+      failed = true;
+      trainer.fail(absl::AbortedError("something that passes"));  // not to be taken for an interruption
+      continue;
+    }
+    gradient.assign(gradient.size(), 0.5F);
+    keepstep::Work reduced = trainer.communicator().all_reduce(gradient.data(), gradient.size(), DataType::kFloat32);
+    if (mode != "unwaited" && !reduced.wait().ok()) {
+      continue;
+    }
+    if (mode == "no-commit" && second) {
+      continue;
+    }
+    if (mode == "outside" && trainer.step() == 2) {
+      weights[3] += 1;
+    }
+    (void)trainer.log("ratio", std::numeric_limits<double>::infinity());
+    (void)trainer.log("note", std::string("step done"));
+    trainer.record_loss(second ? 2 : 1, 1);
+    (void)trainer.commit([&] {
+      for (size_t i = 0; i < weights.size(); ++i) {
+        weights[i] += gradient[i];
+      }
+      if (mode == "bad-update" && second && !failed && trainer.step() == 2) {
+        failed = true;
+        return absl::ResourceExhaustedError("no memory for the update");
+      }
+      if (mode == "in-update") {
+        (void)trainer.communicator().barrier().wait();
+      }
+      return absl::OkStatus();
+    });
+    if (mode == "twice" && second) {
+      (void)trainer.commit([] { return absl::OkStatus(); });
+    }
+  }
+  if (!trainer.status().ok()) {
+    std::fprintf(stderr, "%s\n", trainer.status().ToString().c_str());
+    return 1;
+  }
+  std::printf("weights are %g\n", static_cast<double>(weights[7]));
+  return 0;
+}
