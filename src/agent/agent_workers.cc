@@ -236,6 +236,7 @@ void Agent::on_programs_attach() {
     if (process->attached || process->gone) {
       continue;
     }
+    process->recoverable = true;
     link_->send(brain::WorkerRecoverable{id});
     if (process->pid == 0 && !process->rank.has_value()) {
       starter_->spawn(process, job_variables());  // a spare that was held back

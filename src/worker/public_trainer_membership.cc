@@ -39,16 +39,13 @@ StatusOr<Fd> inherited(std::string_view text) {
 worker::FaultInjector::Hooks hooks_of(worker::Engine& engine) {
   return {.claim =
               [&engine](const std::string& key) {
-                const worker::StoreReply reply = engine.store("add", "job/" + key, "1", -1, false);
-                return reply.answered && reply.ok && reply.value == "1";
+                const StatusOr<worker::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
+                return reply.ok() && reply->answered && reply->ok && reply->value == "1";
               },
           .announce =
               [&engine](const InjectedFault& fault) {
-                nlohmann::json body{{"key", fault.key}, {"spec", fault.text}, {"ns", monotonic_ns()}, {"last", true}};
-                if (uint64_t index = 0; absl::SimpleAtoi(fault.key, &index)) {
-                  body["index"] = index;
-                }
-                (void)engine.send(MessageType::kInjected, std::move(body));
+                (void)engine.send(MessageType::kInjected,
+                                  {{"key", fault.key}, {"spec", fault.text}, {"ns", monotonic_ns()}, {"last", true}});
               },
           .carry_out = worker::end_this_process};
 }
