@@ -50,6 +50,9 @@ void copy_out(const std::byte* data, uint64_t at, void* to, size_t bytes) {
 }  // namespace
 
 void LogWriter::copy_in(uint64_t at, std::string_view bytes) {
+  if (bytes.empty()) {
+    return;  // an empty view may have no address
+  }
   const size_t offset = at % kLogRingDataBytes;
   const size_t first = std::min(bytes.size(), kLogRingDataBytes - offset);
   std::memcpy(data_ + offset, bytes.data(), first);
