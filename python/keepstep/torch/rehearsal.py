@@ -39,7 +39,7 @@ from keepstep.torch.work import Completer, GroupOps
 if TYPE_CHECKING:
     from keepstep.torch.run import Run
 
-LIMIT_S = 120  # of a rehearsal; the coordinator waits 600 s for a worker to park
+LIMIT_S = 300  # of a rehearsal; the coordinator waits 600 s for a worker to park
 MICRO_BATCHES = 2  # at most: one that accumulates and one that synchronizes
 _SAID = "job/rehearsal/said"
 _SPOILT = "job/rehearsal/spoilt"
