@@ -71,7 +71,7 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
   }
   links[2]->close();
   auto answer = links[0]->store("set", "key", "value", -1);  // behind the leave in the service's order
-  EXPECT_TRUE(answer.answered);
+  EXPECT_TRUE(answer->answered);
   EXPECT_FALSE(links[0]->interrupted());
 
   const auto survivor = link();

@@ -278,7 +278,10 @@ void Membership::on(const WorkerFaulted& event) {
   if (phase_ == Phase::kForming || phase_ == Phase::kRunning) {
     const FaultKind lives = event.link ? FaultKind::kLink : FaultKind::kException;
     const FaultKind kind = survivors_recoverable(true) ? lives : FaultKind::kPlainDeath;
-    take_rung(Fault{kind, worker->rank, event.step, 1, what, event.traceback});
+    // Each end of a link says where it stood itself: one may still wait for the step before, or for the generation. All
+    // mean the step that does not come about.
+    const Step step = event.link ? std::max(event.step, current_step()) : event.step;
+    take_rung(Fault{kind, worker->rank, step, 1, what, event.traceback});
   }
 }
 

@@ -41,8 +41,8 @@ auto fields(const WorkerExited& e) {
   return std::tuple(a);
 }
 auto fields(const WorkerFaulted& e) {
-  const auto& [a, b, c, d, f, g] = e;
-  return std::tuple(a, b, c, d, f, g);
+  const auto& [a, b, c, d, f, g, h] = e;
+  return std::tuple(a, b, c, d, f, g, h);
 }
 auto fields(const SealedWord& e) {
   const auto& [a, b, c, d] = e;

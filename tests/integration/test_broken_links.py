@@ -33,5 +33,7 @@ def test_a_link_that_breaks_at_one_step_is_made_anew_and_the_step_redone(
 def test_a_link_that_never_holds_ends_the_job_with_words_about_the_network(tmp_path, monkeypatch):
     job = run_with_cuts(tmp_path, monkeypatch, rank=0, at=2, times=100, options=["--max-restarts", 0])
     assert job.exit_code == 1, job.explain()
-    assert [line["rung"] for line in job.events("rung")] == ["redo"] * 3 + ["end"], job.explain()
+    rungs = [line["rung"] for line in job.events("rung")]
+    # The other rank may have been at the step before when it was cut the first time.
+    assert rungs in (["redo"] * 3 + ["end"], ["redo"] * 4 + ["end"]), job.explain()
     assert "Both ends reach the coordinator, but not each other" in job.output, job.explain()
