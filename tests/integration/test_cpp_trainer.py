@@ -194,7 +194,7 @@ def test_outside_of_a_job_the_program_says_how_to_start_it():
     assert "keepstep run --no-python" in done.stderr
 
 
-def test_faults_that_a_program_cannot_carry_out_are_refused_at_the_start(tmp_path):
+def test_a_fault_for_a_rank_that_the_job_does_not_have_is_refused_at_the_start():
     done = subprocess.run(
         [KEEPSTEP, "run", "--no-python", "--inject", "kill:rank=7,step=1,phase=forward", PROGRAM],
         env=environment(), capture_output=True, text=True, timeout=60,
