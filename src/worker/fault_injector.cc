@@ -33,7 +33,7 @@ StatusOr<InjectedFault> from_text(const std::string& text) {
   const size_t colon = text.find(':');
   InjectedFault fault{.text = text, .kind = text.substr(0, colon)};
   if (colon == std::string::npos) {
-    return fault;
+    return unknown(text, text);
   }
   for (const absl::string_view part : absl::StrSplit(absl::string_view(text).substr(colon + 1), ',')) {
     const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));

@@ -1,7 +1,9 @@
 """A C++ program without Python under SIGKILL in every phase of a step: nothing is lost, nothing is repeated."""
 
+import contextlib
 import math
 import os
+import random
 import signal
 import subprocess
 import time
@@ -128,6 +130,31 @@ def test_when_all_ranks_die_at_once_the_job_restarts_and_says_so(tmp_path, refer
     assert linear.finals == reference(2, LONG).finals, linear.job.explain()
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 22))])
+def test_ranks_killed_at_random_instants_lose_nothing(tmp_path, reference, seed):
+    chance = random.Random(seed)
+    until, world = 6000, 3
+    process, command = start(
+        tmp_path, PROGRAM, *arguments(tmp_path, until), world=world, spares=1, options=["--no-python"],
+    )  # fmt: skip
+    killed = 0
+    while process.poll() is None and killed < 12:
+        lines = json_lines(tmp_path / "journal" / "journal.jsonl")
+        if sum(line["event"] == "first_commit" for line in lines) <= killed:
+            time.sleep(0.002)
+            continue  # at most a few faults a step: each recovery comes to its end
+        pids = {line["worker"]: line["pid"] for line in lines if line["event"] == "spawned"}
+        workers = [line["workers"] for line in lines if line["event"] == "generation_prepared"][-1]
+        time.sleep(chance.random() * 0.02)  # the instant is the random thing
+        with contextlib.suppress(ProcessLookupError):  # the job may have ended meanwhile
+            os.kill(pids[workers[chance.randrange(world)]], signal.SIGKILL)
+            killed += 1
+    linear = read_linear(finish(tmp_path, process, command))
+    assert killed >= 5, linear.job.explain()
+    assert_nothing_lost(linear, reference(world, until), until)
+    assert not linear.job.events("restart"), linear.job.explain()
+
+
 def test_a_spare_waits_with_its_memory_ready_and_is_quiet_at_the_end(tmp_path):
     linear = run_linear(tmp_path, spares=2)
     assert linear.job.exit_code == 0, linear.job.explain()
@@ -167,7 +194,7 @@ def test_outside_of_a_job_the_program_says_how_to_start_it():
     assert "keepstep run --no-python" in done.stderr
 
 
-def test_faults_that_a_program_cannot_carry_out_are_refused_at_the_start(tmp_path):
+def test_a_fault_for_a_rank_that_the_job_does_not_have_is_refused_at_the_start():
     done = subprocess.run(
         [KEEPSTEP, "run", "--no-python", "--inject", "kill:rank=7,step=1,phase=forward", PROGRAM],
         env=environment(), capture_output=True, text=True, timeout=60,
