@@ -274,14 +274,6 @@ void Agent::prepare(const brain::Prepare& effect) {
     return;
   }
   if (generation_ == nullptr || generation_->identity() != effect.identity) {
-    // What a rank said before it died counts only while it has its rank: short steps may have left much unread.
-    for (const auto& [id, process] : Workers(workers_)) {
-      char probe;
-      while (process->dead && process->rank.has_value() && process->socket.valid() &&
-             recv(process->socket.fd(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) > 0) {
-        on_packet(process);
-      }
-    }
     auto created = Generation::create(effect, comm_config_);
     if (!created.ok()) {
       link_->send(brain::StopRequested{1, std::string(created.status().message())});
