@@ -11,7 +11,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu sanitize fuzz bench lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,12 +46,19 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 test-gpu: build  ## what only a GPU can show; skipped, with the reason, where there is none
 	@$(PYTEST) -rs tests/gpu
 
+# SEED, ROUND, STEPS and MODEL repeat what a failure prints.
+SECONDS ?= 3600
+chaos: build  ## all faults at random for SECONDS=3600, bits compared with undisturbed runs, nothing may leak
+	@$(PYTHON_VENV) tests/chaos --seconds $(SECONDS) --build $(CURDIR)/$(BUILD) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ROUND),--round $(ROUND)) $(if $(STEPS),--steps $(STEPS)) $(if $(MODEL),--model $(MODEL))
+
 test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
 	@KEEPSTEP_INTERRUPTIONS=10000 $(BUILD)/keepstep_comm_test --gtest_brief=1 --gtest_filter='InterruptionRandom.*'
 	@KEEPSTEP_INTERRUPTIONS=5000 $(BUILD)/keepstep_comm_test --gtest_filter='InterruptionAcrossNodes.*' --gtest_brief=1
 	@scripts/fuzz.sh 60
 	@$(PYTEST) tests -m long
+	@$(MAKE) chaos
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address

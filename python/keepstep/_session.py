@@ -50,6 +50,7 @@ class Session:
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
         self.users_health_check: Callable[[], None] | None = None
         self.parked_note: dict[str, Any] = {}  # goes with PARKED
+        self.witness: Any = None  # a keepstep.torch.witness.Witness, under `keepstep certify`
         self.script_path = ""  # where the script's own modules are found
         self._modules_at_start = set(sys.modules)
 

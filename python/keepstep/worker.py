@@ -96,6 +96,10 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
         from keepstep.torch import health  # the package registers the backend; it refuses a torch that is too old
 
         session.before_parking = functools.partial(health.check, session)
+        if "KEEPSTEP_WITNESS" in os.environ:
+            from keepstep.torch import witness
+
+            session.witness = witness.install(session)
 
         _run_script(spec)
         if not session.recoverable:

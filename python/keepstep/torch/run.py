@@ -253,6 +253,8 @@ class Run:
         from torch.utils.data import default_collate
 
         self._form("run.steps")
+        if self._session.witness is not None:
+            until = self._session.witness.bounded(until)
         plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed, self.rank, self.world_size)
         if self.rehearsing:
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
@@ -307,6 +309,8 @@ class Run:
         step._check_done(len(step._micros))
         engine.record_loss(number, *step._loss_to_record())
         self._check_at_commit(number)
+        if self._session.witness is not None:
+            self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
         step.voted = True
         if communicates:
@@ -316,6 +320,8 @@ class Run:
         step.committed = True
         self._version = number
         step._global_loss = engine.mean_loss(number)
+        if self._session.witness is not None:
+            self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._check_after(number)
 
     def _vote(self, number: int) -> bool:

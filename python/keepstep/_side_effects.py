@@ -1,0 +1,70 @@
+"""What a script does to the world beside training: files it writes, programs it starts, connections it makes.
+
+Only under ``keepstep certify``, which tells from it what a recovery does twice. Seen through Python's audit hooks: what
+a library does in C or C++ is not seen (but ``torch.save`` is, see `keepstep.torch.witness`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+# Written by Python, torch and the system on their own account.
+_NOT_THE_SCRIPTS = ("/proc/", "/dev/", "/sys/", sys.prefix + "/", sys.base_prefix + "/")
+_NOT_THE_SCRIPTS_PARTS = ("__pycache__", "/.cache/", "torchinductor_", "/.triton/")
+
+_tell: Callable[[str, str], None] | None = None
+
+
+def _path(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = os.fsdecode(value)
+    if not isinstance(value, str | os.PathLike):
+        return None  # an open descriptor
+    path = os.path.abspath(value)
+    if path.startswith(_NOT_THE_SCRIPTS) or any(part in path for part in _NOT_THE_SCRIPTS_PARTS):
+        return None
+    return path
+
+
+def _seen(event: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
+    """What was done, and to what; None: nothing that anybody else could notice."""
+    path: str | None
+    if event == "open":
+        flags = args[2] if isinstance(args[2], int) else 0
+        if not flags & _WRITES or (path := _path(args[0])) is None:
+            return None
+        return ("appends to" if flags & os.O_APPEND else "writes"), path
+    if event in ("os.remove", "os.rmdir") and (path := _path(args[0])) is not None:
+        return "removes", path
+    if event == "os.rename" and (path := _path(args[1])) is not None:
+        return "writes", path
+    if event == "subprocess.Popen":
+        return "starts", str(args[0])
+    if event == "socket.connect" and isinstance(args[1], tuple) and len(args[1]) >= 2:
+        return "connects to", f"{args[1][0]}:{args[1][1]}"
+    return None
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    tell = _tell
+    if tell is None or event not in _EVENTS:
+        return
+    found = _seen(event, args)
+    if found is not None:
+        tell(*found)
+
+
+_EVENTS = frozenset({"open", "os.remove", "os.rmdir", "os.rename", "subprocess.Popen", "socket.connect"})
+
+
+def watch(tell: Callable[[str, str], None]) -> None:
+    """From here on `tell(what, to_what)` is called, before it happens; by whatever thread. Once per process: an audit
+    hook cannot be taken away."""
+    global _tell
+    if _tell is None:
+        _tell = tell
+        sys.addaudithook(_hook)

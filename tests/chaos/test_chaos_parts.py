@@ -1,0 +1,55 @@
+"""What draws rounds and what judges leaks; the rounds themselves are `make chaos`."""
+
+from pathlib import Path
+
+from leaks import MOST_BYTES, Samples
+from models import models
+from plan import SHAPES, draw
+
+STEPS = 400
+
+
+def rounds(seed, count=60):
+    return [draw(seed, number, models(Path("build")), STEPS) for number in range(count)]
+
+
+def test_a_round_is_drawn_again_from_its_seed_and_number():
+    assert rounds(7) == rounds(7)
+    assert rounds(7) != rounds(8)
+
+
+def test_in_an_hour_everything_comes_about():
+    faults = [fault for each in rounds(1, 200) for fault in each.faults]
+    kinds = {fault.split(":")[0] for fault in faults}
+    assert kinds == {
+        "kill", "segv", "exception", "exit", "stop", "gil", "loop", "deadlock", "oom", "slow", "agent-stop",
+        "disk-full", "agent-kill", "link-drop", "link-delay",
+    }  # fmt: skip
+    assert {each.shape for each in rounds(1, 200)} == set(SHAPES)
+    assert any("phase=hydrate" in fault for fault in faults) and any("phase=recovery" in fault for fault in faults)
+
+
+def test_node_0_is_never_killed():
+    for each in rounds(2, 200):
+        for fault in each.faults:
+            if fault.startswith("agent-kill"):
+                assert int(fault.split("rank=")[1].split(",")[0]) >= each.shape.ranks
+
+
+def samples(values):
+    return Samples(taken=[(bytes_, descriptors) for bytes_, descriptors in values])
+
+
+def test_what_grows_at_first_and_for_a_moment_is_no_leak():
+    steady = [(50 << 20, 40)] * 10
+    assert samples([(20 << 20, 10)] * 10 + steady + [(50 << 20, 40), (90 << 20, 90)] * 5).leak() is None
+
+
+def test_what_grows_for_ever_is_a_leak():
+    assert "memory grew" in samples([((10 + i) << 20, 40) for i in range(30)]).leak()
+    assert "file descriptors" in samples([(10 << 20, 40 + i) for i in range(30)]).leak()
+    assert samples([(10 << 20, 40)] * 10 + [((10 << 20) + MOST_BYTES, 43)] * 20).leak() is None
+
+
+def test_a_short_job_says_nothing():
+    assert samples([(10 << 20, 40)] * 5).leak() is None
