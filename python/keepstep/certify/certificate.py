@@ -76,7 +76,10 @@ class Certificate:
             else ("deterministic", "yes: two undisturbed runs are the same bit for bit")
         )
         if self.replicas:
-            found.append(("replicas", f"protected, but not the same on all ranks: {', '.join(self.replicas[:8])}"))
+            names = ", ".join(self.replicas[:8])
+            found.append(
+                ("replicas", f"protected, but not the same on all ranks, and a newcomer gets another rank's: {names}")
+            )
         return found
 
 

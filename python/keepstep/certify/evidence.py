@@ -63,9 +63,9 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
         ranks = by_generation[max(by_generation)]
         found.samples[step] = [sample for rank in sorted(ranks) for sample in ranks[rank]]
     for line in read_objects(folder / "run" / "metrics.jsonl")[0]:
-        step = as_integer(line.get("step"))
-        if step is not None:
-            found.losses[step] = line.get("loss")
+        number = as_integer(line.get("step"))
+        if number is not None:
+            found.losses[number] = line.get("loss")
     for path in outputs:
         found.lines.update(_lines(path))
     return found

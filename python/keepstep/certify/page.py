@@ -54,11 +54,13 @@ COLOURS = {SURVIVES: "green", RESTARTS: "yellow", LOST: "bold red"}
 def print_certificate(found: Certificate, console: Console) -> None:
     console.print(_shape(found))
     if found.outcomes:
-        table = Table(title=f"{found.headline()}", title_justify="left", padding=(0, 0, 0, 1))
-        for number, head in enumerate(HEADS):
+        table = Table(title=found.headline(), title_justify="left", padding=(0, 0, 0, 1))
+        remarks = any(outcome.because for outcome in found.outcomes)
+        heads = HEADS if remarks else HEADS[:-1]
+        for number, head in enumerate(heads):
             table.add_column(head, justify="right" if number in (4, 5) else "left", no_wrap=number in (0, 2))
         for outcome in found.outcomes:
-            cells: list[str | Text] = list(_cells(outcome))
+            cells: list[str | Text] = [*_cells(outcome)[: len(heads)]]
             cells[2] = Text(outcome.verdict, style=COLOURS.get(outcome.verdict, "dim"))
             table.add_row(*cells)
         console.print(table)

@@ -54,8 +54,9 @@ class Witness:
         """The state after the commit: ``own`` is what forward changes on each rank by itself."""
         flat = registry.flatten()
         shared = registry.flatten(capsule_ids).tensors
-        state, own = {}, {}
-        devices = set()
+        state: dict[str, str] = {}
+        own: dict[str, str] = {}
+        devices: set[str] = set()
         for name, tensor in flat.tensors.items():
             (state if name in shared else own)[name] = _digest(tensor)
             devices.add(tensor.device.type)
