@@ -91,6 +91,15 @@ def test_a_program_without_python_is_compared_by_its_losses(tmp_path):
     assert found["job"]["steps"] == 12
 
 
+def test_of_a_torchrun_script_it_says_that_all_ranks_restart_and_what_that_costs(tmp_path):
+    code, found = certify(tmp_path, "--nproc-per-node", 2, JOBS / "plain_loop.py", 10000)
+    assert code == 0, found
+    assert not found["job"]["recoverable"]
+    assert verdicts(found) == {"kill": "restarts", "stop": "restarts"}, found
+    assert found["plain_restart_s"] >= 0
+    assert found["not_tried"][0]["name"] == "all other faults"
+
+
 @pytest.mark.long
 def test_all_of_it_on_two_nodes(tmp_path):
     code, found = certify(

@@ -159,6 +159,17 @@ def test_runs_that_differ_by_themselves_are_named_and_not_compared(tmp_path):
     assert "bits cannot be compared" in outcome.because
 
 
+def test_a_loss_that_only_another_node_wrote_down_counts(tmp_path, references):
+    ran = Written(tmp_path / "job").ran()
+    metrics = ran.folder / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    (ran.folder / "run" / "metrics.node1.jsonl").write_text(lines[2] + "\n")
+    metrics.write_text("\n".join([*lines[:2], '{"step": 3, "mono": 103}', *lines[3:]]) + "\n")
+    assert judge(TRIAL, ran, references).verdict == SURVIVES
+    (ran.folder / "run" / "metrics.node1.jsonl").write_text('{"step": 3, "mono": 103, "loss": 0.25}\n')
+    assert "step 3: the loss" in judge(TRIAL, ran, references).because
+
+
 def test_replicas_that_differ_are_named(tmp_path):
     written = Written(tmp_path / "job")
     written.commit(2, 1)["state"] = {"model/w": "ab"}

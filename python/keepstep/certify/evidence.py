@@ -62,10 +62,12 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
     for step, by_generation in computed.items():
         ranks = by_generation[max(by_generation)]
         found.samples[step] = [sample for rank in sorted(ranks) for sample in ranks[rank]]
-    for line in read_objects(folder / "run" / "metrics.jsonl")[0]:
-        number = as_integer(line.get("step"))
-        if number is not None:
-            found.losses[number] = line.get("loss")
+    # Each node's file has the loss of all ranks. Node 0's lacks it where all of its ranks died before they could say it.
+    for path in sorted(folder.glob("run*/metrics*.jsonl")):
+        for line in read_objects(path)[0]:
+            number = as_integer(line.get("step"))
+            if number is not None and (line.get("loss") is not None or number not in found.losses):
+                found.losses[number] = line.get("loss")
     for path in outputs:
         found.lines.update(_lines(path))
     return found
