@@ -92,7 +92,7 @@ def test_a_program_without_python_is_compared_by_its_losses(tmp_path):
 
 
 def test_of_a_torchrun_script_it_says_that_all_ranks_restart_and_what_that_costs(tmp_path):
-    code, found = certify(tmp_path, "--nproc-per-node", 2, JOBS / "plain_loop.py", 10000)
+    code, found = certify(tmp_path, "--nproc-per-node", 2, JOBS / "plain_loop.py", 1000)
     assert code == 0, found
     assert not found["job"]["recoverable"]
     assert verdicts(found) == {"kill": "restarts", "stop": "restarts"}, found

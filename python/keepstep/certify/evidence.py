@@ -62,7 +62,7 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
     for step, by_generation in computed.items():
         ranks = by_generation[max(by_generation)]
         found.samples[step] = [sample for rank in sorted(ranks) for sample in ranks[rank]]
-    # Each node's file has the loss of all ranks. Node 0's lacks it where all of its ranks died before they could say it.
+    # Each node's file has the loss of all ranks. One lacks it where all ranks of that node died before they said it.
     for path in sorted(folder.glob("run*/metrics*.jsonl")):
         for line in read_objects(path)[0]:
             number = as_integer(line.get("step"))
