@@ -1,6 +1,7 @@
 """`keepstep certify`: what it says about scripts whose mistakes are known."""
 
 import json
+import signal
 import subprocess
 
 import pytest
@@ -9,15 +10,24 @@ from harness import JOBS, KEEPSTEP, environment
 from linear import PROGRAM, arguments
 
 
+LIMIT_S = 900
+
+
 def certify(folder, *words):
     """(exit code, certificate); all is kept below `folder`."""
     (folder / "files").mkdir(exist_ok=True)
     command = [KEEPSTEP, "certify", "--json", "--out", folder / "certificate", *words]
-    done = subprocess.run(
-        [str(word) for word in command], env=environment(), capture_output=True, text=True, timeout=600, cwd=folder
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    words = [str(word) for word in command]
+    with subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
+        try:
+            printed, said = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends its jobs, which are in sessions of their own
+            raise
+    assert printed, said
+    return process.returncode, json.loads(printed)
 
 
 def careless(folder, mode, only):
