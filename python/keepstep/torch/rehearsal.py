@@ -65,6 +65,10 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
         return False
     if int(session.welcome["world"]) < 2:
         return False  # the only rank is rank 0
+    if torch.cuda.device_count() > 0:
+        # It would take memory of a GPU that is a rank's, and NCCL connects to peers, of which there are none. (Counted
+        # without starting CUDA in this process.)
+        return False
     return _count(session, _SPOILT) == 0
 
 
@@ -128,7 +132,7 @@ class Rehearsal:
         because = "a spare rehearses a step before it waits for a rank"
         session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because)
         self._random = _RandomState()
-        self._injector, session.injector = session.injector, Injector(session, [])
+        self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome["rank_variables"], world)
         os.environ.update(self._variables)
         # What is printed on the way would be there twice.
