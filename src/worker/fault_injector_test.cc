@@ -33,7 +33,7 @@ class FaultInjectorTest : public ::testing::Test {
 };
 
 TEST_F(FaultInjectorTest, a_fault_fires_at_its_rank_step_and_phase_only_and_once) {
-  FaultInjector faults = injector({fault("kill", 1, 4, "after_vote")});
+  FaultInjector faults = injector(nlohmann::json::array({fault("kill", 1, 4, "after_vote")}));
   EXPECT_TRUE(faults.at("after_vote", 3, 1).ok());
   EXPECT_TRUE(faults.at("after_vote", 4, 0).ok());
   EXPECT_TRUE(faults.at("update", 4, 1).ok());
@@ -45,15 +45,15 @@ TEST_F(FaultInjectorTest, a_fault_fires_at_its_rank_step_and_phase_only_and_once
 }
 
 TEST_F(FaultInjectorTest, what_another_worker_claimed_does_not_fire_here) {
-  FaultInjector first = injector({fault("segv", nullptr, 2, "forward")});
-  FaultInjector second = injector({fault("segv", nullptr, 2, "forward")});
+  FaultInjector first = injector(nlohmann::json::array({fault("segv", nullptr, 2, "forward")}));
+  FaultInjector second = injector(nlohmann::json::array({fault("segv", nullptr, 2, "forward")}));
   EXPECT_TRUE(first.at("forward", 2, 0).ok());
   EXPECT_TRUE(second.at("forward", 2, 1).ok());
   EXPECT_THAT(carried_out_, ElementsAre("segv"));
 }
 
 TEST_F(FaultInjectorTest, without_a_current_step_it_fires_at_the_first_occasion_from_its_step_on) {
-  FaultInjector faults = injector({fault("exit", 0, 5, "hydrate")});
+  FaultInjector faults = injector(nlohmann::json::array({fault("exit", 0, 5, "hydrate")}));
   EXPECT_TRUE(faults.at("hydrate", 4, 0).ok());
   EXPECT_THAT(carried_out_, IsEmpty());
   EXPECT_TRUE(faults.at("hydrate", 9, 0).ok());
@@ -61,7 +61,7 @@ TEST_F(FaultInjectorTest, without_a_current_step_it_fires_at_the_first_occasion_
 }
 
 TEST_F(FaultInjectorTest, an_exception_is_an_error_of_the_call) {
-  FaultInjector faults = injector({fault("exception", 0, 2, "update")});
+  FaultInjector faults = injector(nlohmann::json::array({fault("exception", 0, 2, "update")}));
   const Status status = faults.at("update", 2, 0);
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("injected: exception"));
@@ -70,7 +70,7 @@ TEST_F(FaultInjectorTest, an_exception_is_an_error_of_the_call) {
 }
 
 TEST_F(FaultInjectorTest, on_spare_means_workers_that_started_as_spares) {
-  nlohmann::json faults = {fault("kill", nullptr, 1, "hydrate")};
+  nlohmann::json faults = nlohmann::json::array({fault("kill", nullptr, 1, "hydrate")});
   faults[0]["on_spare"] = true;
   EXPECT_TRUE(injector(faults).at("hydrate", 1, 0).ok());
   EXPECT_THAT(carried_out_, IsEmpty());
