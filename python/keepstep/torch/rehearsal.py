@@ -130,7 +130,7 @@ class Rehearsal:
         because = "a spare rehearses a step before it waits for a rank"
         session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because)
         self._random = _RandomState()
-        self._injector, session.injector = session.injector, Injector(session, [])
+        self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome["rank_variables"], world)
         os.environ.update(self._variables)
         # What is printed on the way would be there twice.
