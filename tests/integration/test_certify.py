@@ -9,7 +9,6 @@ import pytest
 from harness import JOBS, KEEPSTEP, environment
 from linear import PROGRAM, arguments
 
-
 LIMIT_S = 900
 
 
