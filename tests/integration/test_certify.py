@@ -106,6 +106,7 @@ def test_of_a_torchrun_script_it_says_that_all_ranks_restart_and_what_that_costs
     assert not found["job"]["recoverable"]
     assert verdicts(found) == {"kill": "restarts", "stop": "restarts"}, found
     assert found["plain_restart_s"] >= 0
+    assert found["deterministic"] is None, "nothing was compared"
     assert found["not_tried"][0]["name"] == "all other faults"
 
 

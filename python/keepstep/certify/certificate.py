@@ -22,6 +22,7 @@ class Certificate:
     spare_nodes: int = 0
     steps: int = 0
     recoverable: bool = True
+    witnessed: bool = True  # its ranks said what they hold; else only losses are known
     blocked: str = ""
     differs: str | None = None
     replicas: list[str] = field(default_factory=list)
@@ -68,6 +69,9 @@ class Certificate:
                 ("restarts", f"the script has no @keepstep.recoverable function: a fault restarts all ranks{cost}; the "
                  "script goes on from its own checkpoint, if it has one")
             )  # fmt: skip
+            return found  # without steps there was nothing to compare
+        if not self.witnessed:
+            found.append(("compared", "the losses only: a program without Python does not say what its ranks hold"))
         else:
             found.append(("protected state", "the checking mode found nothing that run.protect does not know"))
         found.append(
@@ -99,7 +103,7 @@ def as_json(found: Certificate) -> dict[str, Any]:
             "devices": found.devices,
         },
         "blocked": found.blocked or None,
-        "deterministic": None if found.blocked else found.differs is None,
+        "deterministic": None if found.blocked or not found.recoverable else found.differs is None,
         "differs_at": found.differs,
         "unequal_replicas": found.replicas,
         "plain_restart_s": found.plain_restart_s,

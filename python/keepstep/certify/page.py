@@ -64,7 +64,8 @@ def print_certificate(found: Certificate, console: Console) -> None:
             cells[2] = Text(outcome.verdict, style=COLOURS.get(outcome.verdict, "dim"))
             table.add_row(*cells)
         console.print(table)
-        console.print(_phases(found))
+        if any(outcome.phases_ms for outcome in found.outcomes):
+            console.print(_phases(found))
     for title, text in found.findings():
         console.print(f"{title}: {text}", markup=False, highlight=False)
     effects = found.side_effects()
@@ -75,9 +76,9 @@ def print_certificate(found: Certificate, console: Console) -> None:
                 f"  {effect_text(effect)}: {count} times more ({', '.join(where[:4])}{', ...' * (len(where) > 4)})",
                 markup=False, highlight=False,
             )  # fmt: skip
-    elif found.outcomes:
+    elif found.outcomes and found.witnessed:
         console.print("side effects repeated: none that was seen")
-    if found.outcomes:
+    if found.outcomes and found.witnessed:
         console.print(SEEN, style="dim")
     if found.not_tried:
         console.print("not tried:")
@@ -121,7 +122,7 @@ def html(found: Certificate) -> str:
     effects = "".join(
         _row([effect_text(effect), str(count), ", ".join(where)]) for effect, count, where in found.side_effects()
     )
-    if found.outcomes:
+    if found.outcomes and found.witnessed:
         parts.append(f"<h2>Side effects repeated</h2><p>{SIDE_EFFECTS} {SEEN}</p>")
         parts.append(
             f"<table>{_row(['what', 'times more', 'after'], 'th')}{effects}</table>" if effects else "<p>None.</p>"

@@ -80,6 +80,7 @@ class _Session:
         found.steps = references.first.last_step
         found.differs, found.replicas = references.differs, references.replicas
         found.devices = sorted(references.first.devices)
+        found.witnessed = references.first.witnessed
 
     def _recoverable(self, references: References) -> None:
         found = self.found
