@@ -65,10 +65,17 @@ class Injection:
 
 
 class Injector:
-    """The faults this worker may still have to carry out."""
+    """The faults this worker may still have to carry out.
 
-    def __init__(self, session: Session, faults: list[dict[str, Any]]) -> None:
+    Args:
+        faults: those that it knows of at the start.
+        listens: whether it also takes what the agent sends later. In a rehearsal it does not: nothing may fire there,
+            and what comes meanwhile is for afterwards.
+    """
+
+    def __init__(self, session: Session, faults: list[dict[str, Any]], listens: bool = True) -> None:
         self._session = session
+        self._listens = listens
         self._waiting = [Injection(**fault) for fault in faults]
         self._seen: dict[str, int] = {}  # the step at which a fault was last looked at, by key
         self._slow: _faults.Slowness | None = None
@@ -76,7 +83,7 @@ class Injector:
 
     def at(self, phase: str, step: int) -> None:
         """Fires what is due at `phase` of `step`; each fault fires as often in the whole job as it says."""
-        if phase in _POLL_PHASES:
+        if self._listens and phase in _POLL_PHASES:
             for fault in self._session.engine.take_injections():
                 self._waiting.append(Injection(**json.loads(fault)))
                 self.active = True

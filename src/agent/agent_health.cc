@@ -37,8 +37,11 @@ void Agent::on_health(const HealthReading& reading) {
 
 void Agent::apply_health() {
   const int64_t since_ns = health_watch_ == nullptr ? 0 : health_watch_->measuring_since_ns();
-  if (since_ns != 0 && monotonic_ns() - since_ns > kDiskHangsNs) {
-    say_health({{"disk", "a write of 4 KiB does not come back", absl::StrFormat("%g s", kDiskHangsNs * 1e-9)}});
+  const bool said = std::ranges::any_of(unhealthy_, [](const HealthFinding& each) { return each.check == "disk"; });
+  if (since_ns != 0 && monotonic_ns() - since_ns > kDiskHangsNs && !said) {
+    std::vector<HealthFinding> findings = unhealthy_;  // nothing new is known of those
+    findings.push_back({"disk", "a write of 4 KiB does not come back", absl::StrFormat("%g s", kDiskHangsNs * 1e-9)});
+    say_health(std::move(findings));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -31,27 +32,29 @@ int64_t wall_ns() {
       .count();
 }
 
-// Empty if 4 KiB reached the disk, else what failed.
-std::string write_and_remove(const std::string& path) {
+// Empty if 4 KiB reached the disk of `folder`, else what failed. The file has a name for a moment only, and one that no
+// other process has: nodes may share a folder and, in containers, process ids.
+std::string write_and_remove(const std::string& folder) {
   std::string error;
   const auto failed = [&](const char* what) {
     error = error.empty() ? absl::StrFormat("%s: %s", what, strerror(errno)) : error;
   };
   std::array<char, kWrittenBytes> data;
   data.fill('k');
-  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  std::string path = folder + "/.keepstep-health-XXXXXX";
+  const Fd file(mkostemp(path.data(), O_CLOEXEC));
   if (!file.valid()) {
     failed("open");
     return error;
+  }
+  if (unlink(path.c_str()) != 0) {
+    failed("remove");
   }
   if (write(file.get(), data.data(), data.size()) != static_cast<ssize_t>(data.size())) {
     failed("write");
   }
   if (fsync(file.get()) != 0) {
     failed("fsync");
-  }
-  if (unlink(path.c_str()) != 0) {
-    failed("remove");
   }
   return error;
 }
@@ -96,7 +99,7 @@ HealthReading measure_health(const std::vector<std::string>& folders) {
   for (const std::string& path : folders) {
     FolderReading folder{.path = path};
     const int64_t begun_ns = monotonic_ns();
-    folder.error = write_and_remove(absl::StrFormat("%s/.keepstep-health-%d", path, getpid()));
+    folder.error = write_and_remove(path);
     folder.write_s = static_cast<double>(monotonic_ns() - begun_ns) * 1e-9;
     struct statvfs space{};
     if (statvfs(path.c_str(), &space) == 0) {

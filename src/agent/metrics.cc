@@ -54,6 +54,7 @@ void Metrics::flush(brain::Version version) {
 void Metrics::rewind(brain::Version version) {
   lines_.erase(lines_.upper_bound(version), lines_.end());
   flushed_ = std::min(flushed_, version);
+  last_step_ = std::min(last_step_, version);
   last_commit_ns_ = 0;
 }
 

@@ -77,6 +77,7 @@ TEST_F(MetricsTest, a_restart_forgets_what_was_not_committed) {
   metrics_->flush(1);
   metrics_->on_log(0, 2, {{"x", 1}});
   metrics_->rewind(0);
+  EXPECT_EQ(metrics_->last_step(), 0u) << "what commands and the status line are told";
   progress(0, 1, 7.0);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 2u);

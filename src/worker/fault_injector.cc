@@ -8,8 +8,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_format.h"
 
 namespace keepstep::worker {
 namespace {
@@ -29,35 +28,9 @@ Status unknown(const std::string& fault, std::string_view part) {
       absl::StrFormat("the fault '%s': a C++ program does not know what '%s' means", fault, std::string(part)));
 }
 
-StatusOr<InjectedFault> from_text(const std::string& text) {
-  const size_t colon = text.find(':');
-  InjectedFault fault{.text = text, .kind = text.substr(0, colon)};
-  if (colon == std::string::npos) {
-    return unknown(text, text);
-  }
-  for (const absl::string_view part : absl::StrSplit(absl::string_view(text).substr(colon + 1), ',')) {
-    const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    const auto& [key, value] = field;
-    bool good = true;
-    if (key == "rank" && value != "any") {
-      good = absl::SimpleAtoi(value, &fault.rank.emplace());
-    } else if (key == "step") {
-      good = absl::SimpleAtoi(value, &fault.step);
-    } else if (key == "phase") {
-      fault.phase = value;
-    } else if (key == "on") {
-      fault.on_spare = value == "spare";
-    } else {
-      good = key == "rank";
-    }
-    if (!good) {
-      return unknown(text, {part.data(), part.size()});
-    }
-  }
-  return fault;
-}
+}  // namespace
 
-StatusOr<InjectedFault> from_object(const nlohmann::json& object) {
+StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
   InjectedFault fault;
   try {
     fault.key = object.at("key");
@@ -80,31 +53,17 @@ StatusOr<InjectedFault> from_object(const nlohmann::json& object) {
       return unknown(fault.text, field);
     }
   }
-  return fault;
-}
-
-}  // namespace
-
-StatusOr<InjectedFault> parse_injected_fault(size_t index, const nlohmann::json& fault) {
-  StatusOr<InjectedFault> parsed = fault.is_string() ? from_text(fault.get<std::string>()) : from_object(fault);
-  KEEPSTEP_RETURN_IF_ERROR(parsed.status());
-  if (parsed->key.empty()) {
-    parsed->key = std::to_string(index);
-  }
-  if (!holds(kKinds, parsed->kind)) {
+  if (!holds(kKinds, fault.kind)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception and exit can", parsed->text));
+        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception and exit can", fault.text));
   }
-  return parsed;
+  return fault;
 }
 
 FaultInjector::FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks)
     : spare_(spare), hooks_(std::move(hooks)) {
-  for (size_t i = 0; i < faults.size(); ++i) {
-    if (faults.at(i).is_null()) {
-      continue;
-    }
-    StatusOr<InjectedFault> fault = parse_injected_fault(i, faults.at(i));
+  for (const nlohmann::json& each : faults) {
+    StatusOr<InjectedFault> fault = parse_injected_fault(each);
     if (fault.ok()) {
       waiting_.push_back(*std::move(fault));
     } else {

@@ -28,10 +28,10 @@ struct InjectedFault {
   bool late = false;  // came while the job ran: a step that is past means the next one
 };
 
-// One of the welcome's list: the text `KIND:rank=R|any,step=K,phase=P[,on=spare]`, or an object with `key`, `text`,
-// `kind`, `phase`, and where it has them `rank`, `step`, `on_spare`, `late`. `index`: its place there, the key of a
-// text. INVALID_ARGUMENT: neither, or of a kind that a C++ program cannot carry out.
-StatusOr<InjectedFault> parse_injected_fault(size_t index, const nlohmann::json& fault);
+// One of the welcome's list (docs/design/wire_worker.md): an object with `key`, `text`, `kind`, `phase`, and where it
+// has them `rank`, `step`, `on_spare`, `late`. INVALID_ARGUMENT: it is none, or one that a C++ program cannot carry
+// out.
+StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& fault);
 
 class FaultInjector {
  public:
@@ -39,10 +39,10 @@ class FaultInjector {
     // True for the first worker of the whole job that asks for `key`.
     std::function<bool(const std::string& key)> claim;
     std::function<void(const InjectedFault& fault)> announce;   // it is carried out now
-    std::function<void(const InjectedFault& fault)> carry_out;  // what ends or stops this process
+    std::function<void(const InjectedFault& fault)> carry_out;  // what ends this process
   };
 
-  // `faults`: the welcome's list, null for those that fired. What is no fault is said on standard error.
+  // `faults`: the welcome's list. What is no fault is said on standard error.
   FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks);
 
   // Carries out what is due at `phase` of `step`, each fault once in the whole job. `rank`: this worker's, if it has
@@ -55,7 +55,7 @@ class FaultInjector {
   std::vector<InjectedFault> waiting_;
 };
 
-// Ends this process as `fault` says, or stops it until somebody continues it.
+// Ends this process as `fault` says.
 void end_this_process(const InjectedFault& fault);
 
 }  // namespace keepstep::worker

@@ -12,6 +12,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+nlohmann::json fault(const char* kind, nlohmann::json rank, int step, const char* phase) {
+  return {{"key", "0"}, {"text", kind}, {"kind", kind}, {"rank", std::move(rank)}, {"step", step}, {"phase", phase}};
+}
+
 // A worker of a job in which keys are claimed once.
 class FaultInjectorTest : public ::testing::Test {
  protected:
@@ -29,7 +33,7 @@ class FaultInjectorTest : public ::testing::Test {
 };
 
 TEST_F(FaultInjectorTest, a_fault_fires_at_its_rank_step_and_phase_only_and_once) {
-  FaultInjector faults = injector({"kill:rank=1,step=4,phase=after_vote"});
+  FaultInjector faults = injector(nlohmann::json::array({fault("kill", 1, 4, "after_vote")}));
   EXPECT_TRUE(faults.at("after_vote", 3, 1).ok());
   EXPECT_TRUE(faults.at("after_vote", 4, 0).ok());
   EXPECT_TRUE(faults.at("update", 4, 1).ok());
@@ -37,19 +41,19 @@ TEST_F(FaultInjectorTest, a_fault_fires_at_its_rank_step_and_phase_only_and_once
   EXPECT_TRUE(faults.at("after_vote", 4, 1).ok());
   EXPECT_TRUE(faults.at("after_vote", 4, 1).ok());
   EXPECT_THAT(carried_out_, ElementsAre("kill"));
-  EXPECT_THAT(announced_, ElementsAre("kill:rank=1,step=4,phase=after_vote"));
+  EXPECT_THAT(announced_, ElementsAre("kill"));
 }
 
 TEST_F(FaultInjectorTest, what_another_worker_claimed_does_not_fire_here) {
-  FaultInjector first = injector({"segv:rank=any,step=2,phase=forward"});
-  FaultInjector second = injector({"segv:rank=any,step=2,phase=forward"});
+  FaultInjector first = injector(nlohmann::json::array({fault("segv", nullptr, 2, "forward")}));
+  FaultInjector second = injector(nlohmann::json::array({fault("segv", nullptr, 2, "forward")}));
   EXPECT_TRUE(first.at("forward", 2, 0).ok());
   EXPECT_TRUE(second.at("forward", 2, 1).ok());
   EXPECT_THAT(carried_out_, ElementsAre("segv"));
 }
 
 TEST_F(FaultInjectorTest, without_a_current_step_it_fires_at_the_first_occasion_from_its_step_on) {
-  FaultInjector faults = injector({"exit:rank=0,step=5,phase=hydrate"});
+  FaultInjector faults = injector(nlohmann::json::array({fault("exit", 0, 5, "hydrate")}));
   EXPECT_TRUE(faults.at("hydrate", 4, 0).ok());
   EXPECT_THAT(carried_out_, IsEmpty());
   EXPECT_TRUE(faults.at("hydrate", 9, 0).ok());
@@ -57,47 +61,47 @@ TEST_F(FaultInjectorTest, without_a_current_step_it_fires_at_the_first_occasion_
 }
 
 TEST_F(FaultInjectorTest, an_exception_is_an_error_of_the_call) {
-  FaultInjector faults = injector({nullptr, "exception:rank=0,step=2,phase=update"});
+  FaultInjector faults = injector(nlohmann::json::array({fault("exception", 0, 2, "update")}));
   const Status status = faults.at("update", 2, 0);
   EXPECT_TRUE(absl::IsInternal(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("exception:rank=0,step=2,phase=update"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("injected: exception"));
   EXPECT_THAT(carried_out_, IsEmpty());
-  EXPECT_THAT(claimed_, ElementsAre("inject/1"));
+  EXPECT_THAT(claimed_, ElementsAre("inject/0"));
 }
 
 TEST_F(FaultInjectorTest, on_spare_means_workers_that_started_as_spares) {
-  const nlohmann::json faults = {"kill:rank=any,step=1,phase=hydrate,on=spare"};
+  nlohmann::json faults = nlohmann::json::array({fault("kill", nullptr, 1, "hydrate")});
+  faults[0]["on_spare"] = true;
   EXPECT_TRUE(injector(faults).at("hydrate", 1, 0).ok());
   EXPECT_THAT(carried_out_, IsEmpty());
   EXPECT_TRUE(injector(faults, true).at("hydrate", 1, 0).ok());
   EXPECT_THAT(carried_out_, ElementsAre("kill"));
 }
 
-TEST(ParseInjectedFault, takes_an_object_as_well_as_a_text) {
-  const auto fault = parse_injected_fault(3, {{"key", "run/7"},
-                                              {"text", "kill:.."},
-                                              {"kind", "kill"},
-                                              {"phase", "update"},
-                                              {"rank", 2},
-                                              {"step", nullptr},
-                                              {"times", nullptr}});
-  ASSERT_TRUE(fault.ok()) << fault.status();
-  EXPECT_EQ(fault->key, "run/7");
-  EXPECT_EQ(fault->rank, 2);
-  EXPECT_EQ(fault->step, 1);
-  EXPECT_EQ(parse_injected_fault(3, "kill:rank=2,step=5,phase=update")->key, "3");
-  EXPECT_FALSE(
-      parse_injected_fault(0, {{"key", "a"}, {"text", "t"}, {"kind", "kill"}, {"phase", "update"}, {"times", 3}}).ok());
-  EXPECT_FALSE(parse_injected_fault(0, {{"kind", "kill"}}).ok());
-  EXPECT_FALSE(parse_injected_fault(0, 7).ok());
+TEST(ParseInjectedFault, a_rank_and_a_step_that_are_not_said_are_any_and_the_first) {
+  nlohmann::json given = fault("kill", 2, 5, "update");
+  given["times"] = nullptr;
+  const auto parsed = parse_injected_fault(given);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->key, "0");
+  EXPECT_EQ(parsed->rank, 2);
+  EXPECT_EQ(parsed->step, 5);
+  given["rank"] = nullptr;
+  given["step"] = nullptr;
+  EXPECT_EQ(parse_injected_fault(given)->rank, std::nullopt);
+  EXPECT_EQ(parse_injected_fault(given)->step, 1);
 }
 
 TEST(ParseInjectedFault, names_what_it_does_not_know) {
-  EXPECT_THAT(std::string(parse_injected_fault(0, "gil:rank=0,step=1,phase=forward").status().message()),
+  EXPECT_THAT(std::string(parse_injected_fault(fault("gil", 0, 1, "forward")).status().message()),
               HasSubstr("only kill, segv, exception and exit"));
-  for (const char* text : {"kill", "kill:rank=x,step=1,phase=forward", "kill:rank=0,step=-1,phase=forward",
-                           "kill:rank=0,step=1,phase=forward,times=3", "kill:"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(parse_injected_fault(0, text).status())) << text;
+  nlohmann::json repeated = fault("kill", 0, 1, "forward");
+  repeated["times"] = 3;
+  EXPECT_THAT(std::string(parse_injected_fault(repeated).status().message()), HasSubstr("'times'"));
+  const nlohmann::json bad[] = {
+      7, "kill:rank=0,step=1,phase=forward", {{"kind", "kill"}}, fault("kill", "x", 1, "forward")};
+  for (const nlohmann::json& each : bad) {
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_injected_fault(each).status())) << each.dump();
   }
 }
 

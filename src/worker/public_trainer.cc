@@ -163,6 +163,7 @@ Status Trainer::Impl::attempt(uint64_t until) {
     return absl::OkStatus();
   }
   step = version + 1;
+  engine->at(step, 0);
   voted = false;
   loss_sum = 0;
   loss_count = 0;

@@ -165,9 +165,12 @@ Status Trainer::Impl::report(const Status& why) {
   if (engine->interrupted() && !fatal) {
     return absl::OkStatus();  // after the seal an error is the interruption's
   }
-  (void)engine->send(
-      MessageType::kFault,
-      {{"step", step}, {"what", why.ToString().substr(0, kMostReportedBytes)}, {"traceback", ""}, {"fatal", fatal}});
+  // Once a link broke, what fails is the link's fault and not the program's.
+  (void)engine->send(MessageType::kFault, {{"step", step},
+                                           {"what", why.ToString().substr(0, kMostReportedBytes)},
+                                           {"traceback", ""},
+                                           {"fatal", fatal},
+                                           {"link", !fatal && !engine->broken_link().empty()}});
   const Status waited = engine->wait_interruption();
   return waited.ok() && !fatal ? absl::OkStatus() : why;
 }

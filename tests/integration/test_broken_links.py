@@ -15,7 +15,11 @@ def run_with_cuts(folder, monkeypatch, *, rank, at, times, world=1, options=(), 
 
 
 @pytest.mark.parametrize(
-    ("rank", "times", "world", "model"), [(0, 1, 1, "plain"), (1, 2, 1, "rich"), (2, 2, 2, "rich")]
+    ("rank", "times", "world", "model"),
+    [
+        (1, 2, 1, "rich"),
+        *(pytest.param(*cut, marks=pytest.mark.long) for cut in ((0, 1, 1, "plain"), (2, 2, 2, "rich"))),
+    ],
 )
 def test_a_link_that_breaks_at_one_step_is_made_anew_and_the_step_redone(
     tmp_path, undisturbed, monkeypatch, rank, times, world, model

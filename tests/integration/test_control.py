@@ -112,7 +112,9 @@ def test_jobs_are_listed_and_found_by_name_pid_and_journal_and_others_say_what_t
 def test_stacks_name_who_does_something_else_whatever_holds_it(running):
     faults = ["loop:rank=0,step=3,phase=forward", "gil:rank=1,step=3,phase=forward",
               "deadlock:rank=2,step=3,phase=forward"]  # fmt: skip
-    job = running("stuck", world=5, options=[part for fault in faults for part in ("--inject", fault)])
+    # Nobody is to be taken for hung and replaced before we looked.
+    options = ["--hang-timeout", "off", *(part for fault in faults for part in ("--inject", fault))]
+    job = running("stuck", world=5, options=options)
     job.wait_for_event("injected", 3)
     stopped = job.wait_for(lambda: command("inject", job.name, "stop:rank=3").stdout, "answer")
     assert "rank 3" in stopped and "SIGSTOP" in stopped

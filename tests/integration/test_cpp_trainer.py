@@ -26,7 +26,7 @@ from linear import (
     run_linear,
     start_linear_on_nodes,
 )
-from several_nodes import kill, node_lines
+from several_nodes import finish_nodes, kill, node_lines, start_nodes
 
 PHASES = ["forward", "backward", "allreduce", "before_vote", "after_vote", "update", "between"]
 LONG = 3000  # steps; enough that something is killed in the middle
@@ -249,6 +249,14 @@ def test_on_two_nodes_each_rank_is_killed_once(tmp_path, reference, phase):
     linear = finish_linear(start_linear_on_nodes(tmp_path, inject=kills(phase, 4), options=["--spares", 1]))
     assert_nothing_lost(linear, reference(4))
     assert_only_these_were_replaced(linear, [0, 1, 2, 3], 4)
+
+
+def test_a_link_that_breaks_is_made_anew_and_is_not_the_programs_failure(tmp_path):
+    job = finish_nodes(start_nodes(tmp_path, MISTAKES, "cut", world=1, options=["--no-python"]))
+    assert job.exit_code == 0, job.explain()
+    assert [line["step"] for line in job.metrics] == [1, 2, 3, 4], job.explain()
+    assert {fault["kind"] for fault in job.events("fault_noticed")} == {"link"}, job.explain()
+    assert [line["rung"] for line in job.events("rung")] == ["redo"], job.explain()
 
 
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, reference):

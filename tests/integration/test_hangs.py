@@ -46,8 +46,9 @@ def assert_replaced(job, reference, world, rank, step):
 
 
 @pytest.mark.parametrize(("how", "rank", "place"), [
-    ("stop", 1, "forward"), ("loop", 2, "loader"), ("gil", 0, "forward"), ("locks", 1, "before_vote"),
-    ("loop", 0, "update"),
+    ("stop", 1, "forward"), ("loop", 2, "loader"), ("gil", 0, "forward"),
+    pytest.param("locks", 1, "before_vote", marks=pytest.mark.long),
+    pytest.param("loop", 0, "update", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_rank_that_hangs_is_named_and_replaced(tmp_path, calm, how, rank, place):
     job = run_hanging(tmp_path, "--hang", f"{how}:{rank}:14:{place}")
@@ -58,12 +59,16 @@ def test_a_rank_that_hangs_is_named_and_replaced(tmp_path, calm, how, rank, plac
         assert hang["waited_s"] > hang["limit_s"], job.explain()
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_replaced_from_the_zygote_even_in_a_first_step(tmp_path, calm):
     job = run_hanging(tmp_path, "--hang", "stop:1:1:forward", world=2, spares=0)
     assert_replaced(job, calm(2), 2, 1, 1)
 
 
-@pytest.mark.parametrize("take", ["all:12:3", "marked:12:5", "once:12:5", "first:1:4"])
+@pytest.mark.parametrize(
+    "take",
+    ["all:12:3", "marked:12:5", *(pytest.param(take, marks=pytest.mark.long) for take in ("once:12:5", "first:1:4"))],
+)
 def test_what_only_takes_long_is_no_hang(tmp_path, calm, take):
     job = run_hanging(tmp_path, "--take", take, world=2, spares=0)
     assert not job.events("hang"), job.explain()
@@ -77,7 +82,10 @@ def test_a_limit_that_the_user_gave_counts(tmp_path, calm):
     assert hang["limit_s"] == 3, job.explain()
 
 
-@pytest.mark.parametrize(("how", "rank"), [("stop", 3), ("loop", 2), ("gil", 1), ("loop", 0)])
+@pytest.mark.parametrize(
+    ("how", "rank"),
+    [("loop", 2), *(pytest.param(*hang, marks=pytest.mark.long) for hang in (("stop", 3), ("gil", 1), ("loop", 0)))],
+)
 def test_a_rank_that_hangs_is_found_by_the_agent_of_its_node(tmp_path, calm, how, rank):
     started = start_nodes(
         tmp_path, JOBS / "hanging.py", "--out", tmp_path, "--until", UNTIL, "--hang", f"{how}:{rank}:14:forward",
@@ -90,6 +98,7 @@ def test_a_rank_that_hangs_is_found_by_the_agent_of_its_node(tmp_path, calm, how
     assert [(line["rank"], line["step"], line["node"]) for line in hangs] == [(rank, 14, rank // 2)], job.explain()
 
 
+@pytest.mark.long
 def test_a_rank_that_is_alone_on_its_node_is_found_too(tmp_path, calm):
     started = start_nodes(
         tmp_path, JOBS / "hanging.py", "--out", tmp_path, "--until", UNTIL, "--hang", "loop:1:14:loader",

@@ -43,6 +43,7 @@ def test_a_world_that_can_be_reconfigured_is_aborted_once_and_connected_again_in
     assert newcomer[-1]["handles"][1].startswith("nccl2:1:-1:"), "the newcomer's first"
 
 
+@pytest.mark.long
 def test_a_world_that_cannot_be_is_made_anew(tmp_path, undisturbed, monkeypatch):
     monkeypatch.setenv("KEEPSTEP_NCCL_RECONFIGURE", "0")
     job = run(tmp_path, options=INJECT)
@@ -55,6 +56,7 @@ def test_a_world_that_cannot_be_is_made_anew(tmp_path, undisturbed, monkeypatch)
     assert survivor[2]["aborted"], "nothing is shut down while its peers are gone and it is alive"
 
 
+@pytest.mark.long
 def test_a_group_made_by_hand_is_aborted_and_made_anew(tmp_path, undisturbed):
     job = run(tmp_path, "--by-hand", "--backend", "cpu:keepstep,cuda:nccl", options=INJECT)
     assert_same_history(job, undisturbed(2, until=UNTIL), UNTIL)

@@ -51,7 +51,7 @@ def newcomer(job):
     return job.events("generation_prepared")[1]["workers"][1]
 
 
-@pytest.mark.parametrize("model", ["plain", "rich"])
+@pytest.mark.parametrize("model", ["rich", pytest.param("plain", marks=pytest.mark.long)])
 def test_a_rehearsed_spare_goes_on_with_the_same_bits(tmp_path, undisturbed, model):
     job = run_small(tmp_path, world=2, spares=1, model=model, inject=["kill:rank=1,step=6,phase=backward"])
     assert_same_history(job, undisturbed(2, model), 12)
@@ -85,6 +85,7 @@ def test_an_exception_in_a_rehearsal_is_said_once_and_costs_nothing_else(tmp_pat
     assert [line["calls"] for line in job.metrics] == [4 * step for step in range(1, 9)], job.explain()
 
 
+@pytest.mark.long
 def test_a_process_group_of_another_backend_ends_a_rehearsal_at_once(tmp_path):
     other = "torch.distributed.new_group(backend='gloo')"
     job = run_script(tmp_path, body(at_step=other), args=[tmp_path], spares=1)
@@ -92,6 +93,7 @@ def test_a_process_group_of_another_backend_ends_a_rehearsal_at_once(tmp_path):
     assert not job.events("rehearsed"), job.explain()
 
 
+@pytest.mark.long
 def test_rehearsals_can_be_left_out(tmp_path):
     job = run_script(tmp_path, body(options="rehearse=False"), args=[tmp_path], spares=1, options=KILL)
     assert job.exit_code == 0, job.explain()

@@ -123,7 +123,8 @@ def train(run):
     run.protect(model=model, optimizer=optimizer)
     replica = run.replicate(model)
     rank_now = run.rank
-    note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
+    if not run.rehearsing:
+        note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
 
     def update():

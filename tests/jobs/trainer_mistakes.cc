@@ -1,5 +1,9 @@
-// A C++ program that uses include/keepstep/trainer.h wrongly, in the way that its argument names; "fine": rightly. Four
-// steps of two ranks, each of which adds 1 to the weights.
+// A C++ program that uses include/keepstep/trainer.h wrongly, in the way that its argument names; "fine": rightly;
+// "cut": rightly, but its connections to other nodes break once. Four steps of two ranks, each of which adds 1 to the
+// weights.
+
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +14,22 @@
 #include "keepstep/trainer.h"
 
 using keepstep::DataType;
+
+namespace {
+
+// As if a cable had done it: the kernel tells both ends.
+void cut_connections() {
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t bytes = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
+        (peer.ss_family == AF_INET || peer.ss_family == AF_INET6)) {
+      (void)shutdown(fd, SHUT_RDWR);
+    }
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "fine";
@@ -36,6 +56,10 @@ int main(int argc, char** argv) {
       failed = true;
       trainer.fail(absl::AbortedError("something that passes"));  // not to be taken for an interruption
       continue;
+    }
+    if (mode == "cut" && second && !failed && trainer.step() == 3) {
+      failed = true;
+      cut_connections();
     }
     gradient.assign(gradient.size(), 0.5F);
     keepstep::Work reduced = trainer.communicator().all_reduce(gradient.data(), gradient.size(), DataType::kFloat32);

@@ -69,6 +69,15 @@ class Worker:
         return [step for step in steps if self.fires(phase, step)]
 
 
+def test_what_is_sent_during_a_rehearsal_fires_afterwards_and_not_in_it():
+    worker = Job().worker(1, [], spare=True)
+    worker.arrived = [json.dumps(fault(key="live/0/1", rank=1, step=None, phase="between", late=True))]
+    usual, worker.injector = worker.injector, Injector(worker, [], listens=False)
+    assert worker.steps_of_fires(range(1, 4), "between") == []
+    worker.injector = usual
+    assert worker.steps_of_fires(range(1, 4), "between") == [1]
+
+
 def test_a_fault_fires_at_its_step_phase_and_rank_and_never_again():
     job = Job()
     faults = [fault(rank=1, step=3)]

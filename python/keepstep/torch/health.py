@@ -69,7 +69,8 @@ def _users(function: Callable[[], None]) -> None:
 
 def products() -> dict[torch.dtype, torch.Tensor]:
     """A matrix product in each type that has a known result."""
-    numbers = torch.arange(SIZE * SIZE, dtype=torch.int64)
+    # On the CPU here and below, whatever device the script made the default.
+    numbers = torch.arange(SIZE * SIZE, dtype=torch.int64, device="cpu")
     left = (numbers * 2654435761 % 4093 % 31 - 15).view(SIZE, SIZE)
     right = (numbers * 40503 % 2039 % 29 - 14).view(SIZE, SIZE)
     return {dtype: left.to(dtype) @ right.to(dtype) for dtype in KNOWN}
@@ -88,7 +89,7 @@ def check_computation() -> None:
 
 def _curved() -> int:
     """What training does besides products; its last bits depend on the CPU, so it is compared with itself."""
-    values = torch.linspace(-3, 3, SIZE * SIZE).view(SIZE, SIZE)
+    values = torch.linspace(-3, 3, SIZE * SIZE, dtype=torch.float32, device="cpu").view(SIZE, SIZE)
     result = torch.nn.functional.layer_norm(torch.softmax(values @ values.t(), 1).tanh().exp(), [SIZE])
     return int(_engine.digest(*piece(dense(result))))
 
@@ -99,7 +100,8 @@ def check_memory() -> None:
     if available < MEMORY_BYTES:
         raise Unfit("memory", f"{available >> 20} MiB available", f"{MEMORY_BYTES >> 20} MiB")
     words = PATTERN_BYTES // 8
-    pattern = torch.arange(words, dtype=torch.int64) * -7046029254386353131  # differs in every word, and its bits mix
+    # It differs in every word, and its bits mix.
+    pattern = torch.arange(words, dtype=torch.int64, device="cpu") * -7046029254386353131
     for flipped in (pattern, ~pattern):
         copy = flipped.clone()
         wrong = int((copy != flipped).sum())

@@ -31,7 +31,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._inject import Injector
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, health
+from keepstep.torch import checks, health, nccl
 from keepstep.torch.rehearsal_comm import RehearsalCommunicator
 from keepstep.torch.update import Snapshot
 from keepstep.torch.work import Completer, GroupOps
@@ -65,6 +65,8 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
         return False
     if int(session.welcome["world"]) < 2:
         return False  # the only rank is rank 0
+    if nccl.available():
+        return False  # GPU memory belongs to the ranks that train, and NCCL without peers was never tried
     return _count(session, _SPOILT) == 0
 
 
@@ -128,7 +130,7 @@ class Rehearsal:
         because = "a spare rehearses a step before it waits for a rank"
         session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because)
         self._random = _RandomState()
-        self._injector, session.injector = session.injector, Injector(session, [])
+        self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome["rank_variables"], world)
         os.environ.update(self._variables)
         # What is printed on the way would be there twice.

@@ -268,7 +268,12 @@ class Run:
             step = Step(self, plan, number, collate or default_collate)
             self._step = step
             self._check_before(number)
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                if self._step is step:  # left by `break`; after an interruption the loop is another one by now
+                    self._engine.leave_loop()
+                raise
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
         self._engine.leave_loop()

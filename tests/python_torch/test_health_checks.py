@@ -17,6 +17,15 @@ def test_the_known_results_do_not_depend_on_the_number_of_threads(threads):
         torch.set_num_threads(before)
 
 
+def test_the_default_device_of_the_script_is_not_what_is_checked():
+    torch.set_default_device("meta")  # as "cuda" would, it has no products of int64
+    try:
+        health.check_computation()
+        health.check_memory()
+    finally:
+        torch.set_default_device(None)
+
+
 def test_every_sum_is_exact_so_the_known_results_hold_on_every_machine():
     products = health.products()
     exact = products[torch.int64]

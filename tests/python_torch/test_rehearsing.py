@@ -1,8 +1,11 @@
 """What stands in for the world while a spare rehearses."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from keepstep._recoverable import RecoverOptions
 from keepstep.torch import rehearsal
 from keepstep.torch.rehearsal_comm import RehearsalCommunicator
 from keepstep.torch.work import DONE
@@ -71,6 +74,16 @@ def test_the_store_answers_like_one_and_refuses_what_only_a_peer_would_set():
     assert store.ask("delete", "a", b"")[0] is True and store.ask("delete", "a", b"")[0] is False
     with pytest.raises(RuntimeError, match="no peer that would set 'nobody'"):
         store.ask("get", "nobody", b"")
+
+
+@pytest.mark.parametrize(("world", "gpus", "wanted"), [(2, 0, True), (1, 0, False), (2, 1, False)])
+def test_only_a_spare_of_several_ranks_that_sees_no_gpu_rehearses(monkeypatch, world, gpus, wanted):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    session = SimpleNamespace(
+        spare=True, assignment=None, welcome={"world": world}, store=lambda *_, **__: (True, False, True, b"0")
+    )
+    assert rehearsal.wanted(session, RecoverOptions()) is wanted
+    assert not rehearsal.wanted(session, RecoverOptions(rehearse=False))
 
 
 def test_a_value_that_was_rounded_to_float32_counts_as_the_same():
