@@ -15,7 +15,7 @@ def rungs(job):
     return [line["rung"] for line in job.events("rung")]
 
 
-@pytest.mark.parametrize("model", ["plain", "rich"])
+@pytest.mark.parametrize("model", ["rich", pytest.param("plain", marks=pytest.mark.long)])
 def test_a_step_that_costs_too_many_processes_restarts_all_with_their_state(tmp_path, undisturbed, model):
     inject = ["kill:rank=1,step=5,phase=backward"] * 4
     job = run_small(tmp_path, world=3, spares=1, inject=inject, model=model)
@@ -63,7 +63,7 @@ def small_with_spare_nodes(folder, spare_nodes, *, nodes=2, world=2, model="plai
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["plain", "rich"])
+@pytest.mark.parametrize("model", ["rich", pytest.param("plain", marks=pytest.mark.long)])
 def test_a_node_whose_ranks_die_again_and_again_gives_them_to_a_spare_node(tmp_path, undisturbed, model):
     nodes = small_with_spare_nodes(tmp_path, 1, model=model, options=["--node-faults", 2])
     try:
@@ -98,7 +98,7 @@ def test_without_a_spare_node_the_processes_of_a_bad_node_are_replaced_and_it_is
     assert "but there is no spare node to take its ranks" in job.events("rung")[0]["because"], job.explain()
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_two_nodes_are_lost_together_or_one_while_the_other_recovers(tmp_path, undisturbed, at_once):
     nodes = small_with_spare_nodes(tmp_path, 2, nodes=3, world=1)
     try:
