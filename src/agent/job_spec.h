@@ -60,6 +60,8 @@ struct JobSpec {
   std::string master_addr = "127.0.0.1";  // empty: the address of rank 0's node
   uint16_t master_port = 0;               // 0: a free one
   int max_restarts = 3;
+  int node_faults = 3;          // --node-faults
+  double fault_window_s = 600;  // --fault-window
   double interrupt_timeout_s = 60;
   brain::HangConfig hang;           // --hang-timeout
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events

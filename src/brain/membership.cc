@@ -39,7 +39,9 @@ void Membership::on(const NodeJoined& event) {
     return;
   }
   const bool fresh = !nodes_.contains(event.node);
-  if (fresh && nodes_.size() >= config_.nodes + config_.spare_nodes) {
+  const auto unused =
+      std::count_if(nodes_.begin(), nodes_.end(), [this](const auto& node) { return waits_unused(node.first); });
+  if (fresh && nodes_.size() - static_cast<size_t>(unused) >= config_.nodes + config_.spare_nodes) {
     journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
     return;
   }
@@ -64,8 +66,11 @@ bool Membership::enough_nodes() const {
   return std::distance(nodes_.begin(), first_spare) == static_cast<int64_t>(config_.nodes);
 }
 
-// A node without ranks keeps as many workers ready as a lost node may have had ranks.
+// A node without ranks keeps as many workers ready as a lost node may have had ranks, unless its ranks were taken away.
 uint32_t Membership::spares_of(NodeId node) const {
+  if (waits_unused(node)) {
+    return 0;
+  }
   return config_.spares + (with_ranks_.contains(node) ? 0 : most_ranks_of_a_node());
 }
 
@@ -93,33 +98,6 @@ void Membership::start() {
     for (uint32_t spare = 0; spare < spares; ++spare) {
       spawn(node, true, because_);
     }
-  }
-}
-
-// The ranks of each lost node move, together, to a node that has none.
-void Membership::house() {
-  while (!homeless_.empty()) {
-    const NodeId lost = slots_[*homeless_.begin()].node;
-    const auto free =
-        std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return !with_ranks_.contains(node.first); });
-    // The same node may have come back, with another agent.
-    const bool back = nodes_.contains(lost);
-    if (free == nodes_.end() && !back) {
-      return;
-    }
-    const NodeId taker = free == nodes_.end() ? lost : free->first;
-    with_ranks_.erase(lost);
-    with_ranks_.insert(taker);
-    std::vector<int64_t> moved;
-    std::erase_if(homeless_, [&](Rank rank) {
-      if (slots_[rank].node != lost) {
-        return false;
-      }
-      slots_[rank].node = taker;
-      moved.push_back(rank);
-      return true;
-    });
-    journal("node_replaced", node_loss_, {{"lost_node", int64_t{lost}}, {"by_node", int64_t{taker}}, {"ranks", moved}});
   }
 }
 
@@ -362,8 +340,9 @@ void Membership::on(const Progress& event) {
   lost_in_a_row_ = 0;
   spares_given_up_ = false;
   ladder_.on_progress(event.version);
-  formed();
+  link_reports_.clear();
   stepped_ = true;
+  formed();
   keep_spares();
 }
 
@@ -375,6 +354,7 @@ void Membership::formed() {
     spares_given_up_ = false;
     journal("formed", "all members are clean at the generation's version",
             {{"version", static_cast<int64_t>(version_)}});
+    renew_the_rest();
   }
 }
 
@@ -482,7 +462,7 @@ void Membership::kill_the_late() {
     if (worker.killed_at && now_ - *worker.killed_at < config_.repeat_after) {
       continue;
     }
-    if (unconfirmed_.contains(id)) {
+    if (unconfirmed_.contains(id) || ending_.contains(id)) {
       kill(id, because_);
     } else if (worker.status == Status::kStarting && now_ - worker.spawned_at >= config_.start_timeout) {
       kill(id, "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start");

@@ -272,7 +272,6 @@ class Membership {
   bool enough_nodes() const;
   uint32_t spares_of(NodeId node) const;
   void start();
-  void house();
   void gather();
   void fill(Rank rank);
   bool all_left();
@@ -295,15 +294,27 @@ class Membership {
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
   void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
-  void take_rung(const Fault& fault);
   void seal(const std::string& because);
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
-  void restart(const std::string& because);
   void confirm_exit(WorkerId worker);
   bool survivors_recoverable(bool the_lost_one_was) const;
   void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
+
+  // membership_rungs.cc: which rung a fault takes, and what the rungs beyond a replaced process do
+  void take_rung(Fault fault);
+  NodePlace place_of(NodeId node) const;
+  NodeId end_to_blame(NodeId reporter) const;
+  void vacate();
+  void house();
+  std::optional<NodeId> taker_for(NodeId lost) const;
+  bool waits_unused(NodeId node) const;
+  void renew();
+  void renew_the_rest();
+  bool holds_state(Rank rank) const;
+  void restart(const std::string& because);
+  void end_worker(WorkerId worker, const std::string& because);
 
   // small helpers
   Worker* find(WorkerId id);
@@ -343,6 +354,12 @@ class Membership {
   bool spares_given_up_ = false;
   bool ever_formed_ = false;
   std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
+  std::set<WorkerId> ending_;       // killed with their node's replacement: their exits are asked for, not waited for
+  std::set<NodeId> bad_nodes_;      // they get no ranks as long as there is another node
+  std::optional<NodeId> leaving_;   // its ranks move once the verdict is out
+  std::set<WorkerId> outdated_;     // processes that a restart with state has yet to replace
+  bool renewal_due_ = false;        // some of them go once the verdict is out
+  std::map<NodeId, int> link_reports_;  // broken connections that ranks of a node told of since the last progress
 
   // The generation `identity_`.
   std::vector<Member> members_;  // by rank

@@ -18,9 +18,9 @@ constexpr int64_t kMs = 1000;
 constexpr int64_t kDeadline = 120'000 * kMs;
 
 std::string type_name(size_t index, bool event) {
-  static const char* const events[] = {"NodeJoined", "NodeLost", "Parked", "Recoverable", "Died",
-                                       "Exited",     "Faulted",  "Sealed", "Ready",       "Formed",
-                                       "Progress",   "Finished", "Stop",   "Tick"};
+  static const char* const events[] = {"NodeJoined", "NodeLost", "Parked",   "Recoverable", "Died",
+                                       "Hung",       "Exited",   "Faulted",  "Sealed",      "Ready",
+                                       "Formed",     "Progress", "Finished", "Stop",        "Tick"};
   static const char* const effects[] = {"Spawn", "Seal",    "Decide", "Prepare", "Activate",
                                         "Kill",  "Release", "EndJob", "Journal"};
   return event ? events[index] : effects[index];
@@ -31,7 +31,7 @@ class Schedule {
   Schedule(uint64_t seed, Paths& paths, bool trace) : loop_(seed), paths_(paths), trace_(trace) {
     config_.world_size = 1 + static_cast<uint32_t>(loop_.below(4));
     config_.nodes = 1 + static_cast<uint32_t>(loop_.below(2) * loop_.below(config_.world_size));
-    config_.spare_nodes = config_.nodes > 1 ? static_cast<uint32_t>(loop_.below(2)) : 0;
+    config_.spare_nodes = config_.nodes > 1 ? static_cast<uint32_t>(loop_.below(3)) : 0;
     config_.spares = static_cast<uint32_t>(loop_.below(3));
     config_.repeat_after = std::chrono::milliseconds(20);
     config_.interrupt_timeout = std::chrono::milliseconds(200);
@@ -40,7 +40,10 @@ class Schedule {
     if (!tight_budgets_) {
       config_.ladder = LadderConfig{100000, 100000, 100000, 100000};
       config_.start_failures = 100000;
+      config_.ladder.replacements_per_step = loop_.below(4) == 0 ? static_cast<int>(loop_.below(3)) : 100000;
     }
+    config_.ladder.faults_per_node = static_cast<int>(loop_.below(4));
+    config_.ladder.node_window = std::chrono::milliseconds(loop_.below(2) == 0 ? 20 : 1000);
     chances_.death = pick({0.0, 0.003, 0.01, 0.03});
     chances_.exception = pick({0.0, 0.0, 0.02});
     chances_.hang = pick({0.0, 0.0, 0.02});
@@ -171,11 +174,21 @@ class Schedule {
     bool restarted = false;
     if (const auto* prepare = std::get_if<Prepare>(&effect)) {
       check_prepare(*prepare);
+    } else if (const auto* kill = std::get_if<Kill>(&effect)) {
+      killed_.insert(kill->worker);
     } else if (const auto* spawn = std::get_if<Spawn>(&effect)) {
       must(spawned_.insert(spawn->worker).second, "a worker's number was used twice");
     } else if (const auto* journal = std::get_if<Journal>(&effect)) {
       must(!journal->because.empty() || journal->event == "job_ended", journal->event + " without a reason");
       restarted = journal->event == "restart";
+      if (journal->event == "restart_with_state") {
+        paths_.count(again_ ? "restart with state, the rest" : "restart with state");
+        again_ = !again_;
+      } else if (journal->event == "node_kept") {
+        paths_.count("bad node kept for what it has");
+      } else if (journal->event == "rung" && std::get<std::string>(journal->fields.at(0).second) == "replace_node") {
+        paths_.count("bad node replaced");
+      }
       if (restarted) {
         check_restart();
       }
@@ -220,12 +233,10 @@ class Schedule {
 
   void check_restart() {
     paths_.count("restart");
-    if (!tight_budgets_) {
-      for (const auto& [id, worker] : nodes_->workers()) {
-        must(!worker.alive || ledger_.newest_decided() == 0 ||
-                 worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
-             "a restart although a clean copy survives");
-      }
+    for (const auto& [id, worker] : nodes_->workers()) {
+      must(!worker.alive || killed_.contains(id) || ledger_.newest_decided() == 0 ||
+               worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
+           "a restart although a clean copy survives");
     }
     ledger_.restarted(last_prepare_ ? last_prepare_->identity : Identity{});
   }
@@ -246,6 +257,8 @@ class Schedule {
   std::optional<Prepare> last_prepare_;
   std::map<WorkerId, Rank> rank_of_;
   std::set<WorkerId> spawned_;
+  std::set<WorkerId> killed_;
+  bool again_ = false;
   std::optional<EndJob> ended_;
 };
 
@@ -283,6 +296,10 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "forward by verdict",
                            "redo after a vote",
                            "restart",
+                           "restart with state",
+                           "restart with state, the rest",
+                           "bad node replaced",
+                           "bad node kept for what it has",
                            "respawn",
                            "hydrated",
                            "hydration interrupted",

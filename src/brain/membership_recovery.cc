@@ -1,4 +1,5 @@
-// The second half of the membership brain: from a fault to the next gathering.
+// The second part of the membership brain: from a fault to the next gathering. Which rung it takes is in
+// membership_rungs.cc.
 
 #include <algorithm>
 
@@ -84,6 +85,9 @@ void Membership::on(const NodeLost& event) {
     return;
   }
   lost_nodes_.insert(event.node);
+  if (leaving_ == event.node) {
+    leaving_.reset();
+  }
   const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
   std::vector<Rank> members;
   std::vector<int64_t> gone;
@@ -99,6 +103,7 @@ void Membership::on(const NodeLost& event) {
       retire(id);
     }
     unconfirmed_.erase(id);  // nobody is left there to confirm it
+    ending_.erase(id);
   }
   spare_.erase(event.node);
   journal("fault_noticed", what,
@@ -122,6 +127,7 @@ void Membership::on(const NodeLost& event) {
   }
   if (homeless_.empty()) {
     keep_spares();
+    gather();  // it may have waited for exits on that node
     return;
   }
   node_loss_ = what;
@@ -245,6 +251,7 @@ void Membership::candidate_lost(bool taken, int exit_code, const std::string& wh
 }
 
 void Membership::confirm_exit(WorkerId worker) {
+  ending_.erase(worker);
   if (unconfirmed_.erase(worker) > 0) {
     gather();
   }
@@ -274,6 +281,7 @@ void Membership::on(const WorkerFaulted& event) {
     end(1, what, event.traceback);
     return;
   }
+  link_reports_[worker->node] += event.link;
   // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
   if (phase_ == Phase::kForming || phase_ == Phase::kRunning) {
     const FaultKind lives = event.link ? FaultKind::kLink : FaultKind::kException;
@@ -285,24 +293,7 @@ void Membership::on(const WorkerFaulted& event) {
   }
 }
 
-// ---- the rung, the seal, the verdict ------------------------------------------------------------------------------
-
-void Membership::take_rung(const Fault& fault) {
-  const LadderDecision decision = ladder_.on_fault(fault);
-  journal("rung", decision.because, {{"rung", std::string(name(decision.rung))}});
-  switch (decision.rung) {
-    case Rung::kRedo:
-    case Rung::kReplace:
-      seal(fault.what);
-      break;
-    case Rung::kRestart:
-      restart(decision.because);
-      break;
-    case Rung::kEnd:
-      end(decision.exit_code, decision.because, decision.traceback);
-      break;
-  }
-}
+// ---- the seal, the verdict ----------------------------------------------------------------------------------------
 
 void Membership::seal(const std::string& because) {
   phase_ = Phase::kSealing;
@@ -384,6 +375,7 @@ void Membership::conclude() {
     lost_in_a_row_ = 0;
     spares_given_up_ = false;
     ladder_.on_progress(verdict.version);
+    link_reports_.clear();
   }
   version_ = verdict.version;
   progress_ = std::max(progress_, version_);
@@ -401,32 +393,8 @@ void Membership::conclude() {
   }
   cause_ = Cause::kReplace;
   phase_ = Phase::kGathering;
-  gather();
-}
-
-// ---- starting over ------------------------------------------------------------------------------------------------
-
-void Membership::restart(const std::string& because) {
-  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
-  because_ = because;
-  for (const Member& member : members_) {
-    if (alive(member)) {
-      retire(member.worker);
-      unconfirmed_.insert(member.worker);
-      kill(member.worker, because);
-    }
-  }
-  for (Slot& slot : slots_) {
-    slot.formed_holder = kNoWorker;
-  }
-  members_.clear();
-  ranks_of_.clear();
-  activated_.reset();  // late news of the old generation's progress must not count for the new start
-  decided_.reset();
-  version_ = 0;
-  progress_ = 0;
-  cause_ = Cause::kRestart;
-  phase_ = Phase::kGathering;
+  vacate();
+  renew();
   gather();
 }
 

@@ -67,6 +67,7 @@ class Scene {
     config.spares = static_cast<uint32_t>(line.number("spares"));
     config.ladder.restarts = static_cast<int>(line.number("restarts", 3));
     config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
+    config.ladder.faults_per_node = static_cast<int>(line.number("faults_per_node", 3));
     full_journal_ = line.text("journal") == "full";
     brain_.emplace(config);
   }
@@ -220,13 +221,17 @@ class Scene {
   // Without journal=full only the lines that say why, without their fields.
   void show(const Journal& effect) {
     const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
-                          effect.event == "kill" || effect.event == "spares_given_up";
+                          effect.event == "kill" || effect.event == "spares_given_up" ||
+                          effect.event == "restart_with_state" || effect.event == "node_replaced" ||
+                          effect.event == "node_kept";
+    const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
+                             effect.event == "restart_with_state" || effect.event == "node_replaced";
     if (!full_journal_ && !says_why) {
       return;
     }
     std::string text = "* " + effect.event;
     for (const Field& field : effect.fields) {
-      if (full_journal_ || effect.event == "rung" || effect.event == "restart") {
+      if (full_journal_ || with_fields) {
         text += " " + field.first + "=" + value_text(field);
       }
     }

@@ -1,5 +1,9 @@
 #include "brain/recovery_ladder.h"
 
+#include <algorithm>
+
+#include "brain/membership_text.h"
+
 namespace keepstep::brain {
 
 const char* name(Rung rung) {
@@ -8,6 +12,10 @@ const char* name(Rung rung) {
       return "redo";
     case Rung::kReplace:
       return "replace";
+    case Rung::kReplaceNode:
+      return "replace_node";
+    case Rung::kRestartWithState:
+      return "restart_with_state";
     case Rung::kRestart:
       return "restart";
     case Rung::kEnd:
@@ -16,19 +24,19 @@ const char* name(Rung rung) {
   return "unknown";
 }
 
-LadderDecision RecoveryLadder::on_fault(const Fault& fault) {
+LadderDecision RecoveryLadder::on_fault(const Fault& fault, Time now) {
   switch (fault.kind) {
     case FaultKind::kException:
       return on_exception(fault);
     case FaultKind::kLink:
       return on_link(fault);
     case FaultKind::kDeath:
-      return on_death(fault);
+      return on_death(fault, now);
     case FaultKind::kNoSource:
     case FaultKind::kPlainDeath:
       break;
   }
-  return restart_or_end(fault, fault.what);
+  return restart_or_end(fault, fault.what, Rung::kRestart);
 }
 
 LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
@@ -57,32 +65,81 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
 }
 
 // The next generation connects anew, which mends what was cut for a moment. What stays cut is the network's, or the
-// firewall's: then all start anew, and in the end the job says between whom it was.
+// firewall's: then one of its two ends has to go; without another node all start anew, and in the end the job says
+// between whom it was.
 LadderDecision RecoveryLadder::on_link(const Fault& fault) {
-  const int links = ++at_step_[fault.step].links;
+  AtStep& at = at_step_[fault.step];
+  const int links = ++at.links;
   const std::string allowed = std::to_string(config_.links_per_step);
   if (links <= config_.links_per_step) {
     return LadderDecision{
         Rung::kRedo,
         fault.what + ": connecting anew, redo " + std::to_string(links) + " of " + allowed + " at this step", 0, ""};
   }
-  return restart_or_end(fault, fault.what + ": broken connection " + std::to_string(links) + " at step " +
-                                   std::to_string(fault.step) + ", " + allowed +
-                                   " are allowed. Both ends reach the coordinator, but not each other: is there a "
-                                   "firewall, a route or a cable between these two at fault?");
-}
-
-LadderDecision RecoveryLadder::on_death(const Fault& fault) {
-  const int deaths = ++at_step_[fault.step].deaths;
-  if (deaths <= config_.replacements_per_step) {
-    return LadderDecision{Rung::kReplace, fault.what, 0, ""};
+  const std::string because = fault.what + ": broken connection " + std::to_string(links) + " at step " +
+                              std::to_string(fault.step) + ", " + allowed +
+                              " are allowed. Both ends reach the coordinator, but not each other: is there a "
+                              "firewall, a route or a cable between these two at fault?";
+  if (fault.place == NodePlace::kReplaceable) {
+    at.links = 0;  // the connections of another node are others; spare nodes are few
+    return LadderDecision{Rung::kReplaceNode,
+                          because + " The ranks of node " + std::to_string(fault.node) + " move to a spare node", 0, "",
+                          fault.node};
   }
-  return restart_or_end(fault, fault.what + ": fault " + std::to_string(deaths) + " at step " +
-                                   std::to_string(fault.step) + ", " + std::to_string(config_.replacements_per_step) +
-                                   " are allowed");
+  return restart_or_end(fault, because, Rung::kRestartWithState);
 }
 
-LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::string& because) {
+LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
+  note_on_node(fault.node, now);
+  const int deaths = ++at_step_[fault.step].deaths;
+  std::string because = fault.what;
+  if (const int here = faults_on(fault.node, now);
+      config_.faults_per_node > 0 && here >= config_.faults_per_node && fault.place != NodePlace::kOnly) {
+    const std::string node = "node " + std::to_string(fault.node);
+    because += "; " + node + " had " + std::to_string(here) + (here == 1 ? " fault" : " faults") + " within " +
+               seconds_text(config_.node_window);
+    switch (fault.place) {
+      case NodePlace::kReplaceable:
+        return LadderDecision{Rung::kReplaceNode, because + ": its ranks move to a spare node", 0, "", fault.node};
+      case NodePlace::kNoSpare:
+        because += ", but there is no spare node to take its ranks";
+        break;
+      case NodePlace::kHasRank0:
+        because += ", but the node of rank 0 stays: the coordinator runs there";
+        break;
+      case NodePlace::kGone:
+      case NodePlace::kOnly:
+        break;
+    }
+  }
+  if (deaths <= config_.replacements_per_step) {
+    return LadderDecision{Rung::kReplace, because, 0, ""};
+  }
+  return restart_or_end(fault,
+                        because + ": fault " + std::to_string(deaths) + " at step " + std::to_string(fault.step) +
+                            ", " + std::to_string(config_.replacements_per_step) + " are allowed",
+                        Rung::kRestartWithState);
+}
+
+// More than the budget need not be kept: it says all that is asked.
+void RecoveryLadder::note_on_node(NodeId node, Time now) {
+  std::deque<Time>& faults = on_node_[node];
+  faults.push_back(now);
+  while (faults.size() > static_cast<size_t>(std::max(config_.faults_per_node, 1))) {
+    faults.pop_front();
+  }
+}
+
+int RecoveryLadder::faults_on(NodeId node, Time now) const {
+  const auto found = on_node_.find(node);
+  if (found == on_node_.end()) {
+    return 0;
+  }
+  return static_cast<int>(
+      std::ranges::count_if(found->second, [&](Time at) { return now - at < config_.node_window; }));
+}
+
+LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::string& because, Rung rung) {
   if (restarts_ >= config_.restarts) {
     return LadderDecision{Rung::kEnd, because + "; all " + std::to_string(config_.restarts) + " restarts are used up",
                           fault.exit_code, fault.traceback};
@@ -93,9 +150,8 @@ LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::str
     at.deaths = 0;
     at.links = 0;
   }
-  return LadderDecision{Rung::kRestart,
-                        because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts),
-                        0, ""};
+  return LadderDecision{
+      rung, because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts), 0, ""};
 }
 
 void RecoveryLadder::on_progress(Version version) { at_step_.erase(at_step_.begin(), at_step_.upper_bound(version)); }

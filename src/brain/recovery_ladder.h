@@ -1,10 +1,15 @@
 // Which rung of the recovery ladder a fault takes, and when to give up (design section 11). Pure.
 //
-// 0 redo in the same process; 1 replace the process; 3 restart all processes; else end the job. (Rung 2, replacing a
-// node, and rung 4 come with several nodes and durable tiers.) An error that comes back at the same step is a bug in
-// the user's code: the job ends with the first traceback of the rank that failed first.
+// 0 redo in the same process; 1 replace the process; 2 replace its node by a spare node; 3 restart all processes, with
+// the state of those that hold it; 4 restart the job from version 0, where nobody holds the state any more or where no
+// process can be entered again; else end the job. An error that comes back at the same step is a bug in the user's
+// code: the job ends with the first traceback of the rank that failed first.
+//
+// Budgets of a step end with its commit and not with time: a step may take longer than any window, and a fault in it
+// comes back all the same. Budgets of a node end with time: a worker that died hours ago says nothing about today.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,12 +21,15 @@ namespace keepstep::brain {
 struct LadderConfig {
   int redos_per_step = 1;         // rung 0: an exception at a step it had already raised at ends the job
   int replacements_per_step = 3;  // rung 1: more faults by death than this while at one step: restart all
-  int links_per_step = 3;         // rung 0: more broken connections between nodes than this at one step: restart all
-  int restarts = 3;               // rung 3: torchrun's --max-restarts
+  int links_per_step = 3;         // rung 0: more broken connections between nodes than this at one step: replace one
+                                  // of the two nodes, else restart all
+  int restarts = 3;               // rungs 3 and 4 together: torchrun's --max-restarts, for the job's whole life
   int steps_in_a_row = 3;         // rung 0: exceptions at more consecutive steps than this end the job, too
+  int faults_per_node = 3;        // rung 2: so many deaths on a node within `node_window` replace it; 0: never
+  Time node_window = std::chrono::minutes(10);
 };
 
-enum class Rung { kRedo = 0, kReplace = 1, kRestart = 3, kEnd = 5 };
+enum class Rung { kRedo = 0, kReplace = 1, kReplaceNode = 2, kRestartWithState = 3, kRestart = 4, kEnd = 5 };
 const char* name(Rung rung);
 
 enum class FaultKind {
@@ -32,6 +40,15 @@ enum class FaultKind {
   kPlainDeath,  // a worker without a recoverable loop died: only a restart of all helps
 };
 
+// Whether the node of a fault could be replaced.
+enum class NodePlace {
+  kOnly,         // the job has no other node
+  kHasRank0,     // the coordinator runs there
+  kGone,         // it is lost already
+  kNoSpare,      // no node is left to take its ranks
+  kReplaceable,  // a spare node waits that nothing speaks against
+};
+
 struct Fault {
   FaultKind kind = FaultKind::kDeath;
   Rank rank = 0;
@@ -39,6 +56,8 @@ struct Fault {
   int exit_code = 1;      // what the job should exit with, should it end because of this
   std::string what;       // one line: "rank 3 (pid 4711) was ended by SIGKILL"
   std::string traceback;  // of the user's code, may be empty
+  NodeId node = 0;        // where it happened; of a broken link the end that would have to go
+  NodePlace place = NodePlace::kOnly;
 };
 
 struct LadderDecision {
@@ -46,18 +65,23 @@ struct LadderDecision {
   std::string because;
   int exit_code = 0;      // for kEnd
   std::string traceback;  // for kEnd: the first one at that step
+  NodeId node = 0;        // for kReplaceNode
 };
 
 class RecoveryLadder {
  public:
   explicit RecoveryLadder(LadderConfig config) : config_(config) {}
 
-  // Takes one fault and picks the rung. Budgets are counted per step for rungs 0 and 1, per job for rung 3.
-  // Ranks that fail together are one fault: the caller asks once per generation that it interrupts.
-  LadderDecision on_fault(const Fault& fault);
+  // Takes one fault and picks the rung. Budgets are counted per step for rungs 0 and 1, per node and time for rung 2,
+  // per job for rungs 3 and 4. Ranks that fail together are one fault: the caller asks once per generation that it
+  // interrupts. `now` does not go back.
+  LadderDecision on_fault(const Fault& fault, Time now);
 
   // Training got past `version`: budgets of earlier steps are forgotten.
   void on_progress(Version version);
+
+  // Faults on the node within the window that ends `now`.
+  int faults_on(NodeId node, Time now) const;
 
  private:
   struct AtStep {
@@ -69,8 +93,9 @@ class RecoveryLadder {
   };
   LadderDecision on_exception(const Fault& fault);
   LadderDecision on_link(const Fault& fault);
-  LadderDecision on_death(const Fault& fault);
-  LadderDecision restart_or_end(const Fault& fault, const std::string& because);
+  LadderDecision on_death(const Fault& fault, Time now);
+  LadderDecision restart_or_end(const Fault& fault, const std::string& because, Rung rung);
+  void note_on_node(NodeId node, Time now);
 
   LadderConfig config_;
   std::map<Step, AtStep> at_step_;
@@ -81,6 +106,7 @@ class RecoveryLadder {
     std::string first_traceback;
   };
   InARow in_a_row_;
+  std::map<NodeId, std::deque<Time>> on_node_;  // of each node its last `faults_per_node` faults
   int restarts_ = 0;
 };
 

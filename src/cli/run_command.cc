@@ -40,6 +40,8 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   config.spares = spec.spares;
   config.spare_nodes = spec.spare_nodes;
   config.ladder.restarts = spec.max_restarts;
+  config.ladder.faults_per_node = spec.node_faults;
+  config.ladder.node_window = std::chrono::milliseconds(static_cast<int64_t>(spec.fault_window_s * 1000));
   config.interrupt_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.interrupt_timeout_s * 1000));
   return config;
 }

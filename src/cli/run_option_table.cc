@@ -92,8 +92,16 @@ std::vector<RunOption> recovery_options() {
   const std::string group = "Recovery";
   return {
       {group, "max-restarts", 0, "N",
-       "How often all ranks may be restarted when replacing a process does not help. (torchrun's default is 0.)", "3",
-       "0 or more", true},
+       "How often all ranks may be restarted in the job's life when replacing a process does not help: with the state "
+       "of those that hold it, else from the first step. (torchrun's default is 0.)",
+       "3", "0 or more", true},
+      {group, "node-faults", 0, "N",
+       "A node on which so many processes of ranks died within --fault-window gets no ranks any more: they move to a "
+       "spare node (--spare-nodes). Without one, and on the node of rank 0, processes are replaced there as before. 0: "
+       "nodes are replaced only when they are lost.",
+       "3", absl::StrFormat("0 to %d", kMaxNodeFaults)},
+      {group, "fault-window", 0, "SECONDS", "Faults of a node that are older are forgotten.", "600",
+       absl::StrFormat("above 0, at most %g", kMaxSeconds)},
       {group, "interrupt-timeout", 0, "SECONDS",
        "A rank that does not leave an interrupted step within this time is killed and replaced.", "60",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},

@@ -15,6 +15,7 @@ inline constexpr int kMaxSpares = 64;
 inline constexpr int kEndpointPort = 29400;  // torchrun's, for --rdzv-endpoint
 inline constexpr int kMasterPort = 29500;    // torchrun's, for --master-addr
 inline constexpr double kMaxSeconds = 86400;
+inline constexpr int kMaxNodeFaults = 1000;
 inline constexpr const char* kDefaultLogDir = "keepstep-logs";
 
 struct RunOption {

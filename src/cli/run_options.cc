@@ -254,6 +254,12 @@ void Reader::recovery() {
       [](const auto& text) { return integer_in<int>(text, 0, std::numeric_limits<int>::max()); },
       "give a number from 0 up");
   take(
+      "node-faults", spec_.node_faults, [](const auto& text) { return integer_in<int>(text, 0, kMaxNodeFaults); },
+      absl::StrFormat("give a number from 0 to %d", kMaxNodeFaults));
+  take(
+      "fault-window", spec_.fault_window_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  take(
       "interrupt-timeout", spec_.interrupt_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   take(

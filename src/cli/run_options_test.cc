@@ -366,13 +366,16 @@ TEST_F(RunOptions, the_limit_on_hangs_is_learned_given_or_off) {
 
 TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
   const auto spec = this->spec({"--check", "--no-preload", "--seed=18446744073709551615", "--start-method=exec",
-                                "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j", "--rdzv-id=x"});
+                                "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j", "--rdzv-id=x",
+                                "--node-faults=7", "--fault-window=90.5"});
   EXPECT_TRUE(spec.check_all_steps);
   EXPECT_FALSE(spec.preload);
   EXPECT_EQ(spec.seed, 18446744073709551615u);
   EXPECT_TRUE(spec.start_by_exec);
   EXPECT_EQ(spec.max_restarts, 0);
   EXPECT_EQ(spec.interrupt_timeout_s, 2.5);
+  EXPECT_EQ(spec.node_faults, 7);
+  EXPECT_EQ(spec.fault_window_s, 90.5);
   EXPECT_EQ(spec.journal_dir, dir_ / "j");
   EXPECT_EQ(spec.run_id, "x");
 }

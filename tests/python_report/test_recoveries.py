@@ -158,6 +158,31 @@ def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:
     assert [commit.step for commit in analysis.commits] == [1, 2, 3, 4, 5]
 
 
+def test_a_restart_with_state_is_one_recovery_of_two_halves_and_loses_no_step(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.01, "rung", rung="restart_with_state")
+    run.write(2.02, "verdict", "rank 0 had not voted on step 6", step=6, version=5, verdict="redo")
+    run.write(2.02, "restart_with_state", "too many faults", version=5, restarted=[2, 3], later=[0])
+    run.prepare(2.3, 5, [1, 2, 3], "zygote")
+    run.write(2.4, "activated", version=5, sources=[0], targets=[1, 2, 3])
+    run.write(2.5, "formed", version=5)
+    run.write(2.51, "verdict", "rank 0 had not voted on step 6", step=6, version=5, verdict="redo")
+    run.write(2.51, "restart_with_state", "it goes on", version=5, restarted=[0], later=[])
+    run.prepare(2.7, 5, [0], "zygote")
+    run.write(2.8, "activated", version=5, sources=[1, 2, 3], targets=[0])
+    run.write(2.9, "formed", version=5)
+    run.write(3.0, "first_commit", step=6)
+    run.commits(6, 6, 3.0)
+    analysis = analyse(tmp_path)
+    (recovery,) = analysis.recoveries
+    assert recovery.rungs == ["restart_with_state"]
+    assert recovery.lost_steps == 0 and analysis.totals.lost_steps == 0
+    assert recovery.complete and recovery.marks.formed == pytest.approx(run.offset + 2.9)
+
+
 def test_goodput_and_money_are_what_one_gets_by_hand(tmp_path: Path) -> None:
     finish(run_with_one_kill(tmp_path), 5.5)
     totals = analyse(tmp_path, price_per_hour=3600.0).totals

@@ -62,6 +62,15 @@ class _Reader:
         recovery.verdict_because = line.because
         recovery.hydrations.clear()
 
+    def _on_restart_with_state(self, line: Line) -> None:
+        # Of its two halves the second one begins when the first has formed: the same recovery, unless a step got in
+        # between.
+        recovery = self._current(line)
+        if recovery.marks.noticed is None:
+            recovery.marks.noticed = line.mono
+        recovery.marks.forget_attempt()
+        recovery.marks.verdict = line.mono
+
     def _on_generation_prepared(self, line: Line) -> None:
         self._generation = line.generation
         if self._open is None:

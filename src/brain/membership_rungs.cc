@@ -1,0 +1,277 @@
+// The third part of the membership brain: which rung a fault takes, and what the rungs beyond a replaced process do.
+
+#include <algorithm>
+#include <tuple>
+
+#include "brain/membership.h"
+#include "brain/membership_text.h"
+
+namespace keepstep::brain {
+
+void Membership::take_rung(Fault fault) {
+  if (fault.rank < members_.size()) {
+    const NodeId node = members_[fault.rank].node;
+    fault.node = fault.kind == FaultKind::kLink ? end_to_blame(node) : node;
+    fault.place = place_of(fault.node);
+  }
+  const LadderDecision decision = ladder_.on_fault(fault, now_);
+  std::vector<Field> fields = {{"rung", std::string(name(decision.rung))}};
+  if (decision.rung == Rung::kReplaceNode) {
+    fields.push_back({"bad_node", int64_t{decision.node}});
+  }
+  journal("rung", decision.because, std::move(fields));
+  switch (decision.rung) {
+    case Rung::kRedo:
+    case Rung::kReplace:
+      seal(fault.what);
+      break;
+    case Rung::kReplaceNode:
+      bad_nodes_.insert(decision.node);
+      leaving_ = decision.node;
+      seal(decision.because);
+      break;
+    case Rung::kRestartWithState:
+      outdated_.clear();
+      for (const Member& member : members_) {
+        if (alive(member)) {
+          outdated_.insert(member.worker);
+        }
+      }
+      renewal_due_ = true;
+      seal(decision.because);
+      break;
+    case Rung::kRestart:
+      restart(decision.because);
+      break;
+    case Rung::kEnd:
+      end(decision.exit_code, decision.because, decision.traceback);
+      break;
+  }
+}
+
+// ---- rung 2: a spare node takes the place of a node that works badly ----------------------------------------------
+
+NodePlace Membership::place_of(NodeId node) const {
+  if (config_.nodes + config_.spare_nodes == 1) {
+    return NodePlace::kOnly;
+  }
+  if (slots_.front().node == node) {
+    return NodePlace::kHasRank0;
+  }
+  if (!nodes_.contains(node)) {
+    return NodePlace::kGone;
+  }
+  const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this](const auto& each) {
+    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first);
+  });
+  return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
+}
+
+// Of the nodes that told of broken connections the one that did so most often (it reaches the fewest others), else the
+// one with the higher number. The node of rank 0 has to stay; where only that one told, the other end is known if there
+// are just two nodes with ranks.
+NodeId Membership::end_to_blame(NodeId reporter) const {
+  const NodeId first = slots_.front().node;
+  std::pair<int, NodeId> most{0, reporter};
+  for (const auto& [node, reports] : link_reports_) {
+    if (node != first) {
+      most = std::max(most, std::pair(reports, node));
+    }
+  }
+  if (most.second == first && with_ranks_.size() == 2) {
+    return *std::find_if(with_ranks_.begin(), with_ranks_.end(), [first](NodeId node) { return node != first; });
+  }
+  return most.second;
+}
+
+// As for a lost node, but what it knew of the last step is in the verdict already, and its agent stays, without ranks.
+void Membership::vacate() {
+  if (!leaving_) {
+    return;
+  }
+  const NodeId node = *leaving_;
+  leaving_.reset();
+  if (!nodes_.contains(node)) {
+    return;  // lost meanwhile
+  }
+  // What only this node has would be lost with it: the state, or a capsule whose copy another process had, one that
+  // died at the same time or has none yet.
+  bool others_have_all = true;
+  bool others_hold_state = version_ == 0;
+  for (const Member& member : members_) {
+    if (member.node != node) {
+      others_have_all &= alive(member) && slots_[member.rank].formed_holder == member.worker;
+      others_hold_state |= holds_state(member.rank);
+    }
+  }
+  if (!others_have_all || !others_hold_state) {
+    journal(
+        "node_kept",
+        "other nodes do not have all that node " + std::to_string(node) + " has right now; it goes at its next fault",
+        {{"bad_node", int64_t{node}}});
+    return;
+  }
+  node_loss_ = because_;
+  homeless_since_ = now_;
+  for (auto& [id, worker] : workers_) {
+    if (worker.node == node && worker.status != Status::kGone) {
+      end_worker(id, because_);
+      ending_.insert(id);
+    }
+  }
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    if (slots_[rank].node == node) {
+      homeless_.insert(rank);
+    }
+  }
+  house();
+}
+
+// The ranks of each lost node move, together, to a node that has none.
+void Membership::house() {
+  while (!homeless_.empty()) {
+    const NodeId lost = slots_[*homeless_.begin()].node;
+    const std::optional<NodeId> taker = taker_for(lost);
+    if (!taker) {
+      return;
+    }
+    with_ranks_.erase(lost);
+    with_ranks_.insert(*taker);
+    std::vector<int64_t> moved;
+    std::erase_if(homeless_, [&](Rank rank) {
+      if (slots_[rank].node != lost) {
+        return false;
+      }
+      slots_[rank].node = *taker;
+      moved.push_back(rank);
+      return true;
+    });
+    journal("node_replaced", node_loss_,
+            {{"lost_node", int64_t{lost}}, {"by_node", int64_t{*taker}}, {"ranks", moved}});
+  }
+}
+
+// Of the nodes without ranks the one with the fewest faults. The lost one may have come back, with another agent. A
+// node whose ranks were taken away is better than none.
+std::optional<NodeId> Membership::taker_for(NodeId lost) const {
+  std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
+  for (const auto& [node, endpoint] : nodes_) {
+    if (with_ranks_.contains(node) && node != lost) {
+      continue;
+    }
+    const int bad = bad_nodes_.contains(node) ? 2 : node == lost ? 1 : 0;
+    const std::tuple candidate(bad, ladder_.faults_on(node, now_), node);
+    best = best ? std::min(*best, candidate) : candidate;
+  }
+  return best ? std::optional(std::get<NodeId>(*best)) : std::nullopt;
+}
+
+bool Membership::waits_unused(NodeId node) const { return bad_nodes_.contains(node) && !with_ranks_.contains(node); }
+
+// ---- rung 3: all processes anew, with the state of those that hold it ---------------------------------------------
+
+// In two halves, so that the state is never in one process alone where it was in several: of the clean members every
+// second one stays while all others are replaced and hydrated; once that generation has formed, those that stayed are.
+void Membership::renew() {
+  if (!renewal_due_) {
+    return;
+  }
+  renewal_due_ = false;
+  std::vector<WorkerId> old_ones;
+  bool new_ones = false;
+  for (const Member& member : members_) {
+    if (!alive(member) || !holds_state(member.rank)) {
+      continue;
+    }
+    if (outdated_.contains(member.worker)) {
+      old_ones.push_back(member.worker);
+    } else {
+      new_ones = true;
+    }
+  }
+  std::set<WorkerId> stay;
+  if (version_ > 0 && !new_ones) {
+    for (size_t i = 0; i < old_ones.size(); i += 2) {
+      stay.insert(old_ones[i]);
+    }
+    if (stay.empty()) {
+      return;  // whether anybody has the state will be known when all are ready; then this is tried again
+    }
+  }
+  std::vector<int64_t> replaced;
+  std::vector<int64_t> stayed;
+  for (const Member& member : members_) {
+    if (!alive(member) || !outdated_.contains(member.worker)) {
+      continue;
+    }
+    (stay.contains(member.worker) ? stayed : replaced).push_back(member.rank);
+  }
+  journal("restart_with_state", because_,
+          {{"version", static_cast<int64_t>(version_)}, {"restarted", replaced}, {"later", stayed}});
+  for (const int64_t rank : replaced) {
+    const WorkerId worker = members_[static_cast<size_t>(rank)].worker;
+    end_worker(worker, because_);
+    unconfirmed_.insert(worker);
+  }
+  outdated_ = std::move(stay);
+}
+
+// The generation has formed: the new processes have the state. At the job's end nobody is interrupted for this.
+void Membership::renew_the_rest() {
+  std::erase_if(outdated_, [this](WorkerId id) { return workers_.at(id).status != Status::kMember; });
+  if (outdated_.empty() || phase_ != Phase::kRunning || released_ || !finished_.empty() || !exited_.empty()) {
+    return;
+  }
+  renewal_due_ = true;
+  seal("the restart of all processes goes on: the new ones have the state, now the others are replaced");
+}
+
+// Of a sealed member, after the verdict: it has the state at `version_`, or is about to apply the step that leads
+// there.
+bool Membership::holds_state(Rank rank) const {
+  const auto found = words_.find(rank);
+  if (found == words_.end()) {
+    return false;
+  }
+  const auto& [word, state] = std::tie(found->second.word, found->second.state);
+  if (state == StateWord{StateKind::kClean, version_}) {
+    return true;
+  }
+  const bool applies = word.step == version_ && word.vote != Vote::kOpen && state.version + 1 == version_;
+  return applies && (state.kind == StateKind::kClean || state.kind == StateKind::kUpdating);
+}
+
+// ---- rung 4: the job starts again ---------------------------------------------------------------------------------
+
+void Membership::restart(const std::string& because) {
+  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
+  because_ = because;
+  for (const Member& member : members_) {
+    if (alive(member)) {
+      end_worker(member.worker, because);
+      unconfirmed_.insert(member.worker);
+    }
+  }
+  for (Slot& slot : slots_) {
+    slot.formed_holder = kNoWorker;
+  }
+  members_.clear();
+  ranks_of_.clear();
+  activated_.reset();  // late news of the old generation's progress must not count for the new start
+  decided_.reset();
+  outdated_.clear();
+  renewal_due_ = false;
+  leaving_.reset();
+  version_ = 0;
+  progress_ = 0;
+  cause_ = Cause::kRestart;
+  phase_ = Phase::kGathering;
+  gather();
+}
+
+void Membership::end_worker(WorkerId worker, const std::string& because) {
+  retire(worker);
+  kill(worker, because);
+}
+
+}  // namespace keepstep::brain
