@@ -147,6 +147,7 @@ class Agent {
   // agent_hangs.cc: ranks that make no progress
   void watch_for_hangs();
   void on_hang(const brain::Suspicion& suspicion, brain::Identity identity);
+  void write_stacks(const std::string& file, const std::vector<RankStacks>& stacks);
 
   // agent_nodes.cc: what agents of several nodes say to one another
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
@@ -176,6 +177,8 @@ class Agent {
   PartJoiner parts_;
   Metrics metrics_;
   HangWatch hang_watch_;
+  std::set<brain::WorkerId> hung_;       // what follows is under way
+  int64_t waiting_told_ns_ = 0;          // to the agents of other nodes, last
   std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 

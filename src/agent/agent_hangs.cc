@@ -1,12 +1,20 @@
 // The agent's part against hangs: what it looks at, and what follows from a suspicion.
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 
+#include "absl/strings/str_format.h"
 #include "agent/agent.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {
 namespace {
+
+constexpr int64_t kTellPerNodeNs = 10'000'000;
+constexpr int64_t kTellAtMostNs = 700'000'000;  // a report holds for a second (hang_watch.cc)
+constexpr std::chrono::milliseconds kStacksTime{1500};
 
 double seconds_of(brain::Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -33,12 +41,22 @@ void Agent::watch_for_hangs() {
   if (!config_.spec.several_nodes()) {
     return;
   }
+  std::set<brain::NodeId> others;
+  for (const brain::RankTable::Entry& entry : prepare.table.entries()) {
+    if (entry.node != config_.node) {
+      others.insert(entry.node);
+    }
+  }
+  // Everybody tells everybody: with many nodes less often, so that the coordinator can carry it.
+  const int64_t now_ns = monotonic_ns();
+  const int64_t every_ns = std::min<int64_t>(static_cast<int64_t>(others.size()) * kTellPerNodeNs, kTellAtMostNs);
+  if (now_ns - waiting_told_ns_ < every_ns) {
+    return;
+  }
   if (const auto report = hang_watch_.report(); report.has_value()) {
-    std::set<brain::NodeId> others;
-    for (const brain::RankTable::Entry& entry : prepare.table.entries()) {
-      if (entry.node != config_.node && others.insert(entry.node).second) {
-        route(entry.node, 'H', report->dump());
-      }
+    waiting_told_ns_ = now_ns;
+    for (const brain::NodeId node : others) {
+      route(node, 'H', report->dump());
     }
   }
 }
@@ -46,7 +64,7 @@ void Agent::watch_for_hangs() {
 void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {
   const brain::RankProgress& culprit = suspicion.culprit;
   const auto it = workers_.find(culprit.worker);
-  if (it == workers_.end()) {
+  if (it == workers_.end() || !hung_.insert(culprit.worker).second) {
     return;
   }
   const int64_t pid = it->second->pid;
@@ -67,8 +85,28 @@ void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity)
     fields.push_back({"step_s", seconds_of(*suspicion.step_time)});
   }
   journal_.write("hang", identity, suspicion.because, std::move(fields));
-  // Here, before the kill of a hung worker: whatever should be known of it (its stacks) must be taken now.
-  link_->send(brain::WorkerHung{culprit.worker, identity, pid, suspicion.idle, suspicion.because});
+  const brain::WorkerHung hung{culprit.worker, identity, pid, suspicion.idle, suspicion.because};
+  if (config_.spec.journal_dir.empty() || config_.spec.no_python) {
+    link_->send(hung);
+    return;
+  }
+  // Where it hangs can be seen only while it lives.
+  StackLimits limits;
+  limits.time = kStacksTime;
+  take_stacks_of({it->second}, limits, [this, hung, culprit](const StatusOr<std::vector<RankStacks>>& stacks) {
+    if (stacks.ok()) {
+      write_stacks(absl::StrFormat("gen%d.rank%d.txt", hung.identity.generation, culprit.rank), *stacks);
+    }
+    link_->send(hung);
+  });
+}
+
+// A journal that cannot be written to has said so already.
+void Agent::write_stacks(const std::string& file, const std::vector<RankStacks>& stacks) {
+  const std::filesystem::path folder = std::filesystem::path(config_.spec.journal_dir) / "stacks";
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  std::ofstream(folder / file) << stacks_as_text(stacks);
 }
 
 }  // namespace keepstep::agent

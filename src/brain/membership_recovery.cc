@@ -51,6 +51,8 @@ void Membership::on(const WorkerDied& event) {
   if (!confirmed) {
     fence(event.worker, what);
   }
+  // Its agent counts the unfit, and gives its node up.
+  lost_in_a_row_ -= event.unfit.empty() ? 0 : 1;
   candidate_lost(worker->taken, exit_code_of(event), what, event.traceback);
 }
 

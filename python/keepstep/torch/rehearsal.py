@@ -65,7 +65,7 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
         return False
     if int(session.welcome["world"]) < 2:
         return False  # the only rank is rank 0
-    if nccl.available():
+    if torch.cuda.device_count() > 0 or nccl.available():
         return False  # GPU memory belongs to the ranks that train, and NCCL without peers was never tried
     return _count(session, _SPOILT) == 0
 
