@@ -58,6 +58,7 @@ def test_a_sound_script_survives_and_all_is_kept(tmp_path):
     assert killed["downtime_ms"] > 0 and killed["replaced_by"] == ["zygote"] and killed["phases_ms"]["hydrate"] > 0
 
 
+@pytest.mark.long
 def test_what_every_entry_does_again_is_named_and_what_run_once_does_is_not(tmp_path):
     code, found = careless(tmp_path, "log", "kill-forward")
     assert code == 0, found
@@ -69,6 +70,7 @@ def test_what_every_entry_does_again_is_named_and_what_run_once_does_is_not(tmp_
     assert not any("guarded.txt" in of for _, of in again), fault
 
 
+@pytest.mark.long
 def test_what_is_not_deterministic_is_found_where_it_first_shows(tmp_path):
     _, found = careless(tmp_path, "random", "kill-forward")
     assert found["deterministic"] is False
@@ -83,6 +85,7 @@ def test_state_that_is_not_protected_is_named_and_nothing_else_is_tried(tmp_path
     assert found["faults"] == []
 
 
+@pytest.mark.long
 def test_a_script_that_does_not_survive_is_said_so_and_why(tmp_path):
     code, found = careless(tmp_path, "stubborn", "kill-forward,slow")
     assert code == 1
@@ -100,6 +103,7 @@ def test_a_program_without_python_is_compared_by_its_losses(tmp_path):
     assert found["job"]["steps"] == 12
 
 
+@pytest.mark.long
 def test_of_a_torchrun_script_it_says_that_all_ranks_restart_and_what_that_costs(tmp_path):
     code, found = certify(tmp_path, "--nproc-per-node", 2, JOBS / "plain_loop.py", 1000)
     assert code == 0, found
