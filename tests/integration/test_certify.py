@@ -39,6 +39,7 @@ def verdicts(found):
     return {fault["name"]: fault["verdict"] for fault in found["faults"]}
 
 
+@pytest.mark.long
 def test_a_sound_script_survives_and_all_is_kept(tmp_path):
     code, found = certify(
         tmp_path, "--nproc-per-node", 2, "--only", "kill-backward,exception,loop,slow,two-at-once",
