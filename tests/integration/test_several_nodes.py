@@ -1,6 +1,7 @@
 """Several nodes, as a user starts them: one `keepstep run` each. Here on one machine, over loopback."""
 
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -214,12 +215,15 @@ def test_ctrl_c_ends_a_node_whose_place_is_taken(tmp_path, nodes):
 
 def wait_for_either(nodes):
     """The first of them that ends."""
-    pids = {node.process.pid: node for node in nodes}
-    while True:
-        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if info.si_pid in pids:
-            pids[info.si_pid].process.wait(60)
-            return pids[info.si_pid]
+    ends = {os.pidfd_open(node.process.pid): node for node in nodes}
+    try:
+        ended, _, _ = select.select(list(ends), [], [], 120)
+        assert ended, [node.output() for node in nodes]
+        ends[ended[0]].process.wait(60)
+        return ends[ended[0]]
+    finally:
+        for fd in ends:
+            os.close(fd)
 
 
 def test_a_number_beyond_the_nodes_is_refused(tmp_path):
