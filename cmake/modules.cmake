@@ -28,6 +28,8 @@ function(keepstep_tests name)
   if(KEEPSTEP_TESTS AND ARGN)
     add_executable(keepstep_${name}_test ${ARGN})
     target_link_libraries(keepstep_${name}_test PRIVATE keepstep_${name} GTest::gtest_main GTest::gmock)
+    # What is tested is optimized as it ships; the tests themselves only need to build fast.
+    target_compile_options(keepstep_${name}_test PRIVATE -O1)
     target_compile_definitions(keepstep_${name}_test PRIVATE
       KEEPSTEP_TESTDATA="${CMAKE_SOURCE_DIR}/src/${name}/testdata")
     gtest_discover_tests(keepstep_${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)

@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "observe": {"base"},
     "worker": {"base", "comm", "state", "data", "brain"},
     "coordinator": {"base", "brain", "proto", "observe"},
-    "agent": {"base", "brain", "proto", "observe", "worker", "comm", "state", "coordinator"},
+    "agent": {"base", "brain", "proto", "observe", "worker", "comm", "state", "data", "coordinator"},
     "cli": {"base", "brain", "agent", "coordinator", "observe"},
 }
 BRAIN_VALUE_TYPES = {"brain/types.h"}

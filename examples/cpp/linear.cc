@@ -129,6 +129,11 @@ int main(int argc, char** argv) {
     }
   }
 
+  const auto compared = trainer.compare("gradient", model.gradient.data(), model.gradient.size() * sizeof(float));
+  if (!compared.ok()) {
+    return fail(compared);
+  }
+
   const float rate = 0.5F / static_cast<float>(options.features);
   while (trainer.next_step(options.until)) {
     const std::vector<uint64_t> samples = trainer.samples(options.batch, options.dataset);

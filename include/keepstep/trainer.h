@@ -61,6 +61,13 @@ class Trainer {
   // late.
   absl::Status protect(const std::string& name, void* data, const std::vector<size_t>& shape, DataType type);
 
+  // Names memory that holds the same on all ranks whenever commit is called: gradients after their reduction. Then a
+  // bit that flipped on one rank is found by the vote, the step is done again, and that rank is replaced; the protected
+  // memory, which must be the same on all ranks, is compared every --digest-every steps without being named here
+  // (docs/design/corruption.md). The memory stays the caller's. Before join(). INVALID_ARGUMENT: there is no memory;
+  // FAILED_PRECONDITION: too late.
+  absl::Status compare(const std::string& name, void* data, size_t bytes);
+
   // ---- membership ----
   // Waits until this process has a rank and holds the same state as its peers; next_step does so too. A spare waits
   // here, possibly until the job ends: do what is expensive and needs no rank before. CANCELLED: the job is over.
@@ -88,6 +95,10 @@ class Trainer {
   const absl::Status& status() const;
   uint64_t step() const;     // the step being computed, from 1; 0 between steps
   uint64_t version() const;  // committed steps so far
+
+  // Called on every rank after the last step of a job that has to stop soon (a signal to the launcher, see
+  // docs/reference/slurm.md): the place to save, all ranks hold version(). Then next_step is false, with CANCELLED.
+  void on_notice(std::function<void()> function);
 
   // The samples of this rank in this step: its share of `global_batch` consecutive positions of the job's order, which
   // is another shuffle of 0 .. dataset_size - 1 each epoch (or the dataset's own order). Together the ranks get each

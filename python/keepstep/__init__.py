@@ -14,6 +14,7 @@ from keepstep._recoverable import recoverable
 
 if TYPE_CHECKING:
     from keepstep.torch import reduce as reduce
+    from keepstep.torch import veto as veto
     from keepstep.torch.run import Run as Run
     from keepstep.torch.steps import Step as Step
 
@@ -22,6 +23,6 @@ __all__ = ["Interruption", "KeepstepError", "__version__", "recoverable"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "reduce":  # needs torch, which this package imports only when it is used
-        return import_module("keepstep.torch.reduce")
+    if name in ("reduce", "veto"):  # they need torch, which this package imports only when it is used
+        return import_module(f"keepstep.torch.{name}")
     raise AttributeError(f"module 'keepstep' has no attribute '{name}'")

@@ -39,7 +39,10 @@ class Engine:
     def ready(self) -> Activation: ...
     def form(self) -> None: ...
     def wait_interruption(self) -> None: ...
-    def finish(self) -> None: ...
+    def finish(self, on_notice: bool = False) -> None: ...
+    def notice(self) -> str:
+        """Why the job has to stop soon, as this node was told; empty: it was not."""
+
     def close(self) -> None: ...
     def communicator(self) -> Communicator: ...
     def interrupted(self) -> bool: ...
@@ -61,6 +64,12 @@ class Engine:
     def end_update(self, step: int) -> bool: ...
     def log(self, step: int, values: str) -> None:
         """values: a JSON object as text, published with the step."""
+
+    def decided_flags(self, step: int) -> int:
+        """The flags of all ranks, after a verdict that counts it."""
+
+    def record_digest(self, step: int, gradients: int, state: int) -> None:
+        """What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared."""
 
     def record_loss(self, step: int, sum: float, micro_batches: int) -> None: ...
     def mean_loss(self, step: int) -> float: ...
@@ -84,6 +93,15 @@ class Engine:
 
 def delay_links(ms: int) -> None:
     """An injected fault: whatever this process sends to other nodes waits so long first; 0 ends it."""
+
+def check_loopback(tcp: bool) -> str:
+    """Sums and messages between two ranks in this process; empty, or what went wrong."""
+
+def unfit_gpus() -> list[tuple[str, str, str]]:
+    """(check, measured, limit) of the GPUs here that no rank should use; none without NVIDIA's driver."""
+
+def digest_pieces(pieces: Sequence[tuple[int, int]], threads: int) -> int:
+    """64 bits that depend on all pieces (address, bytes), in their order; at most `threads` read at once."""
 
 def digest(address: int, bytes: int) -> int:
     """XXH3 of a piece of memory."""
@@ -188,3 +206,266 @@ def even_run(leaves: int, member: int, members: int) -> tuple[int, int]:
 
 def sum_of_squares(values: int, count: int, dtype: int) -> float:
     """In float64, in a fixed order."""
+
+class TokenCorpus:
+    """PREFIX.bin and PREFIX.idx, mapped (src/data/token_corpus.h)."""
+
+    def __init__(self, prefix: str) -> None: ...
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
+    @property
+    def documents(self) -> int: ...
+    def document_start(self, document: int) -> int:
+        """Its first token in the stream; for `documents` the number of all tokens."""
+
+    def read(
+        self,
+        samples: Sequence[int],
+        count: int,
+        out: int,
+        first: int = 0,
+        stride: int = 1,
+        most: int = ...,
+        rows: Sequence[int] | None = None,
+        widen: bool = True,
+    ) -> None:
+        """A row of `count` tokens for each sample, which begins at token first + sample * stride: as int64, or
+        (widen=False) as they lie in the file. Into rows 0, 1, ... of `out`, or `rows`."""
+
+    def describe(
+        self,
+        samples: Sequence[int],
+        count: int,
+        sequence: int,
+        position: int,
+        first: int = 0,
+        stride: int = 1,
+        most: int = ...,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Two rows of `count` int64 for each sample."""
+
+    def will_need(self, samples: Sequence[int], count: int, first: int = 0, stride: int = 1, most: int = ...) -> None:
+        """Has them read by this process's read-ahead thread (src/data/read_ahead.h)."""
+
+class PackedCorpus:
+    """Documents in rows of fixed length (src/data/packed_corpus.h)."""
+
+    def __init__(
+        self, prefix: str, capacity: int, too_long: str, documents: tuple[int, int], plan_folder: str = ""
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def cut(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def has_loss_mask(self) -> bool: ...
+    def read(
+        self,
+        rows: Sequence[int],
+        padding: int,
+        tokens: int,
+        documents: int,
+        positions: int,
+        trained: int,
+        into: Sequence[int] | None = None,
+    ) -> None:
+        """Rows of `capacity` numbers each: int64, and bool for `trained`; into rows 0, 1, ... or `into`."""
+
+    def will_need(self, rows: Sequence[int]) -> None: ...
+
+class TokenWriter:
+    """Writes a corpus, all of it or nothing (src/data/token_writer.h)."""
+
+    @staticmethod
+    def create(prefix: str, type: str, overwrite: bool = False) -> TokenWriter: ...
+    def add(self, tokens: list[int]) -> None:
+        """A sequence."""
+
+    def add_bytes(self, text: bytes, end: int = -1) -> None:
+        """A sequence of bytes, and a last token unless that is negative."""
+
+    def append(self, prefix: str) -> int:
+        """All of another corpus; returns the checksum of its tokens."""
+
+    def end_document(self) -> None: ...
+    def finish(self, durable: bool = True) -> None: ...
+    def discard(self) -> None:
+        """Gives up: removes what it wrote."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
+    @property
+    def documents(self) -> int: ...
+    @property
+    def checksum(self) -> int:
+        """XXH3 of the .bin file; after `finish`."""
+
+class DocumentReader:
+    """The texts of an input file (src/data/build/document_reader.h)."""
+
+    @staticmethod
+    def open(
+        path: str, format: str, compression: str, range: tuple[int, int] | None, field: str, skip: bool
+    ) -> DocumentReader: ...
+    def copy_to(self, writer: TokenWriter, end: int, most: int) -> bool:
+        """Documents of about `most` bytes of text to `writer` as bytes, each ended by the token `end` unless that is
+        negative; False at the end."""
+
+    def take(self, most: int) -> list[str]:
+        """The texts that have about `most` bytes together; none at the end."""
+
+    @property
+    def position(self) -> int:
+        """How far the file itself was read, in bytes."""
+
+    @property
+    def documents(self) -> int: ...
+    @property
+    def text_bytes(self) -> int: ...
+    @property
+    def empty(self) -> int: ...
+    @property
+    def unreadable(self) -> int: ...
+    @property
+    def complaints(self) -> list[str]: ...
+
+def add_documents(writer: TokenWriter, documents: list[list[int]]) -> None:
+    """Each list of tokens is a document."""
+
+def add_strings(writer: TokenWriter, offsets: int, count: int, data: int, bytes: int, end: int) -> tuple[int, int, int]:
+    """Texts as Arrow's large_string has them, each a document; returns documents, bytes of text, empty ones."""
+
+class TokenScan:
+    """Goes once through a .bin file (src/data/token_scan.h)."""
+
+    def __init__(self, corpus: TokenCorpus) -> None: ...
+    def step(self, bytes: int) -> bool:
+        """Reads about as many bytes more; False where all was read."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def checksum(self) -> int: ...
+    @property
+    def least(self) -> int: ...
+    @property
+    def greatest(self) -> int: ...
+
+def sequence_lengths(corpus: TokenCorpus) -> tuple[int, int, int]:
+    """Shortest, longest, how many are empty."""
+
+def token_bytes(type: str) -> int: ...
+def narrowest_type(vocabulary: int) -> str:
+    """The type in which tokens of such a vocabulary are written."""
+
+class Blend:
+    """Sources in fixed shares (src/data/blend.h)."""
+
+    MOST_PERIOD: int
+    def __init__(self, counts: list[int]) -> None: ...
+    @property
+    def period(self) -> int: ...
+    def at(self, position: int) -> tuple[int, int]:
+        """(source, number of its own)."""
+
+    def run(self, position: int, count: int) -> tuple[list[int], list[int]]:
+        """The sources of `count` samples, and their numbers of their own."""
+
+def blend_counts(weights: list[float], period: int) -> list[int]:
+    """Whole numbers in the proportion of `weights` that add up to `period`."""
+
+class RingView:
+    """A batch as bytes: a private mapping of shared pages (src/data/ring.h)."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class RingWriter:
+    """The loader process's end of a ring (src/data/ring.h)."""
+
+    @property
+    def head(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    def last(self) -> tuple[int, int, int] | None:
+        """(kind, epoch, index) of the newest item; None: there is none."""
+
+    def last_state(self) -> bytes: ...
+    def put(
+        self,
+        kind: int,
+        epoch: int,
+        index: int,
+        batch_bytes: int,
+        state_bytes: int,
+        pieces: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """Waits for room. pieces: (offset from the item's beginning, address, bytes); the state begins at the next
+        multiple of 64 behind the batch."""
+
+class Ring:
+    """A rank's place in a ring of batches (src/worker/ring_link.h, src/data/ring.h)."""
+
+    @staticmethod
+    def connect(socket_name: str) -> Ring: ...
+    def open(self, name: str, round: int, ahead: int, behind: int, limit_bytes: int, position: int) -> None: ...
+    def leave(self) -> None: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+    @property
+    def loader(self) -> int: ...
+    @property
+    def newest(self) -> int:
+        """The kind of the last item that is published; -1: there is none."""
+
+    @property
+    def why(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def bell(self) -> int: ...
+    def move_to(self, position: int) -> None:
+        """IndexError: items are gone."""
+
+    def wait(self, seen: int) -> None:
+        """Sleeps until the bell rings; returns early at a signal."""
+
+    def item(self, number: int) -> tuple[int, int, int]:
+        """(kind, epoch, index)"""
+
+    def view(self, number: int) -> RingView: ...
+    def state(self, number: int) -> bytes: ...
+    def ask_for_loader(self) -> int:
+        """A socket for the loader process that the caller is to start; -1: it is not."""
+
+    def writer(self) -> RingWriter: ...
+
+def ring_socket_name(job: str) -> str: ...
+def page_faults() -> int:
+    """How often this thread waited for a page to come from a disk, since it began."""
+
+def read_ahead_done() -> tuple[int, int, int, int]:
+    """Waits until the read-ahead thread has done all that was asked for: (bytes, requests for which something was read,
+    that were dropped, that were not looked at) since the process began."""
+
+def read_ahead_wake() -> None:
+    """A reader had to wait for the disk."""

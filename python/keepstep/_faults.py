@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from keepstep import _engine
+from keepstep._errors import KeepstepError
 
 if TYPE_CHECKING:
     from keepstep._inject import Injection
@@ -39,14 +40,17 @@ class Plan:
     detail: str = ""  # what exactly, where the fault as given leaves it open
 
 
-def plan(injection: Injection, job_seed: int, step: int) -> Plan:
-    """How `injection` is carried out here and now."""
+# What a flip may hit, a "parameter" or a "gradient", the seed and the step, to the bit that it hits.
+ChooseFlip = Callable[[str, int, int], Plan]
+
+
+def plan(injection: Injection, job_seed: int, step: int, choose_flip: ChooseFlip | None) -> Plan:
+    """How `injection` is carried out here and now. `choose_flip`: None before there is state to flip bits of."""
     seconds = injection.seconds
     if injection.kind == "flip":
-        from keepstep.torch import bit_flip
-
-        flip = bit_flip.choose(injection.what, job_seed if injection.seed is None else injection.seed, step)
-        return Plan(flip.apply, flip.text)
+        if choose_flip is None:
+            raise KeepstepError("inject flip: nothing is protected yet; see keepstep.Run.protect")
+        return choose_flip(injection.what, job_seed if injection.seed is None else injection.seed, step)
     kinds: dict[str, Callable[[], None]] = {
         "kill": lambda: _die(signal.SIGKILL),
         "segv": lambda: _die(signal.SIGSEGV),

@@ -122,7 +122,7 @@ class Injector:
         return 0 < count <= (injection.times or 1)
 
     def _fire(self, injection: Injection, step: int) -> None:
-        plan = _faults.plan(injection, int(self._session.welcome["seed"]), step)
+        plan = _faults.plan(injection, int(self._session.welcome["seed"]), step, self._session.choose_flip)
         self._session.send(
             MessageType.INJECTED,
             {

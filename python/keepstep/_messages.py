@@ -14,4 +14,5 @@ class MessageType(IntEnum):
     FAULT = 10
     CRASHED = 12
     INJECTED = 13
+    NOTE = 18
     UNFIT = 20

@@ -26,14 +26,15 @@ class RecoverOptions:
         timeout: seconds a rank may take to leave an interrupted step before it is replaced; None: the launcher's
             ``--interrupt-timeout``. Enforced by the agent.
         rehearse: whether a spare goes through its first step up to ``run.commit`` before it waits, so that a recovery
-            need not wait for what only the first step costs; ``run.rehearsing`` is True meanwhile.
+            need not wait for what only the first step costs; ``run.rehearsing`` is True meanwhile. None: if the script
+            called ``torch.compile`` before its first step; without, nothing was found to be saved.
     """
 
     health_check: Callable[[], None] | None = None
     on_interrupt: Callable[[str], None] | None = None
     finalize: Callable[[], None] | None = None
     timeout: float | None = None
-    rehearse: bool = True
+    rehearse: bool | None = None
 
 
 @overload
@@ -47,7 +48,7 @@ def recoverable(
     on_interrupt: Callable[[str], None] | None = None,
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
-    rehearse: bool = True,
+    rehearse: bool | None = None,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]: ...
 
 
@@ -59,7 +60,7 @@ def recoverable(
     on_interrupt: Callable[[str], None] | None = None,
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
-    rehearse: bool = True,
+    rehearse: bool | None = None,
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
+from keepstep._faults import ChooseFlip
 from keepstep._inject import Injector
 from keepstep._messages import MessageType
 
@@ -46,6 +47,7 @@ class Session:
         self.recoverable = False
         self.building = False
         self.injector = Injector(self, self.welcome["inject"])
+        self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
         self.rehearsal: Any = None  # a keepstep.torch.rehearsal.Rehearsal, in a spare's first entry
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
         self.users_health_check: Callable[[], None] | None = None
@@ -59,6 +61,10 @@ class Session:
     def send(self, message: MessageType, body: dict[str, Any]) -> None:
         """One message to the agent."""
         self.engine.send(int(message), json.dumps(body))
+
+    def note(self, event: str, step: int, because: str) -> None:
+        """One line in the journal; `event` is one of those that the agent takes."""
+        self.send(MessageType.NOTE, {"event": event, "step": step, "because": because[:4000]})
 
     def store(
         self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1, ends_with_generation: bool = True

@@ -223,6 +223,10 @@ class Zygote:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Slurm signals every process of a job; the agent knows what to do. Workers get the default back.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if "SLURM_JOB_ID" in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Imported modules like to ask whether there is a GPU. Asked this way torch looks it up without starting CUDA.
     zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), users_check=os.environ.get(NVML_CHECK))
     os.environ[NVML_CHECK] = "1"

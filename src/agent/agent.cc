@@ -2,7 +2,6 @@
 
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,10 +10,12 @@
 #include <cstring>
 
 #include "agent/ports.h"
+#include "agent/ring_service.h"
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/tcp/tcp_transport.h"
+#include "worker/ring_link.h"
 
 namespace keepstep::agent {
 
@@ -57,8 +58,7 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       comm_config_(comm_config(config_.spec)),
       layout_(comm_config_),
       store_(config_.node),
-      metrics_(journal,
-               [this](brain::Step step, Identity identity, brain::Rank rank) { return loss_of(step, identity, rank); }),
+      metrics_(journal),
       hang_watch_(config_.spec.hang) {}
 
 Agent::~Agent() = default;
@@ -71,6 +71,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();
+  open_rings();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -96,11 +97,13 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     return link.status();
   }
   link_ = *std::move(link);
+  config_.seat.reset();
   introduce();
   watch_health();
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
   door_.reset();
+  rings_.reset();
   health_watch_.reset();
   if (gives_up_) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
@@ -112,6 +115,20 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   refused_by_0_ ? link_->abandon() : link_->close();
   starter_->stop();
   return *end_;
+}
+
+void Agent::open_rings() {
+  rings_socket_ = worker::ring_socket_name(to_hex(random_nonce()));
+  auto rings = RingService::open(*loop_, rings_socket_, [this](const RingService::News& news) {
+    journal_.write(news.event, {}, news.because,
+                   {{"ring", news.ring}, {"batch", static_cast<int64_t>(news.batch)}, {"pid", int64_t{news.pid}}});
+  });
+  if (!rings.ok()) {
+    rings_socket_.clear();
+    spdlog::warn("keepstep.data.cached will not work in this job: {}", std::string(rings.status().message()));
+    return;
+  }
+  rings_ = *std::move(rings);
 }
 
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
@@ -136,6 +153,9 @@ void Agent::write_memory() {
 void Agent::on_signal() {
   signalfd_siginfo info{};
   if (read(signal_fd_.get(), &info, sizeof info) != sizeof info) {
+    return;
+  }
+  if (is_notice(config_.spec, static_cast<int>(info.ssi_signo)) && on_notice(static_cast<int>(info.ssi_signo))) {
     return;
   }
   const char* name = strsignal(static_cast<int>(info.ssi_signo));
@@ -241,10 +261,17 @@ void Agent::seal(const brain::Seal& effect) {
   }
   sealed_ = effect.identity;
   brain::Sealed sealed{config_.node, effect.identity, generation_->seal(holders())};
-  std::tie(sealed.mean_step, sealed.mean_loss) = generation_->newest_mean();
+  keep_losses();
+  const Generation::Outcome newest = generation_->newest_outcome();
+  sealed.mean_step = newest.step;
+  sealed.mean_loss = newest.mean_loss;
+  sealed.mean_flags = newest.flags;
   link_->send(sealed);
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
+  }
+  if (rings_ != nullptr) {
+    rings_->ring_bells();
   }
   note_ = "recovering: " + effect.because;
 }
@@ -264,7 +291,7 @@ void Agent::kill_worker(const brain::Kill& effect) {
 void Agent::decide(const brain::Decide& effect) {
   for (Generation* generation : {generation_.get(), previous_.get()}) {
     if (generation != nullptr && generation->identity() == effect.identity) {
-      generation->announce(effect.verdict.version, effect.mean_loss);
+      generation->announce(effect.verdict.version, effect.mean_loss, effect.flags);
     }
   }
 }
@@ -419,6 +446,7 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
     fds.push_back(config_.ports.listeners.at(assignment.local_rank).get());
   }
   tell(*it->second, MessageType::kPrepare, effect.identity, std::move(body), fds);
+  tell_notice(*it->second);
 }
 
 void Agent::activate(const brain::Activate& effect) {
@@ -444,13 +472,16 @@ void Agent::release(const brain::Release& effect) {
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kRelease, effect.identity, nlohmann::json::object());
   }
+  end_on_notice();
 }
 
 void Agent::end_job(const brain::EndJob& effect) {
-  end_ = JobEnd{effect.exit_code, effect.message, effect.traceback};
+  end_ = JobEnd{effect.exit_code, effect.message, effect.traceback,
+                effect.exit_code == kNoticeExitCode && (stopped_on_notice_ || !notice_.empty())};
   const Identity identity = generation_ == nullptr ? Identity{} : generation_->identity();
   if (generation_ != nullptr) {
     generation_->seal(holders());  // what is drained now must not be committed
+    keep_losses();
     generation_->announce_end();
   }
   collect_all();
@@ -466,10 +497,13 @@ void Agent::end_job(const brain::EndJob& effect) {
       // A parked spare has nothing to clean up.
       if (!process->rank.has_value()) {
         kill_process(*process);
-      } else if (process->pid > 0 && effect.exit_code != 0) {
+      } else if (process->pid > 0 && effect.exit_code != 0 && !end_->on_notice) {
         kill(process->pid, SIGTERM);
       }
     }
+  }
+  if (rings_ != nullptr) {
+    rings_->ring_bells();
   }
   if (kill_at_ns_ == 0) {
     kill_at_ns_ = monotonic_ns() + kGraceNs;
@@ -523,6 +557,8 @@ void Agent::periodic() {
   apply_health();
   await_nodes();
   watch_for_hangs();
+  watch_pace();
+  watch_clock();
   finish_if_empty();
   update_status();
   status_.refresh();

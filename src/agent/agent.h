@@ -15,6 +15,7 @@
 #include <string>
 
 #include "agent/agent_faults.h"
+#include "agent/clock_probe.h"
 #include "agent/control_door.h"
 #include "agent/coordinator_link.h"
 #include "agent/endpoint.h"
@@ -34,21 +35,29 @@
 #include "agent/timer.h"
 #include "agent/torchrun_env.h"
 #include "agent/worker_process.h"
+#include "brain/stragglers.h"
 #include "observe/journal.h"
 #include "observe/status_line.h"
 #include "worker/messages.h"
 
 namespace keepstep::agent {
 
+class RingService;
+
+// The exit code of a job that stopped because of a notice: BSD's EX_TEMPFAIL, "try again later".
+inline constexpr int kNoticeExitCode = 75;
+
 struct AgentConfig {
   JobSpec spec;
   brain::NodeId node = 0;
   std::string coordinator;  // address
   JobToken token;
-  std::string version;                  // keepstep's
-  std::string node_name = "localhost";  // for people
-  brain::NodeEndpoint endpoint;         // where other nodes reach the ranks of this one
-  NodePorts ports;                      // with several nodes: what they reach
+  std::string version;                    // keepstep's
+  std::string node_name = "localhost";    // for people
+  brain::NodeEndpoint endpoint;           // where other nodes reach the ranks of this one
+  NodePorts ports;                        // with several nodes: what they reach
+  std::unique_ptr<CoordinatorLink> seat;  // keeps `node` for us until we attend; null: it needs no keeping
+  std::function<void()> all_came;         // node 0's, once: all nodes are there, the spare ones too
 };
 
 // How the job ended, as the launcher reports it.
@@ -56,6 +65,7 @@ struct JobEnd {
   int exit_code = 0;
   std::string message;
   std::string traceback;
+  bool on_notice = false;
 };
 
 // The communicator's sizes for this job; the same on agent and workers.
@@ -64,6 +74,10 @@ comm::CommConfig comm_config(const JobSpec& spec);
 inline constexpr uint32_t kMasterPorts = 4;
 // Shared memory the agent allocates for all workers of this node.
 uint64_t shared_memory_bytes(const JobSpec& spec);
+
+// Whether `signal` says that the job has to stop soon. Slurm ends a job with SIGTERM, and sends a signal of the user's
+// choice some time before; elsewhere SIGTERM ends a job at once, as it always did.
+bool is_notice(const JobSpec& spec, int signal);
 
 class Agent {
  public:
@@ -80,6 +94,7 @@ class Agent {
 
   // agent.cc: start, end, effects
   void on_signal();
+  void open_rings();
   void write_memory();
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
@@ -111,12 +126,13 @@ class Agent {
   void collect_all();
   void on_commit(const WorkerProcess& process, const worker::CommitRecord& record);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
+  void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
   void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
-  std::optional<LossPart> loss_of(brain::Step step, brain::Identity identity, brain::Rank rank) const;
+  void keep_losses();
   void refuse(const WorkerProcess& process, const std::string& because);
   void say_recovered(brain::Identity identity);
   void update_status();
@@ -133,8 +149,15 @@ class Agent {
   StatusOr<std::string> inject(const std::string& text);
   StatusOr<std::string> signal_rank(const InjectSpec& spec);
   void write_injected(const InjectSpec& spec, const WorkerProcess* process, int64_t at_ns, const std::string& detail);
+  void on_note(const WorkerProcess& process, const worker::Message& message);
   void on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
+
+  // agent_notice.cc: word from outside that the job has to stop soon
+  bool on_notice(int signal);
+  void take_notice(const std::string& because);
+  void tell_notice(const WorkerProcess& process);
+  void end_on_notice();
 
   // agent_health.cc: what is wrong though nobody died
   void apply_log_rules();
@@ -143,6 +166,23 @@ class Agent {
   void apply_health();
   void say_health(std::vector<HealthFinding> findings);
   void on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body);
+
+  // agent_clock.cc: the wall clocks of several nodes
+  bool compares_clocks() const;
+  bool asks_for_clock_first();  // true: it does, and the node introduces itself with the last answer
+  void ask_clock();
+  nlohmann::json clock_report() const;  // null: not known
+  void watch_clock();
+  void on_clock_message(brain::NodeId from, const nlohmann::json& body);
+  bool on_clock(brain::NodeId from, const std::string& host, const nlohmann::json& report, bool comes);
+
+  // agent_stragglers.cc: ranks that make less progress than others
+  void note_pace(brain::Rank rank, const worker::CommitRecord& record);
+  void watch_pace();
+  Status on_pace_report(brain::NodeId from, const nlohmann::json& report);
+  void on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces);
+  nlohmann::json describe_stragglers() const;
+  std::string note() const;
 
   // agent_hangs.cc: ranks that make no progress
   void watch_for_hangs();
@@ -177,8 +217,9 @@ class Agent {
   PartJoiner parts_;
   Metrics metrics_;
   HangWatch hang_watch_;
-  std::set<brain::WorkerId> hung_;       // what follows is under way
-  int64_t waiting_told_ns_ = 0;          // to the agents of other nodes, last
+  int64_t waiting_told_ns_ = 0;  // to the agents of other nodes, last
+  brain::StepWindow step_window_;
+  brain::StragglerDetector stragglers_;  // node 0
   std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 
@@ -205,14 +246,20 @@ class Agent {
   std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
   std::string job_;                             // its name for commands
   std::unique_ptr<ControlDoor> door_;
-  std::set<pid_t> groups_;  // process groups of dead workers that may still have members
+  std::string rings_socket_;            // where ranks ask for rings; empty: nowhere
+  std::unique_ptr<RingService> rings_;  // null then
+  std::set<pid_t> groups_;              // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;
+  std::string notice_;              // why the ranks are to stop after their step; empty: no reason
+  bool stopped_on_notice_ = false;  // ranks of this node did
   int64_t refused_ = 0;
   bool joined_job_ = false;    // node 0 found no difference, and the coordinator knows of us
   bool refused_by_0_ = false;  // it found one, and the job goes on without us
   int64_t introduced_at_ns_ = 0;
+  ClockProbe clock_;
+  int64_t clock_asked_ns_ = 0;
   NodeFitness fitness_;
   std::unique_ptr<HealthWatch> health_watch_;  // null: not wanted
   std::optional<HealthReading> health_;        // the last one
@@ -222,6 +269,7 @@ class Agent {
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name
   std::map<brain::NodeId, nlohmann::json> fingerprints_;
+  std::set<brain::NodeId> clocks_apart_;  // as said last
   int64_t started_at_ns_ = 0;
   int64_t complete_since_ns_ = 0;  // all had come, but no worker was asked for; 0: not so
   bool said_waiting_ = false;

@@ -102,7 +102,8 @@ nlohmann::json Agent::describe() const {
           {"step", metrics_.last_step()},
           {"generation", generation_ == nullptr ? 0 : generation_->identity().generation},
           {"recoveries", recoveries_},
-          {"note", note_},
+          {"note", note()},
+          {"stragglers", describe_stragglers()},
           {"version", config_.version}};
 }
 

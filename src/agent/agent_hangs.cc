@@ -64,7 +64,7 @@ void Agent::watch_for_hangs() {
 void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {
   const brain::RankProgress& culprit = suspicion.culprit;
   const auto it = workers_.find(culprit.worker);
-  if (it == workers_.end() || !hung_.insert(culprit.worker).second) {
+  if (it == workers_.end()) {
     return;
   }
   const int64_t pid = it->second->pid;

@@ -2,8 +2,9 @@
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
 // (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
-// wait for other nodes (hang_watch.h), N that the job's programs attach (--no-python); A and X are node 0's answers,
-// fits and does not fit. Node 0 compares and speaks for the job.
+// wait for other nodes (hang_watch.h), W how long ranks compute (brain/stragglers.h), T what time it is
+// (clock_probe.h), Q that the job has to stop soon (agent_notice.cc), N that the job's programs attach (--no-python); A
+// and X are node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -29,6 +30,8 @@ namespace {
 constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
 constexpr int kTryAgainMs = 1000;               // to attend, where the place is taken
 constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
+
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
 }  // namespace
 
@@ -73,8 +76,9 @@ StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
       signalfd_siginfo info{};
       (void)!read(signal_fd_.get(), &info, sizeof info);
       signals_ = 1;
-      end_ = JobEnd{128 + static_cast<int>(info.ssi_signo),
-                    absl::StrFormat("stopped by %s", strsignal(static_cast<int>(info.ssi_signo))), ""};
+      const int number = static_cast<int>(info.ssi_signo);
+      end_ = JobEnd{is_notice(config_.spec, number) ? kNoticeExitCode : 128 + number,
+                    absl::StrFormat("stopped by %s", strsignal(number)), "", is_notice(config_.spec, number)};
       return absl::CancelledError(end_->message);
     }
   }
@@ -93,7 +97,11 @@ void Agent::introduce() {
   }
   started_at_ns_ = started_at_ns_ == 0 ? now_ns : started_at_ns_;
   introduced_at_ns_ = now_ns;
-  nlohmann::json message = {{"name", config_.node_name}, {"facts", node_facts(config_.spec, config_.version)}};
+  if (asks_for_clock_first()) {
+    return;
+  }
+  nlohmann::json message = {
+      {"name", config_.node_name}, {"facts", node_facts(config_.spec, config_.version)}, {"clock", clock_report()}};
   route(0, 'F', message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -154,7 +162,9 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
     try {
       const nlohmann::json body = nlohmann::json::parse(message.empty() ? message : message.substr(1));
       if (message.starts_with('F') && config_.node == 0) {
-        on_facts(from, body.at("name"), body.at("facts"));
+        if (on_clock(from, body.at("name"), body.value("clock", nlohmann::json()), true)) {
+          on_facts(from, body.at("name"), body.at("facts"));
+        }
       } else if (message.starts_with('P') && config_.node == 0) {
         on_fingerprint(from, body);
         if (config_.spec.no_python) {
@@ -166,6 +176,12 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         on_refused(body.at("because"));
       } else if (message.starts_with('H')) {
         bad = hang_watch_.on_report(from, body, monotonic_ns());
+      } else if (message.starts_with('T')) {
+        on_clock_message(from, body);
+      } else if (message.starts_with('W') && config_.node == 0) {
+        bad = on_pace_report(from, body);
+      } else if (message.starts_with('Q')) {
+        take_notice(body.at("because"));
       } else if (message.starts_with('N') && from == 0 && config_.spec.no_python) {
         on_programs_attach();
       } else {
@@ -200,6 +216,9 @@ void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
   joined_[from] = name;
   if (lines.empty()) {
+    if (joined_.size() == config_.spec.nnodes + config_.spec.spare_nodes && config_.all_came) {
+      std::exchange(config_.all_came, nullptr)();
+    }
     route(from, 'A', "{}");
   } else {
     refuse_or_end(from, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and "
@@ -268,9 +287,11 @@ void Agent::await_nodes() {
   }
   if (static_cast<double>(waited_ns) * 1e-9 > config_.spec.join_timeout_s) {
     link_->send(brain::StopRequested{
-        1, absl::StrFormat("%s did not come to %s within %g s (--join-timeout); is keepstep started there, with "
-                           "--node-rank %s and this --rdzv-endpoint?",
-                           who, config_.coordinator, config_.spec.join_timeout_s, missing.front())});
+        1, absl::StrFormat("%s did not come to %s within %g s (--join-timeout); is keepstep started there, with %s"
+                           "this --rdzv-endpoint?%s",
+                           who, config_.coordinator, config_.spec.join_timeout_s,
+                           config_.spec.any_node_rank ? "" : absl::StrFormat("--node-rank %s and ", missing.front()),
+                           is_loopback(config_.coordinator) ? " That address is this machine's alone." : "")});
   }
 }
 

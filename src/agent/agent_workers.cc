@@ -144,12 +144,14 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;  // that is done
     case MessageType::kFault:
       link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
-                                       body.at("traceback"), body.at("fatal"), body.value("link", false)});
+                                       body.at("traceback"), body.at("fatal"), body.value("link", false),
+                                       body.value("digests", false)});
       break;
     case MessageType::kFinished:
       if (log_watch_ != nullptr) {
         log_watch_->gone(process->id);
       }
+      stopped_on_notice_ = body.value("notice", false);
       link_->send(brain::WorkerFinished{process->id, message.identity});
       break;
     case MessageType::kCrashed:
@@ -158,12 +160,27 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
     case MessageType::kUnfit:
       on_unfit(process, body);
       break;
+    case MessageType::kNote:
+      on_note(*process, message);
+      break;
     case MessageType::kInjected:
       on_injected(process, message);
       break;
     default:
       refuse(*process, "a message of an unknown type");
   }
+}
+
+void Agent::on_note(const WorkerProcess& process, const Message& message) {
+  const std::string event = message.body.at("event");
+  if (event != "veto" && event != "not_compared") {
+    refuse(process, absl::StrFormat("a note of '%s', which is none", event));
+    return;
+  }
+  journal_.write(event, message.identity, message.body.at("because").get<std::string>(),
+                 {{"worker", int64_t{process.id}},
+                  {"rank", int64_t{process.rank.value_or(0)}},
+                  {"step", message.body.at("step").get<int64_t>()}});
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
@@ -198,11 +215,15 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"spare", process->spare},
                          {"seed", config_.spec.seed},
                          {"check_all", config_.spec.check_all_steps},
+                         {"digests", config_.spec.digests},
+                         {"digest_every", config_.spec.digest_every},
                          {"world", config_.spec.world_size()},
                          {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
+                         {"rings", rings_socket_},
                          {"learn", config_.spec.preload && !preload_sent_},
+                         {"term_is_notice", is_notice(config_.spec, SIGTERM)},
                          {"comm", worker::to_json(comm_config_)}};
   if (config_.spec.several_nodes()) {
     body["token"] = config_.token.secret();  // for the connections between ranks
@@ -261,24 +282,19 @@ void Agent::on_formed(Identity identity) {
   std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
 }
 
-// For a rank that died after its vote and before it could report: what it wrote into its page, which nobody moves now.
-std::optional<LossPart> Agent::loss_of(brain::Step step, Identity identity, brain::Rank rank) const {
-  for (const Generation* generation : {generation_.get(), previous_.get()}) {
-    if (generation == nullptr || generation->identity() != identity) {
-      continue;
-    }
-    const auto& members = generation->prepare().members;
-    const auto member = std::ranges::find(members, rank, &brain::Member::rank);
-    const auto it = member == members.end() ? workers_.end() : workers_.find(member->worker);
-    if (it != workers_.end()) {
-      const worker::LossSlot& slot = it->second->page().loss[step % 2];
-      const LossPart part{slot.sum.load(), slot.micro_batches.load()};
-      if (slot.step.load() == step) {
-        return part;
+// For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the
+// next generation may not form either.
+void Agent::keep_losses() {
+  if (config_.spec.several_nodes()) {
+    return;  // one node has only a part of the sum; the mean comes with the votes
+  }
+  for (const Generation::Holder& holder : holders()) {
+    for (const worker::LossSlot& slot : holder.page->loss) {
+      if (const brain::Step step = slot.step.load(); step != 0) {
+        metrics_.keep(holder.rank, step, generation_->identity(), {slot.sum.load(), slot.micro_batches.load()});
       }
     }
   }
-  return std::nullopt;
 }
 
 void Agent::collect(WorkerProcess& process) {
@@ -308,6 +324,7 @@ void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& 
   if (generation_ == nullptr || !process.rank.has_value()) {
     return;
   }
+  note_pace(*process.rank, record);
   std::optional<LossPart> part;
   std::optional<double> mean;
   if (config_.spec.several_nodes()) {
@@ -328,7 +345,8 @@ void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& 
     journal_.write("first_commit", record.identity, "",
                    {{"step", static_cast<int64_t>(record.step)},
                     {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
-    link_->send(brain::Progress{record.identity, record.step});
+    // Where the step is the redo of one that ranks had differed in, this tells who was right.
+    link_->send(brain::Progress{record.identity, record.step, record.digest});
   } else if (record.step % 100 == 0) {
     link_->send(brain::Progress{record.identity, record.step});
   }
@@ -344,10 +362,22 @@ void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Messag
       {process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"), *std::move(value)}));
 }
 
+// A traceback, an injected fault, what made it unfit: they may still be in the socket of one that died.
+void Agent::read_last_words(const std::shared_ptr<WorkerProcess>& process) {
+  while (process->socket.valid()) {
+    char probe;
+    if (recv(process->socket.fd(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+      break;
+    }
+    on_packet(process);
+  }
+}
+
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   if (process->dead) {
     return;
   }
+  read_last_words(process);
   process->dead = true;
   kill_process(*process);  // fencing: a process whose engine is gone must not go on by itself
   link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
@@ -359,14 +389,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   if (!status.has_value()) {
     return;
   }
-  // Its last words (a traceback, an injected fault) may still be in the socket.
-  while (process->socket.valid()) {
-    char probe;
-    if (recv(process->socket.fd(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
-      break;
-    }
-    on_packet(process);
-  }
+  read_last_words(process);
   collect(*process);
   process->gone = true;
   loop_->unwatch(process->pidfd.get());
@@ -421,9 +444,9 @@ void Agent::update_status() {
   }
   now.generation = generation_ == nullptr ? 0 : generation_->identity().generation;
   now.recoveries = recoveries_;
-  now.note = note_;
+  now.note = note();
   if (config_.spec.several_nodes()) {
-    now.note = absl::StrFormat("node %d%s%s", config_.node, note_.empty() ? "" : ": ", note_);
+    now.note = absl::StrFormat("node %d%s%s", config_.node, now.note.empty() ? "" : ": ", now.note);
   }
   status_.update(now);
 }

@@ -33,7 +33,8 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
         token_(token),
         on_effect_(std::move(on_effect)),
         on_lost_(std::move(on_lost)),
-        on_routed_(std::move(on_routed)) {
+        on_routed_(std::move(on_routed)),
+        node_(node) {
     handshake_.node = node;
     handshake_.node_name = node_name.substr(0, proto::kMaxNodeNameBytes);
     handshake_.agent_nonce = random_nonce();
@@ -46,6 +47,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   void close();
   void abandon();
   uint32_t term() const { return handshake_.term; }
+  brain::NodeId node() const { return node_; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
   void OnReadDone(bool ok) override;
@@ -61,6 +63,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   StatusOr<std::optional<brain::Effect>> effect();
   void enqueue(control::FromAgent message);
   void pump();
+  std::string who() const;
   Status why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout);
   std::string why_lost() const;
 
@@ -70,6 +73,7 @@ class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::From
   const OnLost on_lost_;
   const OnRouted on_routed_;
   proto::Handshake handshake_;  // changed until the welcome only
+  brain::NodeId node_;          // the same
 
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<control::Control::Stub> stub_;
@@ -126,6 +130,11 @@ Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
   return why_not(reached, !settled, timeout);
 }
 
+std::string CoordinatorLink::Impl::who() const {
+  return node_ == proto::kAnyNode ? absl::StrFormat("this node (%s)", handshake_.node_name)
+                                  : absl::StrFormat("node %d (%s)", node_, handshake_.node_name);
+}
+
 Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout) {
   if (!own_error_.ok()) {
     return own_error_;
@@ -141,19 +150,19 @@ Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono
   const std::string message = status_.error_message();
   if (status_.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     return absl::UnauthenticatedError(
-        absl::StrFormat("the coordinator at %s refused the job token of node %d (%s): %s; "
+        absl::StrFormat("the coordinator at %s refused the job token of %s: %s; "
                         "give all parts of a job the same --token-file",
-                        address_, handshake_.node, handshake_.node_name, message));
+                        address_, who(), message));
   }
   if (status_.error_code() == grpc::StatusCode::UNAVAILABLE) {
     return absl::UnavailableError(
-        absl::StrFormat("the job at %s ends just now, or its node 0 is gone; node %d (%s) came too late to have a part "
+        absl::StrFormat("the job at %s ends just now, or its node 0 is gone; %s came too late to have a part "
                         "in it: %s",
-                        address_, handshake_.node, handshake_.node_name, message));
+                        address_, who(), message));
   }
   return Status(static_cast<absl::StatusCode>(status_.error_code()),
-                absl::StrFormat("the coordinator at %s refused node %d (%s): %s", address_, handshake_.node,
-                                handshake_.node_name, message.empty() ? "the stream ended" : message));
+                absl::StrFormat("the coordinator at %s refused %s: %s", address_, who(),
+                                message.empty() ? "the stream ended" : message));
 }
 
 void CoordinatorLink::Impl::OnReadDone(bool ok) {
@@ -202,6 +211,10 @@ StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::handle() {
       if (!in_.has_welcome() || in_.term() != handshake_.term) {
         return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our proof", address_));
       }
+      node_ = in_.node();
+      if (node_ == proto::kAnyNode || (handshake_.node != proto::kAnyNode && node_ != handshake_.node)) {
+        return absl::InternalError(absl::StrFormat("the coordinator at %s welcomed another node", address_));
+      }
       phase_ = Phase::kAttending;
       attended_ = true;
       changed_.notify_all();
@@ -239,9 +252,9 @@ Status CoordinatorLink::Impl::check_challenge(const control::Challenge& challeng
   handshake_.coordinator_nonce = challenge.coordinator_nonce();
   if (challenge.coordinator_nonce().size() != kNonceBytes || !handshake_.is_coordinator(token_, challenge.proof())) {
     return absl::UnauthenticatedError(
-        absl::StrFormat("the coordinator at %s does not know the job token of node %d (%s); is it another job's? "
+        absl::StrFormat("the coordinator at %s does not know the job token of %s; is it another job's? "
                         "Give all parts of a job the same --token-file",
-                        address_, handshake_.node, handshake_.node_name));
+                        address_, who()));
   }
   control::FromAgent proof;
   proof.set_node(handshake_.node);
@@ -378,6 +391,7 @@ CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(i
 CoordinatorLink::~CoordinatorLink() = default;
 void CoordinatorLink::send(const brain::Event& event) { impl_->send(event); }
 Status CoordinatorLink::route(brain::NodeId to, std::string message) { return impl_->route(to, std::move(message)); }
+brain::NodeId CoordinatorLink::node() const { return impl_->node(); }
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
 uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }

@@ -29,6 +29,8 @@ class CoordinatorLink {
   // Connects and authenticates, both ways; blocks up to `timeout`, also for a coordinator that is not up yet.
   // UNAUTHENTICATED: one side refused the other's token. DEADLINE_EXCEEDED: nobody answered. ALREADY_EXISTS: an agent
   // of that node is connected. `address` as Coordinator::address() gives it.
+  // `node` proto::kAnyNode: asks for a number, which node() then tells and which is kept for us as long as this link is
+  // open; it does nothing else. RESOURCE_EXHAUSTED: all numbers are taken, and by whom.
   static StatusOr<std::unique_ptr<CoordinatorLink>> connect(std::string address, brain::NodeId node,
                                                             const std::string& node_name, const JobToken& token,
                                                             OnEffect on_effect, OnLost on_lost,
@@ -45,6 +47,8 @@ class CoordinatorLink {
   // 3 MiB.
   Status route(brain::NodeId to, std::string message);
 
+  // Our number, as given or as asked for.
+  brain::NodeId node() const;
   // The coordinator's term, from its welcome.
   uint32_t term() const;
 

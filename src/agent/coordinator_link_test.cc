@@ -1,6 +1,7 @@
 // The agent's link against a real coordinator with the real brain, over gRPC on the loopback.
 #include "agent/coordinator_link.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "base/clock.h"
 #include "coordinator/coordinator.h"
 #include "observe/journal.h"
+#include "proto/handshake.h"
 
 namespace keepstep::agent {
 namespace {
@@ -255,6 +257,39 @@ TEST_F(CoordinatorLinkTest, a_second_agent_of_the_same_node_is_told_so) {
   const auto link = connect(coordinator_->address());
   ASSERT_EQ(link.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_NE(link.status().message().find("node 3 is connected already"), std::string::npos) << link.status();
+}
+
+TEST_F(CoordinatorLinkTest, an_agent_without_a_number_gets_one_and_then_attends_with_it) {
+  CoordinatorConfig config{.listen = "127.0.0.1:0", .token = kToken};
+  config.membership.nodes = 3;
+  coordinator_ = *Coordinator::start(std::move(config), journal_.get());
+  const auto ask = [&](const JobToken& token = kToken) {
+    return CoordinatorLink::connect(
+        coordinator_->address(), proto::kAnyNode, "node-x", token, [](const brain::Effect&) {},
+        [](const std::string&) {}, 20s);
+  };
+  auto first = ask();
+  auto second = ask();
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ((*first)->node(), 1u);
+  EXPECT_EQ((*second)->node(), 2u);
+  const auto third = ask();
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted) << third.status();
+  EXPECT_THAT(std::string(third.status().message()), testing::HasSubstr("node 1 is 'node-x'"));
+  EXPECT_EQ(coordinator_->refused(), 1u) << "one that is given back is no refusal";
+
+  Inbox inbox;
+  auto attending =
+      CoordinatorLink::connect(coordinator_->address(), 1, "node-x", kToken, inbox.on_effect(), inbox.on_lost(), 20s);
+  ASSERT_TRUE(attending.ok()) << attending.status();
+  first->reset();
+  EXPECT_FALSE(ask().ok()) << "node 1 attends, node 2 is kept for another";
+  second->reset();
+  const auto again = ask();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->node(), 2u);
+  EXPECT_TRUE(absl::IsUnauthenticated(ask(*JobToken::parse("the token of another job altogether")).status()));
+  attending->reset();
 }
 
 TEST_F(CoordinatorLinkTest, an_agent_may_come_back_once_it_has_left) {

@@ -27,6 +27,10 @@ StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t p
 // run where --rdzv-endpoint points") begins the message.
 StatusOr<SocketAddress> own_address(const std::string& host, uint16_t port, const std::string& who_must);
 
+// The claim to be node 0 of the endpoint `own`, among the launchers of this machine, for as long as the descriptor is
+// open; an invalid one: another launcher has it.
+StatusOr<Fd> claim_endpoint(const SocketAddress& own);
+
 // How this node reaches the coordinator.
 struct Route {
   SocketAddress coordinator;

@@ -30,7 +30,8 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
   std::vector<brain::SealedWord> words;
   for (const Holder& member : holders) {
     const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
-    words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load())});
+    words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load()),
+                     was.vote == brain::Vote::kOpen ? std::nullopt : worker::load_digest(*member.page, was.step)});
   }
   // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
   page().interrupted.store(1);
@@ -38,19 +39,19 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
   return words;
 }
 
-std::pair<brain::Step, double> Generation::newest_mean() const {
-  std::pair<brain::Step, double> newest{0, 0};
+Generation::Outcome Generation::newest_outcome() const {
+  Outcome newest;
   for (const worker::MeanSlot& slot : page().mean) {
-    if (const brain::Step step = slot.step.load(); step > newest.first) {
-      newest = {step, worker::load_mean(page(), step)};
+    if (const brain::Step step = slot.step.load(); step > newest.step) {
+      newest = {step, slot.mean.load(), slot.flags.load()};
     }
   }
   return newest;
 }
 
-void Generation::announce(brain::Version version, std::optional<double> mean_loss) {
+void Generation::announce(brain::Version version, std::optional<double> mean_loss, uint32_t flags) {
   if (mean_loss.has_value()) {
-    worker::store_mean(page(), version, *mean_loss);
+    worker::store_mean(page(), version, *mean_loss, flags);
   }
   page().verdict_version = version;
   page().verdict_ready = 1;

@@ -35,12 +35,17 @@ class Generation {
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
-  // The newest step whose mean loss over all nodes is known here, and that; (0, 0): none.
-  std::pair<brain::Step, double> newest_mean() const;
+  // The newest step that is known here to be decided by all nodes, with what came with the decision; step 0: none.
+  struct Outcome {
+    brain::Step step = 0;
+    double mean_loss = 0;
+    uint32_t flags = 0;
+  };
+  Outcome newest_outcome() const;
 
   // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
-  // `mean_loss`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.
-  void announce(brain::Version version, std::optional<double> mean_loss = std::nullopt);
+  // `mean_loss`, `flags`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.
+  void announce(brain::Version version, std::optional<double> mean_loss = std::nullopt, uint32_t flags = 0);
   void announce_end();
 
  private:

@@ -32,7 +32,7 @@ std::string text_of_file(const std::string& path) {
 
 bool same_place(const RankProgress& a, const RankProgress& b) {
   return a.step == b.step && a.micro_batch == b.micro_batch && a.phase == b.phase && a.entered == b.entered &&
-         a.left == b.left && a.messages == b.messages && a.waits == b.waits;
+         a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits;
 }
 
 }  // namespace
@@ -56,6 +56,7 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   progress.committed_at = Time(words.committed_ns.load(relaxed));
   progress.left = collectives.left.load(std::memory_order_acquire);
   progress.messages = collectives.waited.load(relaxed);
+  progress.moved = collectives.moved.load(relaxed);
   progress.entered = collectives.entered.load(relaxed);
   progress.entered_world = collectives.entered_world.load(relaxed);
   progress.world = collectives.world.load(relaxed) != 0;

@@ -5,8 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
+
+#include "base/tcp_socket.h"
+#include "comm/progress.h"
+#include "comm/tcp/tcp_config.h"
 
 namespace keepstep::agent {
 namespace {
@@ -97,17 +102,22 @@ TEST(HangWatch, a_stopped_process_is_told_and_no_other) {
   EXPECT_TRUE(found.front().stopped);
 }
 
-TEST(HangWatch, who_does_not_come_to_a_collective_is_told_by_the_words_in_the_pages) {
-  FakeWorker first(10);
-  FakeWorker second(11);
-  Node node;
+// The watch knows then how long a step takes.
+void commit_until_step_120(Node& node, FakeWorker& first, FakeWorker& second, int64_t& now_ns) {
   node.view.members = {{0, &first.process()}, {1, &second.process()}};
-  int64_t now_ns = 1'000'000'000;
   for (brain::Step step = 101; step < 120; ++step) {
     first.commit(step, now_ns);
     second.commit(step, now_ns);
     EXPECT_TRUE(look_for(node, now_ns, 2).empty());
   }
+}
+
+TEST(HangWatch, who_does_not_come_to_a_collective_is_told_by_the_words_in_the_pages) {
+  FakeWorker first(10);
+  FakeWorker second(11);
+  Node node;
+  int64_t now_ns = 1'000'000'000;
+  commit_until_step_120(node, first, second, now_ns);
   first.enter_collective();
   const auto found = look_for(node, now_ns, 20);
   ASSERT_EQ(found.size(), 1u);
@@ -149,6 +159,29 @@ TEST(HangWatch, ranks_that_wait_for_another_node_are_reported_and_the_agent_ther
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found.front().culprit.worker, 11u);
   EXPECT_EQ(found.front().waiting, std::vector<brain::Rank>{0});
+}
+
+// The limits are of different modules: one that finds a link silent must be over before a rank is named for it.
+TEST(HangWatch, a_silent_link_is_told_by_the_ranks_before_anybody_is_named_for_it) {
+  const comm::TcpConfig tcp{.token = JobToken::random()};
+  const brain::Time keepalive = std::chrono::seconds(kKeepaliveIdleS + kKeepaliveProbes * kKeepaliveIntervalS);
+  const brain::Time told = std::max({keepalive, brain::Time(tcp.connect_ns), brain::Time(tcp.silent_ns)});
+  EXPECT_GT(brain::HangConfig{}.link_limit, told + brain::Time(tcp.patience_ns) + std::chrono::seconds(5));
+}
+
+TEST(HangWatch, a_collective_that_goes_on_for_long_is_no_hang) {
+  FakeWorker first(10);
+  FakeWorker second(11);
+  Node node;
+  int64_t now_ns = 1'000'000'000;
+  commit_until_step_120(node, first, second, now_ns);
+  first.enter_collective();
+  second.enter_collective();
+  for (int second_of_it = 0; second_of_it < 60; ++second_of_it) {
+    comm::note_moved(second.page().progress.collectives.moved);
+    EXPECT_TRUE(look_for(node, now_ns, 10).empty()) << "after " << second_of_it << " s";
+  }
+  EXPECT_EQ(look_for(node, now_ns, 200).size(), 1u) << "nothing goes on any more";
 }
 
 TEST(HangWatch, a_report_with_more_ranks_than_there_are_or_without_its_parts_is_refused) {

@@ -79,6 +79,12 @@ std::vector<HealthFinding> judge_health(const HealthReading& now, const std::opt
                           absl::StrFormat("%g s", limits.write_s)});
     }
   }
+  if (!now.gpu_error.empty()) {
+    findings.push_back({"gpu driver", now.gpu_error, "an answer"});
+  }
+  for (const worker::GpuFinding& gpu : worker::judge_gpus(now.gpus)) {
+    findings.push_back({gpu.check, gpu.measured, gpu.limit});
+  }
   if (before.has_value()) {
     if (now.monotonic_ns < before->monotonic_ns) {
       findings.push_back({"clock", "CLOCK_MONOTONIC went back", "it never does"});
@@ -106,6 +112,12 @@ HealthReading measure_health(const std::vector<std::string>& folders) {
       folder.free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
     }
     reading.folders.push_back(std::move(folder));
+  }
+  auto gpus = worker::read_gpus();
+  if (gpus.ok()) {
+    reading.gpus = *std::move(gpus);
+  } else if (!absl::IsNotFound(gpus.status())) {
+    reading.gpu_error = std::string(gpus.status().message());
   }
   reading.monotonic_ns = monotonic_ns();
   reading.wall_ns = wall_ns();

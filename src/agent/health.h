@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "worker/gpu_health.h"
+
 namespace keepstep::agent {
 
 struct FolderReading {
@@ -26,6 +28,8 @@ struct FolderReading {
 struct HealthReading {
   uint64_t memory_available_bytes = 0;
   std::vector<FolderReading> folders;
+  std::vector<worker::GpuReading> gpus;
+  std::string gpu_error;  // the driver's; empty: none, or no driver
   int64_t monotonic_ns = 0;
   int64_t wall_ns = 0;  // since the epoch, at the same instant
 };
@@ -39,7 +43,7 @@ struct HealthLimits {
 
 // One thing that is wrong.
 struct HealthFinding {
-  std::string check;     // "memory", "disk DIR", "clock"
+  std::string check;     // "memory", "disk DIR", "clock", "gpu N (...): memory"
   std::string measured;  // for people, with its unit
   std::string limit;     // likewise
   bool operator==(const HealthFinding&) const = default;
@@ -49,7 +53,8 @@ struct HealthFinding {
 std::vector<HealthFinding> judge_health(const HealthReading& now, const std::optional<HealthReading>& before,
                                         const HealthLimits& limits = {});
 
-// Writes and removes a small file in each of `folders`; may wait for the disk. Errors are part of the reading.
+// Writes and removes a small file in each of `folders`, and asks NVIDIA's driver where there is one; may wait for both.
+// Errors are part of the reading.
 HealthReading measure_health(const std::vector<std::string>& folders);
 
 // Measures in a thread of its own, every `interval_s`, the first time at once: a disk may hang, and an agent must not.

@@ -38,6 +38,20 @@ TEST(Health, each_limit_that_is_passed_is_named_with_what_was_measured) {
                           HealthFinding{"disk /broken", "fsync: Input/output error", "4 KiB can be written"}));
 }
 
+TEST(Health, what_the_driver_says_of_gpus_is_named_whether_it_makes_them_unfit_or_slow) {
+  HealthReading reading = fine();
+  reading.gpus = {{.index = 0, .uuid = "GPU-a", .slowed_by = 0x40, .temperature_c = 93},
+                  {.index = 1, .uuid = "GPU-b", .uncorrected_errors = 2}};
+  const auto found = judge_health(reading, fine());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].check, "gpu 0 (GPU-a): hardware thermal slowdown");
+  EXPECT_EQ(found[1].check, "gpu 1 (GPU-b): memory");
+  reading.gpus.clear();
+  reading.gpu_error = "the driver does not answer: Unknown Error";
+  EXPECT_THAT(judge_health(reading, fine()),
+              ElementsAre(HealthFinding{"gpu driver", "the driver does not answer: Unknown Error", "an answer"}));
+}
+
 TEST(Health, a_wall_clock_that_jumps_is_found_and_one_that_drifts_is_not) {
   HealthReading later = fine();
   later.monotonic_ns += 60'000'000'000;

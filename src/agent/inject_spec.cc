@@ -181,7 +181,7 @@ void check_together(const InjectSpec& spec, std::vector<std::string>& mistakes) 
 
 bool for_programs(InjectKind kind) {
   return kind == InjectKind::kKill || kind == InjectKind::kSegv || kind == InjectKind::kException ||
-         kind == InjectKind::kExit;
+         kind == InjectKind::kExit || kind == InjectKind::kFlip;
 }
 
 const char* name(InjectKind kind) { return row(kind).name; }

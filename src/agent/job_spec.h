@@ -33,7 +33,8 @@ struct JobSpec {
   uint32_t nnodes = 1;
   uint32_t spare_nodes = 0;  // node ranks nnodes and up: they join and wait
   uint32_t node_rank = 0;
-  std::string endpoint_host;  // where node 0 listens and all others connect
+  bool any_node_rank = false;  // several nodes: numbers are given in the order of coming
+  std::string endpoint_host;   // where node 0 listens and all others connect
   uint16_t endpoint_port = 0;
   std::string local_addr;       // where other nodes reach this one; empty: the address of the route to the endpoint
   double join_timeout_s = 600;  // for all nodes to come together
@@ -53,9 +54,11 @@ struct JobSpec {
   StreamsByRank tee;
   std::optional<std::vector<uint32_t>> local_ranks_filter;
 
-  std::vector<LogRule> log_rules;  // --log-rules, read
-  bool health_check = true;        // --health-check
-  double health_interval_s = 60;   // of the agent's own checks
+  std::vector<LogRule> log_rules;    // --log-rules, read
+  bool health_check = true;          // --health-check
+  double health_interval_s = 60;     // of the agent's own checks
+  double clock_limit_s = 1;          // --clock-limit, between nodes; 0: not compared
+  bool refuse_clocks_apart = false;  // --clocks-apart
 
   std::string master_addr = "127.0.0.1";  // empty: the address of rank 0's node
   uint16_t master_port = 0;               // 0: a free one
@@ -69,10 +72,15 @@ struct JobSpec {
   std::string journal_dir;          // empty: none
   std::vector<std::string> inject;  // as given, e.g. "kill:rank=2,step=20,phase=backward"
   uint64_t seed = 0;
-  bool check_all_steps = false;  // --check
-  std::string token;             // empty: a random one (one node)
-  bool preload = true;           // --no-preload: the zygote imports torch only
-  bool start_by_exec = false;    // --start-method exec: no zygote
+  bool check_all_steps = false;    // --check
+  std::string digests = "auto";    // --digests: auto, on or off
+  uint32_t digest_every = 50;      // --digest-every, in steps; 0: never
+  std::string token;               // empty: a random one (one node), or left in token_file by node 0
+  std::string token_file;          // several nodes, and no token: where node 0 leaves one for the others
+  std::string slurm_job;           // number of the job that Slurm runs us in; empty: none. SIGTERM is then a notice
+  bool requeue_on_notice = false;  // --on-notice requeue
+  bool preload = true;             // --no-preload: the zygote imports torch only
+  bool start_by_exec = false;      // --start-method exec: no zygote
 };
 
 }  // namespace keepstep::agent

@@ -33,6 +33,12 @@ bool Metrics::on_progress(brain::Rank rank, brain::Step step, brain::Identity id
   return true;
 }
 
+void Metrics::keep(brain::Rank rank, brain::Step step, brain::Identity identity, LossPart part) {
+  if (step > flushed_) {
+    kept_[step][{identity, rank}] = part;
+  }
+}
+
 void Metrics::on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values) {
   if (step > flushed_ && values.is_object()) {
     nlohmann::json& logged = lines_[step].logged[rank];
@@ -49,16 +55,19 @@ void Metrics::flush(brain::Version version) {
     write(line.key(), line.mapped());
   }
   flushed_ = std::max(flushed_, version);
+  kept_.erase(kept_.begin(), kept_.upper_bound(version));
 }
 
 void Metrics::rewind(brain::Version version) {
   lines_.erase(lines_.upper_bound(version), lines_.end());
+  kept_.erase(kept_.upper_bound(version), kept_.end());
   flushed_ = std::min(flushed_, version);
   last_step_ = std::min(last_step_, version);
   last_commit_ns_ = 0;
 }
 
-// In rank order, so that it is the same bits as `step.loss` on the ranks.
+// In rank order, so that it is the same bits as `step.loss` on the ranks. None rather than one that lacks a rank's
+// part.
 std::optional<double> Metrics::mean_loss(brain::Step step, const Line& line) const {
   if (line.mean.has_value()) {
     return line.mean;
@@ -67,14 +76,27 @@ std::optional<double> Metrics::mean_loss(brain::Step step, const Line& line) con
   uint64_t count = 0;
   for (const brain::Rank rank : line.ranks) {
     const auto reported = line.parts.find(rank);
-    const std::optional<LossPart> part =
-        reported != line.parts.end() ? reported->second : missing_(step, line.identity, rank);
+    std::optional<LossPart> part;
+    if (reported != line.parts.end()) {
+      part = reported->second;
+    } else if (part = kept_part(step, line.identity, rank); !part.has_value()) {
+      return std::nullopt;
+    }
     if (part.has_value()) {
       sum += part->sum;
       count += part->micro_batches;
     }
   }
   return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
+}
+
+std::optional<LossPart> Metrics::kept_part(brain::Step step, brain::Identity identity, brain::Rank rank) const {
+  const auto of_step = kept_.find(step);
+  if (of_step == kept_.end()) {
+    return std::nullopt;
+  }
+  const auto kept = of_step->second.find({identity, rank});
+  return kept == of_step->second.end() ? std::nullopt : std::optional(kept->second);
 }
 
 void Metrics::write(brain::Step step, const Line& line) {

@@ -1,15 +1,15 @@
 // One line per committed step into metrics.jsonl, exactly once, whoever dies between the commit and the line.
 //
-// Each rank reports its part of the loss with the commit; for one that died before it could, its page still has the
-// part, written before the vote. What users log for a step may come after the commit, so a line waits until every
-// member has reported the next step (or a new generation starts, or the job ends). Values that several ranks log under
-// one name count once: the lowest rank's. Loop thread only.
+// Each rank reports its part of the loss with the commit; for one that dies before it can, the part that it wrote into
+// its page before the vote is kept when its generation is left. What users log for a step may come after the commit, so
+// a line waits until every member has reported the next step (or a new generation starts, or the job ends). Values that
+// several ranks log under one name count once: the lowest rank's. Loop thread only.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "brain/types.h"
@@ -25,15 +25,15 @@ struct LossPart {
 
 class Metrics {
  public:
-  // The part of a rank that took part in `identity` and did not report `step`.
-  using Missing = std::function<std::optional<LossPart>(brain::Step, brain::Identity, brain::Rank)>;
-  Metrics(observe::Journal& journal, Missing missing) : journal_(journal), missing_(std::move(missing)) {}
+  explicit Metrics(observe::Journal& journal) : journal_(journal) {}
 
   // Returns true when the last of `ranks` (those of this node, ascending) reported the step. `mean`: over the ranks of
   // all nodes, where there are several; otherwise the mean follows from the parts.
   bool on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
                    const std::vector<brain::Rank>& ranks, std::optional<LossPart> part,
                    std::optional<double> mean = std::nullopt);
+  // What `rank` recorded for `step` in `identity`; it counts if the step does and the rank never reports it.
+  void keep(brain::Rank rank, brain::Step step, brain::Identity identity, LossPart part);
   void on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values);
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
@@ -55,11 +55,13 @@ class Metrics {
     std::map<brain::Rank, nlohmann::json> logged;
   };
   std::optional<double> mean_loss(brain::Step step, const Line& line) const;
+  std::optional<LossPart> kept_part(brain::Step step, brain::Identity identity, brain::Rank rank) const;
   void write(brain::Step step, const Line& line);
 
   observe::Journal& journal_;
-  Missing missing_;
   std::map<brain::Step, Line> lines_;
+  // By the generation that was left, too: the next one finds the same page as it was, and may be left at once.
+  std::map<brain::Step, std::map<std::pair<brain::Identity, brain::Rank>, LossPart>> kept_;
   brain::Version flushed_ = 0;
   std::optional<double> last_loss_;
   std::optional<double> step_time_s_;

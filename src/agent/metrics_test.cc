@@ -15,9 +15,7 @@ class MetricsTest : public testing::Test {
     char folder[] = "/tmp/keepstep-metrics-XXXXXX";
     folder_ = mkdtemp(folder);
     journal_ = *observe::Journal::open(folder_ + "/journal", 0);
-    metrics_ = std::make_unique<Metrics>(*journal_, [this](brain::Step, brain::Identity, brain::Rank rank) {
-      return rank == 1 ? pages_of_1_ : std::nullopt;
-    });
+    metrics_ = std::make_unique<Metrics>(*journal_);
   }
   ~MetricsTest() override { std::filesystem::remove_all(folder_); }
 
@@ -36,7 +34,6 @@ class MetricsTest : public testing::Test {
   std::string folder_;
   std::unique_ptr<observe::Journal> journal_;
   std::unique_ptr<Metrics> metrics_;
-  std::optional<LossPart> pages_of_1_;
 };
 
 TEST_F(MetricsTest, a_line_waits_until_all_ranks_are_past_its_step_and_comes_once) {
@@ -56,12 +53,21 @@ TEST_F(MetricsTest, a_line_waits_until_all_ranks_are_past_its_step_and_comes_onc
   EXPECT_EQ(lines().size(), 2u);
 }
 
-TEST_F(MetricsTest, a_rank_that_died_after_its_vote_counts_with_what_its_page_says) {
-  pages_of_1_ = LossPart{5.0, 1};
+TEST_F(MetricsTest, a_rank_that_died_after_its_vote_counts_with_what_its_page_said) {
+  metrics_->keep(1, 1, {1, 1}, LossPart{5.0, 1});
+  metrics_->keep(1, 1, {1, 2}, LossPart{7.0, 1});  // the next generation was left at once
   progress(0, 1, 1.0);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 1u);
   EXPECT_EQ(lines()[0].at("loss"), 3.0);
+}
+
+TEST_F(MetricsTest, a_line_has_no_loss_rather_than_one_that_lacks_a_rank) {
+  metrics_->keep(1, 1, {1, 2}, LossPart{5.0, 1});  // of another attempt
+  progress(0, 1, 1.0);
+  metrics_->flush(1);
+  ASSERT_EQ(lines().size(), 1u);
+  EXPECT_FALSE(lines()[0].contains("loss"));
 }
 
 TEST_F(MetricsTest, what_was_logged_for_a_step_that_is_redone_is_replaced) {
@@ -79,6 +85,7 @@ TEST_F(MetricsTest, a_restart_forgets_what_was_not_committed) {
   metrics_->rewind(0);
   EXPECT_EQ(metrics_->last_step(), 0u) << "what commands and the status line are told";
   progress(0, 1, 7.0);
+  progress(1, 1, 7.0);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 2u);
   EXPECT_EQ(lines()[1].at("loss"), (7.0));

@@ -38,7 +38,11 @@ nlohmann::json node_facts(const JobSpec& spec, const std::string& version) {
           {"--spares", std::to_string(spec.spares)},
           {"--seed", std::to_string(spec.seed)},
           {"--check", spec.check_all_steps ? "on" : "off"},
+          {"--digests", spec.digests},
+          {"--digest-every", std::to_string(spec.digest_every)},
           {"--inject", absl::StrJoin(spec.inject, " ")},
+          {"--clock-limit", absl::StrFormat("%g", spec.clock_limit_s)},
+          {"--clocks-apart", spec.refuse_clocks_apart ? "refuse" : "warn"},
           {"--rdzv-id", spec.run_id}};
 }
 

@@ -10,6 +10,7 @@
 #include "worker/comm_config.h"
 #include "worker/node_link.h"
 #include "worker/page.h"
+#include "worker/ring_link.h"
 #include "worker/store_messages.h"
 
 namespace keepstep::agent {
@@ -34,7 +35,14 @@ comm::CommConfig config_for(uint32_t world) {
 StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(worker::node_socket_name(job)));
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::create());
-  return std::unique_ptr<NodeService>(new NodeService(std::move(loop), std::move(listener)));
+  KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RingService> rings,
+                            RingService::open(*loop, worker::ring_socket_name(job), [](const RingService::News& news) {
+                              spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch,
+                                           news.because);
+                            }));
+  std::unique_ptr<NodeService> service(new NodeService(std::move(loop), std::move(listener)));
+  service->rings_ = std::move(rings);
+  return service;
 }
 
 void NodeService::run() {
@@ -45,7 +53,7 @@ void NodeService::run() {
 }
 
 void NodeService::stop_if_idle() {
-  if (!clients_.empty()) {
+  if (!clients_.empty() || rings_->clients() > 0) {
     return;
   }
   if (monotonic_ns() - idle_since_ns_ > (anybody_came_ ? kLingerNs : kFirstClientNs)) {

@@ -1,6 +1,6 @@
-// The agent's service to ranks that somebody else started (torchrun, srun, a test): memory to communicate in, and a
-// Store. It starts nobody and recovers nothing; the first ranks of a job on a node start it (`keepstep node`), and it
-// ends when the last one has gone.
+// The agent's service to ranks that somebody else started (torchrun, srun, a test): memory to communicate in, a Store,
+// and rings of batches (ring_service.h). It starts nobody and recovers nothing; the first ranks of a job on a node
+// start it (`keepstep node`), and it ends when the last one has gone.
 //
 //   join(key, rank, world)  ->  once all have come, one arena a rank and a generation's page, to all of them
 //   a member's end without leave, or abort  ->  the communicator is interrupted, and every member told why
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/event_loop.h"
+#include "agent/ring_service.h"
 #include "agent/store.h"
 #include "base/fd.h"
 #include "base/packet_socket.h"
@@ -71,6 +72,7 @@ class NodeService {
   void stop_if_idle();
 
   std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<RingService> rings_;
   Fd listener_;
   Store store_;
   std::map<uint32_t, std::shared_ptr<Client>> clients_;

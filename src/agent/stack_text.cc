@@ -41,8 +41,10 @@ std::string short_file(const std::string& file) {
   return slash == std::string::npos ? file : file.substr(slash + 1);
 }
 
+// A user's folder may be called keepstep: only the package is ours, and where scripts/setup.sh puts packages.
 bool users_own(const StackFrame& frame) {
-  for (const char* mark : {"/torch/", "/keepstep/", "/site-packages/", "/dist-packages/", "/lib/python3"}) {
+  for (const char* mark :
+       {"/torch/", "/python/keepstep/", "/keepstep/packages-", "/site-packages/", "/dist-packages/", "/lib/python3"}) {
     if (frame.file.find(mark) != std::string::npos) {
       return false;
     }

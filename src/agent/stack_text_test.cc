@@ -40,6 +40,13 @@ TEST(StackText, ranks_that_do_the_same_are_one_group_and_who_does_not_comes_firs
   EXPECT_THAT(stacks_as_text(ranks), HasSubstr("[pid 100, 101, 103]\n    wait (keepstep/torch/work.py:9)\n"));
 }
 
+TEST(StackText, a_users_folder_may_have_our_name) {
+  const StackFrame train{"train", "/home/me/keepstep/tests/jobs/train.py", 40};
+  const auto groups = group_stacks({rank(0, {kWait, kAllReduce, kWrapper, train})});
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].headline, "rank 0 in all_reduce, called by train (train.py:40), step 118");
+}
+
 TEST(StackText, what_the_job_knows_of_a_rank_is_said_and_tells_groups_apart) {
   const std::vector<StackFrame> same = {kWait, kTrain};
   const auto groups = group_stacks({rank(0, same, 118, "all_reduce #4711"), rank(1, same, 118, "all_reduce #4711"),

@@ -1,11 +1,53 @@
 #include "agent/torchrun_env.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "agent/output_pump.h"
 #include "base/check.h"
 
 namespace keepstep::agent {
+namespace {
+
+// As Python's getpass.getuser() has it, made fit for a file's name as torch does.
+std::string user_name() {
+  std::string name = std::to_string(getuid());
+  if (const passwd* entry = getpwuid(getuid()); entry != nullptr) {
+    name = entry->pw_name;
+  }
+  for (const char* variable : {"USERNAME", "LNAME", "USER", "LOGNAME"}) {  // the last one counts most
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
+      name = value;
+    }
+  }
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::string("\\/:*?\"<>|").find(c) != std::string::npos; }, '_');
+  return name;
+}
+
+// Where compiled code is kept: what one process of this node compiled its spares and replacements need not compile
+// again. By default torch's own place, so that what is there already is used; but said to all, since each process that
+// had another TMPDIR or HOME would have a place of its own.
+void add_compile_caches(Environment& environment) {
+  std::error_code none;
+  std::string folder = std::filesystem::temp_directory_path(none).string() + "/torchinductor_" + user_name();
+  if (const char* given = std::getenv("TORCHINDUCTOR_CACHE_DIR"); given != nullptr) {
+    folder = given;
+  } else if (none) {
+    return;
+  } else {
+    environment.emplace_back("TORCHINDUCTOR_CACHE_DIR", folder);
+  }
+  if (std::getenv("TRITON_CACHE_DIR") == nullptr && !folder.empty()) {
+    environment.emplace_back("TRITON_CACHE_DIR", folder + "/triton");
+  }
+}
+
+}  // namespace
 
 Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
   const std::string world = std::to_string(spec.world_size());
@@ -26,6 +68,7 @@ Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) {
     result.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   }
+  add_compile_caches(result);
   if (!has_omp_num_threads && spec.nproc_per_node > 1) {
     result.emplace_back("OMP_NUM_THREADS", "1");
   }

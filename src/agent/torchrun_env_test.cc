@@ -88,6 +88,26 @@ TEST(TorchrunEnv, job_and_rank_together_are_torchruns_variables_and_none_twice) 
   }
 }
 
+TEST(TorchrunEnv, compiled_code_has_one_place_on_a_node_unless_the_user_named_another) {
+  unsetenv("TORCHINDUCTOR_CACHE_DIR");
+  unsetenv("TRITON_CACHE_DIR");
+  setenv("TMPDIR", "/var/tmp", 1);
+  setenv("LOGNAME", "lab\\ann", 1);
+  auto env = as_map(job_environment(four_ranks(), false));
+  EXPECT_EQ(env.at("TORCHINDUCTOR_CACHE_DIR"), "/var/tmp/torchinductor_lab_ann");
+  EXPECT_EQ(env.at("TRITON_CACHE_DIR"), "/var/tmp/torchinductor_lab_ann/triton");
+  setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine", 1);
+  env = as_map(job_environment(four_ranks(), false));
+  EXPECT_FALSE(env.contains("TORCHINDUCTOR_CACHE_DIR"));
+  EXPECT_EQ(env.at("TRITON_CACHE_DIR"), "/scratch/mine/triton");
+  setenv("TRITON_CACHE_DIR", "/scratch/triton", 1);
+  EXPECT_FALSE(as_map(job_environment(four_ranks(), false)).contains("TRITON_CACHE_DIR"));
+  unsetenv("TORCHINDUCTOR_CACHE_DIR");
+  unsetenv("TRITON_CACHE_DIR");
+  unsetenv("LOGNAME");
+  unsetenv("TMPDIR");
+}
+
 TEST(TorchrunEnv, error_files_lie_beside_the_logs_of_rank_and_generation) {
   JobSpec spec = four_ranks();
   spec.log_dir = "/logs";

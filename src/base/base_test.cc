@@ -7,8 +7,10 @@
 
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/futex.h"
 #include "base/packet_socket.h"
 #include "base/robust_mutex.h"
@@ -17,6 +19,31 @@
 
 namespace keepstep {
 namespace {
+
+TEST(DigestTest, any_flipped_bit_another_order_and_another_cut_change_it_and_threads_do_not) {
+  std::vector<uint8_t> bytes(9 << 20);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
+  }
+  const Piece small{bytes.data(), 1000};
+  const Piece large{bytes.data() + 1000, bytes.size() - 1000};
+  const std::vector<Piece> pieces = {small, {}, large};
+  const uint64_t whole = digest_of(pieces);
+  for (unsigned threads = 2; threads <= 8; ++threads) {
+    EXPECT_EQ(digest_of(pieces, threads), whole);
+  }
+  EXPECT_NE(digest_of(std::vector<Piece>{large, {}, small}), whole);
+  EXPECT_NE(digest_of(std::vector<Piece>{small, large}), whole);
+  EXPECT_NE(digest_of(std::vector<Piece>{{bytes.data(), 1001}, {}, {bytes.data() + 1001, bytes.size() - 1001}}), whole);
+  for (const size_t at : {size_t{0}, size_t{999}, size_t{1000}, size_t{3} << 20, bytes.size() - 1}) {
+    for (int bit = 0; bit < 8; ++bit) {
+      bytes[at] ^= static_cast<uint8_t>(1 << bit);
+      EXPECT_NE(digest_of(pieces, 4), whole) << "byte " << at << ", bit " << bit;
+      bytes[at] ^= static_cast<uint8_t>(1 << bit);
+    }
+  }
+  EXPECT_EQ(digest_of({}), digest_of({}));
+}
 
 TEST(SharedMemoryTest, two_mappings_of_one_fd_show_the_same_bytes) {
   auto first = SharedMemory::create("test", 1 << 16);

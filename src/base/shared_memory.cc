@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <utility>
+
+#include "base/memory_available.h"
 
 namespace keepstep {
 
@@ -46,19 +46,6 @@ StatusOr<std::byte*> map(int fd, size_t bytes) {
 }  // namespace
 
 namespace {
-
-// What the kernel could hand out now without swapping, in bytes; all there is if it does not say.
-uint64_t memory_available() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name; file >> name;) {
-    uint64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib) {
-      return kib * 1024;
-    }
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return std::numeric_limits<uint64_t>::max();
-}
 
 Status too_large(const std::string& label, size_t bytes, const char* why) {
   return absl::ResourceExhaustedError(

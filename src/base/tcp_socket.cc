@@ -151,6 +151,17 @@ void tune_tcp(int fd, size_t buffer_bytes) {
   }
 }
 
+int64_t unacknowledged_ms(int fd) {
+  constexpr int kRepeats = 3;  // in a row, each twice as late as the one before: more than a lost packet or two
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0 ||
+      info.tcpi_retransmits < kRepeats) {
+    return 0;
+  }
+  return info.tcpi_last_ack_recv;
+}
+
 size_t grantable_socket_buffer(size_t bytes) {
   const Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   for (const int option : {SO_SNDBUF, SO_RCVBUF}) {

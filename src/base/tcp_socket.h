@@ -45,6 +45,11 @@ inline constexpr int kKeepaliveProbes = 3;
 // (net.core.wmem_max).
 void tune_tcp(int fd, size_t buffer_bytes);
 
+// How long ago the last acknowledgement came on a connected socket, in milliseconds, if something that was sent is not
+// acknowledged and the system has repeated it three times or more; else 0. The other side's kernel acknowledges whether
+// its program reads or not, even if that is stopped: so what this tells of is the network, or the other machine.
+int64_t unacknowledged_ms(int fd);
+
 // `bytes` if the system lets this program have buffers of that size each way (net.core.wmem_max and rmem_max), else 0:
 // smaller ones would be slower than those it tunes by itself.
 size_t grantable_socket_buffer(size_t bytes);

@@ -18,7 +18,7 @@ constexpr Time kStuckTogether = std::chrono::seconds(10);
 
 auto position(const RankProgress& rank) {
   return std::tuple(rank.step, rank.micro_batch, rank.phase, rank.waits == WaitsIn::kVote, rank.entered, rank.left,
-                    rank.messages);
+                    rank.messages, rank.moved);
 }
 
 // For ranks that wait in different places: who came least far.
@@ -134,8 +134,10 @@ void FailureDetector::learn(const RankProgress& rank) {
   const Version steps = rank.committed - learned_commit_;
   // The first step of a generation is none like the others.
   if (learned_commit_ != 0 && rank.committed_at > learned_at_) {
-    steps_.push_back((rank.committed_at - learned_at_) / static_cast<int64_t>(steps));
-    if (steps_.size() > kStepsKept) {
+    // Several steps between two looks are as many steps: else quick ones would be called the first ones for long.
+    steps_.insert(steps_.end(), std::min<size_t>(steps, kStepsKept),
+                  (rank.committed_at - learned_at_) / static_cast<int64_t>(steps));
+    while (steps_.size() > kStepsKept) {
       steps_.pop_front();
     }
   }
@@ -171,8 +173,8 @@ void FailureDetector::find_stopped(const ProgressSample& sample, std::vector<Sus
     if (track.stopped_in_a_row < 2 || track.reported || rank.still_for.has_value()) {
       continue;
     }
-    track.reported = true;
-    Suspicion suspicion{.culprit = rank, .stopped = true, .idle = watched_ - track.moved_at, .step_time = step_time()};
+    Suspicion suspicion = suspect(rank, track, {}, {}, {});
+    suspicion.stopped = true;
     suspicion.because = "its process is stopped, " + place_text(rank);
     found.push_back(std::move(suspicion));
   }
@@ -255,13 +257,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
     if (waited <= limit) {
       continue;
     }
-    track.reported = true;
-    Suspicion suspicion{.culprit = *rank,
-                        .waited = waited,
-                        .limit = limit,
-                        .idle = watched_ - track.moved_at,
-                        .step_time = step_time(),
-                        .waiting = std::move(waiting)};
+    Suspicion suspicion = suspect(*rank, track, waited, limit, std::move(waiting));
     const RankProgress& first = **std::find_if(waiters.begin(), waiters.end(), [&](const RankProgress* waiter) {
       return waiter->rank == suspicion.waiting.front();
     });
@@ -270,6 +266,17 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
                         wait_text(first) + ", " + seconds(limit) + " is the limit";
     found.push_back(std::move(suspicion));
   }
+}
+
+Suspicion FailureDetector::suspect(const RankProgress& culprit, Track& track, Time waited, Time limit,
+                                   std::vector<Rank> waiting) const {
+  track.reported = true;
+  return {.culprit = culprit,
+          .waited = waited,
+          .limit = limit,
+          .idle = watched_ - track.moved_at,
+          .step_time = step_time(),
+          .waiting = std::move(waiting)};
 }
 
 void FailureDetector::find_stuck_together(const std::vector<const RankProgress*>& waiters, Time last_move,
@@ -282,6 +289,10 @@ void FailureDetector::find_stuck_together(const std::vector<const RankProgress*>
   Time limit = config_.mode == HangMode::kFixed ? config_.fixed : 10 * learned + kStuckTogether;
   if (starting(lowest)) {
     limit = std::max(limit, config_.first_limit);
+  }
+  if (std::any_of(waiters.begin(), waiters.end(),
+                  [](const RankProgress* rank) { return rank->still_for.has_value(); })) {
+    limit = std::max(limit, config_.link_limit + 10 * learned);
   }
   if (waited <= limit) {
     return;
@@ -301,13 +312,7 @@ void FailureDetector::find_stuck_together(const std::vector<const RankProgress*>
     if (!guilty || track.reported || rank->still_for.has_value()) {
       continue;
     }
-    track.reported = true;
-    Suspicion suspicion{.culprit = *rank,
-                        .waited = waited,
-                        .limit = limit,
-                        .idle = watched_ - track.moved_at,
-                        .step_time = step_time(),
-                        .waiting = waiting};
+    Suspicion suspicion = suspect(*rank, track, waited, limit, waiting);
     suspicion.because = "all ranks have waited for each other for " + seconds(waited) + ", " + seconds(limit) +
                         " is the limit; " +
                         (all_alike ? "nothing tells them apart, so one is replaced, " + place_text(*rank)

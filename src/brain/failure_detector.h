@@ -31,6 +31,9 @@ struct HangConfig {
   // Outside of the loop over steps, and in the first steps of a generation, nothing is known of how long things take.
   Time first_limit = std::chrono::seconds(600);  // ... as long as no steps were learned from
   Time again_limit = std::chrono::seconds(60);   // ... in the first steps of a later generation
+  // Ranks of several nodes that all wait for each other may do so because a link between two of them lets nothing
+  // through. The ranks find that out themselves and say which link it is, in less than this, whatever `fixed` is.
+  Time link_limit = std::chrono::seconds(30);
 };
 
 struct Suspicion {
@@ -77,6 +80,9 @@ class FailureDetector {
   void find_missing(const ProgressSample& sample, std::vector<Suspicion>& found);
   void find_stuck_together(const std::vector<const RankProgress*>& waiters, Time last_move,
                            std::vector<Suspicion>& found);
+  // All but the reason; marks it as reported.
+  Suspicion suspect(const RankProgress& culprit, Track& track, Time waited, Time limit,
+                    std::vector<Rank> waiting) const;
   bool starting(const RankProgress& rank) const;
   Time limit_for(const RankProgress& rank, Time needed, bool most_are_away) const;
 

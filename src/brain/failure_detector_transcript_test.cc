@@ -5,6 +5,7 @@
 //   steps ms=100 count=20             all ranks commit so many steps, looked at every 100 ms
 //   at rank=0,1 place=compute ...     from now on these ranks are there (see `set`)
 //   watch ms=2000                     time goes by, looked at every 100 ms; tells when somebody is suspected
+//   watch ms=2000 moving=1,2          ... while parts of what these ranks are in go through
 //   gap ms=60000                      nobody looks for so long
 #include <gtest/gtest.h>
 
@@ -48,7 +49,11 @@ class Scene {
       now_ += milliseconds(line.number("ms"));
       look();
     } else if (line.verb == "watch") {
+      const auto moving = line.has("moving") ? numbers(line.text("moving")) : std::vector<uint32_t>{};
       for (milliseconds passed{}; passed < milliseconds(line.number("ms")); passed += kLook) {
+        for (const Rank rank : moving) {
+          ++sample_.ranks.at(rank).moved;
+        }
         for (RankProgress& rank : sample_.ranks) {
           rank.starved += starved_.contains(rank.rank) ? kLook : milliseconds{};
           if (rank.still_for.has_value()) {

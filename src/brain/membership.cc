@@ -344,6 +344,7 @@ void Membership::on(const Progress& event) {
   stepped_ = true;
   formed();
   keep_spares();
+  judge_by_redo(event);
 }
 
 void Membership::formed() {

@@ -87,8 +87,9 @@ struct WorkerFaulted {
   Step step = 0;  // 0: before the first step
   std::string what;
   std::string traceback;
-  bool fatal = false;  // a mistake that no retry can mend (ranks protect different names): end the job
-  bool link = false;   // a connection between two nodes broke, `what` names both ends; not the user's fault
+  bool fatal = false;    // a mistake that no retry can mend (ranks protect different names): end the job
+  bool link = false;     // a connection between two nodes broke, `what` names both ends; not the user's fault
+  bool digests = false;  // all voted, but for different things (digests.h); whose fault, the sealed words tell
 };
 // Answer to Seal from one node.
 struct Sealed {
@@ -101,6 +102,7 @@ struct Sealed {
   // Where there are several nodes: the newest decided step that this node knows the mean loss of; 0: none.
   Step mean_step = 0;
   double mean_loss = 0;
+  uint32_t mean_flags = 0;  // of the votes on that step, in union
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
@@ -117,6 +119,7 @@ struct Formed {
 struct Progress {
   Identity identity;
   Version version = 0;
+  std::optional<StepDigest> digest = std::nullopt;  // what all ranks agreed on in that step, where it is known
 };
 // The training function returned on this worker; it waits for Release.
 struct WorkerFinished {
@@ -150,6 +153,7 @@ struct Decide {
   Identity identity;
   Verdict verdict;
   std::optional<double> mean_loss = std::nullopt;  // of step `verdict.version`, for nodes that never learnt it
+  uint32_t flags = 0;                              // the same of the votes on it, in union
 };
 struct Member {
   Rank rank = 0;
@@ -293,11 +297,19 @@ class Membership {
   // membership_recovery.cc: from a fault to gathering
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
-  void candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback);
+  void candidate_lost(bool taken, bool counts, int exit_code, const std::string& what, const std::string& traceback);
   void seal(const std::string& because);
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
+
+  // membership_digests.cc: who is lying
+  bool judge(const std::vector<SealedWord>& words);
+  void judge_by_redo(const Progress& event);
+  void note_corruption(const Disagreement& found, const std::vector<RankDigest>& odd, const std::string& because);
+  std::optional<Rank> dismiss(const std::vector<RankDigest>& odd, const std::string& because);
+  void leave_lying_node(const std::vector<RankDigest>& odd, const std::string& because);
+
   void confirm_exit(WorkerId worker);
   bool survivors_recoverable(bool the_lost_one_was) const;
   void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
@@ -377,8 +389,13 @@ class Membership {
   std::set<NodeId> lost_nodes_;   // since it was prepared; one that came back knows nothing of it
   std::set<Rank> awaited_ranks_;  // living members that the verdict must hear of first
   std::map<Rank, SealedWord> words_;
-  std::map<Step, double> mean_losses_;  // from those words' nodes
-  std::optional<Decide> decided_;       // over the generation before
+  struct Outcome {
+    double mean_loss = 0;
+    uint32_t flags = 0;
+  };
+  std::map<Step, Outcome> outcomes_;       // from those words' nodes
+  std::optional<Decide> decided_;          // over the generation before
+  std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer

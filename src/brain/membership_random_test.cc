@@ -38,7 +38,7 @@ class Schedule {
     config_.start_timeout = std::chrono::milliseconds(300);
     tight_budgets_ = loop_.below(8) == 0;
     if (!tight_budgets_) {
-      config_.ladder = LadderConfig{100000, 100000, 100000, 100000};
+      config_.ladder = LadderConfig{100000, 100000, 100000, 100000, 100000};
       config_.start_failures = 100000;
       config_.ladder.replacements_per_step = loop_.below(4) == 0 ? static_cast<int>(loop_.below(3)) : 100000;
     }
@@ -51,6 +51,8 @@ class Schedule {
     chances_.repeat = pick({0.0, 0.1});
     chances_.reorder = loop_.below(2) == 0;
     chances_.node_loss = pick({0.0, 0.001, 0.005});
+    chances_.corruption = pick({0.0, 0.0, 0.05, 0.2});
+    chances_.flip = pick({0.0, 0.0, 0.02, 0.1});
     target_ = 1 + loop_.below(5);
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
@@ -59,6 +61,7 @@ class Schedule {
     if (config_.nodes == 1) {
       nodes_->on_one_node();
     }
+    nodes_->compare_states_every(loop_.below(4));
   }
 
   void run() {
@@ -73,6 +76,11 @@ class Schedule {
     }
     if (tight_budgets_ && ended_->exit_code != 0) {
       paths_.count("ended by the ladder");
+      return;
+    }
+    if (ended_->message.find("nobody can tell which is right") != std::string::npos) {
+      must(lied_, "a job ended for a corruption that never was");
+      paths_.count("ended without a majority");
       return;
     }
     if (ended_->message.ends_with("after training had finished")) {
@@ -181,6 +189,9 @@ class Schedule {
     } else if (const auto* journal = std::get_if<Journal>(&effect)) {
       must(!journal->because.empty() || journal->event == "job_ended", journal->event + " without a reason");
       restarted = journal->event == "restart";
+      if (journal->event == "rung") {
+        too_many_lies_ = journal->because.find("the digests differ: time ") != std::string::npos;
+      }
       if (journal->event == "restart_with_state") {
         paths_.count(again_ ? "restart with state, the rest" : "restart with state");
         again_ = !again_;
@@ -188,9 +199,15 @@ class Schedule {
         paths_.count("bad node kept for what it has");
       } else if (journal->event == "rung" && std::get<std::string>(journal->fields.at(0).second) == "replace_node") {
         paths_.count("bad node replaced");
+        if (journal->because.starts_with("the gradients of step ")) {
+          paths_.count("lying node replaced");
+        }
       }
       if (restarted) {
         check_restart();
+      }
+      if (journal->event == "corruption") {
+        check_corruption(*journal);
       }
       if (journal->event == "spawn_requested" && brain_->identity().generation > 0) {
         paths_.count("respawn");
@@ -207,6 +224,19 @@ class Schedule {
       ended_ = *end;
     }
     return restarted;
+  }
+
+  // Who is named had other gradients than the others in some attempt, or another state; nobody else is.
+  void check_corruption(const Journal& journal) {
+    lied_ = true;
+    const bool state = std::get<std::string>(journal.fields.at(1).second) == "state";
+    for (const int64_t worker : std::get<std::vector<int64_t>>(journal.fields.at(3).second)) {
+      must(nodes_->was_corrupted(static_cast<WorkerId>(worker)) || (state && nodes_->flips_spread()),
+           "a worker that was right is called wrong");
+      paths_.count(state                                                        ? "one with a flipped state replaced"
+                   : journal.because.find("the redo gave") == std::string::npos ? "an odd one replaced"
+                                                                                : "an odd one found by the redo");
+    }
   }
 
   void check_prepare(const Prepare& prepare) {
@@ -233,8 +263,12 @@ class Schedule {
 
   void check_restart() {
     paths_.count("restart");
+    if (too_many_lies_) {
+      paths_.count("restart after too many lies");  // nobody's state is trusted any more
+    }
     for (const auto& [id, worker] : nodes_->workers()) {
-      must(!worker.alive || killed_.contains(id) || ledger_.newest_decided() == 0 ||
+      must(too_many_lies_ || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
+               ledger_.newest_decided() == 0 ||
                worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
            "a restart although a clean copy survives");
     }
@@ -259,6 +293,8 @@ class Schedule {
   std::set<WorkerId> spawned_;
   std::set<WorkerId> killed_;
   bool again_ = false;
+  bool lied_ = false;           // the journal said so
+  bool too_many_lies_ = false;  // what the newest rung was taken for
   std::optional<EndJob> ended_;
 };
 
@@ -325,6 +361,15 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "message lost",
                            "ended by the ladder",
                            "finished on several nodes",
+                           "corruption",
+                           "an odd one replaced",
+                           "an odd one found by the redo",
+                           "flip",
+                           "flip taken over by a newcomer",
+                           "one with a flipped state replaced",
+                           "ended without a majority",
+                           "restart after too many lies",
+                           "lying node replaced",
                            "finished"}) {
     EXPECT_GT(paths.taken[path], 0u) << "this path was never taken: " << path;
   }

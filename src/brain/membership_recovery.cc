@@ -2,6 +2,7 @@
 // membership_rungs.cc.
 
 #include <algorithm>
+#include <utility>
 
 #include "brain/membership.h"
 #include "brain/membership_text.h"
@@ -51,9 +52,8 @@ void Membership::on(const WorkerDied& event) {
   if (!confirmed) {
     fence(event.worker, what);
   }
-  // Its agent counts the unfit, and gives its node up.
-  lost_in_a_row_ -= event.unfit.empty() ? 0 : 1;
-  candidate_lost(worker->taken, exit_code_of(event), what, event.traceback);
+  // The unfit are counted by their agent, which gives its node up.
+  candidate_lost(worker->taken, event.unfit.empty(), exit_code_of(event), what, event.traceback);
 }
 
 void Membership::on(const WorkerHung& event) {
@@ -209,7 +209,7 @@ void Membership::on(const WorkerExited& event) {
     empty_.erase(worker->rank);
     gather();
   } else {
-    candidate_lost(worker->taken, 1, what, "");
+    candidate_lost(worker->taken, true, 1, what, "");
   }
 }
 
@@ -238,8 +238,9 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
 }
 
 // A spare, or a worker that was to get a rank, is lost before it was a member.
-void Membership::candidate_lost(bool taken, int exit_code, const std::string& what, const std::string& traceback) {
-  ++lost_in_a_row_;
+void Membership::candidate_lost(bool taken, bool counts, int exit_code, const std::string& what,
+                                const std::string& traceback) {
+  lost_in_a_row_ += counts ? 1 : 0;
   if (!taken) {
     keep_spares();
     return;
@@ -266,19 +267,24 @@ void Membership::on(const WorkerFaulted& event) {
   if (event.identity != identity_ || released_ || worker == nullptr || worker->status != Status::kMember) {
     return;
   }
-  const std::string what =
-      who_text(true, worker->rank, event.worker, worker->pid) +
-      (event.step == 0 ? " failed before its first step: " : " failed at step " + std::to_string(event.step) + ": ") +
-      event.what;
-  journal("fault_noticed", what,
-          {{"worker", int64_t{event.worker}},
-           {"rank", int64_t{worker->rank}},
-           {"pid", worker->pid},
-           {"noticed_by", std::string("worker")},
-           {"signal", int64_t{0}},
-           {"exit_code", int64_t{0}},
-           {"kind", std::string(event.link ? "link" : "exception")},
-           {"step", static_cast<int64_t>(event.step)}});
+  const std::string what = event.digests
+                               ? event.what  // who is wrong, the words will tell; it need not be the one that found it
+                               : who_text(true, worker->rank, event.worker, worker->pid) +
+                                     (event.step == 0 ? " failed before its first step: "
+                                                      : " failed at step " + std::to_string(event.step) + ": ") +
+                                     event.what;
+  std::vector<Field> fields;
+  if (!event.digests) {
+    fields = {{"worker", int64_t{event.worker}}, {"rank", int64_t{worker->rank}}, {"pid", worker->pid}};
+  }
+  fields.insert(fields.end(), {{"noticed_by", std::string(event.digests ? "vote" : "worker")},
+                               {"signal", int64_t{0}},
+                               {"exit_code", int64_t{0}},
+                               {"kind", std::string(event.link      ? "link"
+                                                    : event.digests ? "digests"
+                                                                    : "exception")},
+                               {"step", static_cast<int64_t>(event.step)}});
+  journal("fault_noticed", what, std::move(fields));
   if (event.fatal) {
     end(1, what, event.traceback);
     return;
@@ -286,7 +292,7 @@ void Membership::on(const WorkerFaulted& event) {
   link_reports_[worker->node] += event.link;
   // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
   if (phase_ == Phase::kForming || phase_ == Phase::kRunning) {
-    const FaultKind lives = event.link ? FaultKind::kLink : FaultKind::kException;
+    const FaultKind lives = event.link ? FaultKind::kLink : event.digests ? FaultKind::kDigests : FaultKind::kException;
     const FaultKind kind = survivors_recoverable(true) ? lives : FaultKind::kPlainDeath;
     // Each end of a link says where it stood itself: one may still wait for the step before, or for the generation. All
     // mean the step that does not come about.
@@ -302,7 +308,7 @@ void Membership::seal(const std::string& because) {
   because_ = because;
   sealed_nodes_.clear();
   words_.clear();
-  mean_losses_.clear();
+  outcomes_.clear();
   awaited_ranks_.clear();
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -325,7 +331,7 @@ void Membership::on(const Sealed& event) {
     note_word(word, event.node);
   }
   if (event.mean_step != 0) {
-    mean_losses_[event.mean_step] = event.mean_loss;
+    outcomes_[event.mean_step] = {event.mean_loss, event.mean_flags};
   }
   if (const auto ranks = ranks_of_.find(event.node); !activated_ && ranks != ranks_of_.end()) {
     for (const Rank rank : ranks->second) {
@@ -386,10 +392,14 @@ void Membership::conclude() {
            {"version", static_cast<int64_t>(version_)},
            {"verdict", std::string(verdict.forward ? "forward" : "redo")}});
   decided_ = Decide{identity_, verdict};
-  if (const auto mean = mean_losses_.find(version_); verdict.forward && mean != mean_losses_.end()) {
-    decided_->mean_loss = mean->second;
+  if (const auto outcome = outcomes_.find(version_); verdict.forward && outcome != outcomes_.end()) {
+    decided_->mean_loss = outcome->second.mean_loss;
+    decided_->flags = outcome->second.flags;
   }
   emit(*decided_);
+  if (!judge(words)) {
+    return;
+  }
   for (Slot& slot : slots_) {
     slot.origin = Origin::kSurvivor;
   }

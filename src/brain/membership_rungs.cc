@@ -259,6 +259,7 @@ void Membership::restart(const std::string& because) {
   ranks_of_.clear();
   activated_.reset();  // late news of the old generation's progress must not count for the new start
   decided_.reset();
+  suspected_.reset();
   outdated_.clear();
   renewal_due_ = false;
   leaving_.reset();

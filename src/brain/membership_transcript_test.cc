@@ -91,11 +91,18 @@ class Scene {
     return word;
   }
 
-  // "0:yes@118/clean@117 1:open@118"; an older word: "2:yes@118#3" (generation 3)
+  static StepDigest digest(const std::string& text) {
+    const auto parts = split(text, '.');
+    return {std::stoull(parts[0]), parts.size() > 1 ? std::stoull(parts[1]) : 0};
+  }
+
+  // "0:yes@118/clean@117 1:open@118"; an older word: "2:yes@118#3" (generation 3). With digests of the gradients and
+  // the state: "0:yes@118~7" and "0:yes@118~7.9"
   std::vector<SealedWord> words(const Line& line) const {
     std::vector<SealedWord> words;
     for (const std::string& text : split(line.text("words"), ',')) {
-      const auto parts = split(text, '/');
+      const auto digests = split(text, '~');
+      const auto parts = split(digests[0], '/');
       const auto rank_and_word = split(parts[0], ':');
       const auto vote_and_step = split(rank_and_word[1], '@');
       SealedWord word;
@@ -111,9 +118,20 @@ class Scene {
         word.word.vote = vote_and_step[0] == name(vote) ? vote : word.word.vote;
       }
       word.state = parts.size() > 1 ? state(parts[1]) : StateWord{StateKind::kClean, word.word.step - 1};
+      if (digests.size() > 1) {
+        word.digest = digest(digests[1]);
+      }
       words.push_back(word);
     }
     return words;
+  }
+
+  Progress progress(const Line& line) const {
+    Progress told{identity(line), line.number("version")};
+    if (line.has("digest")) {
+      told.digest = digest(line.text("digest"));
+    }
+    return told;
   }
 
   static std::vector<Event> joined(const Line& line) {
@@ -131,7 +149,7 @@ class Scene {
     if (line.verb == "lost") return {NodeLost{static_cast<NodeId>(line.number("node")), line.text("because")}};
     if (line.verb == "sealed") return {sealed(line)};
     if (line.verb == "formed") return {Formed{identity(line)}};
-    if (line.verb == "progress") return {Progress{identity(line), line.number("version")}};
+    if (line.verb == "progress") return {progress(line)};
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;
     for (const WorkerId worker : numbers(line.text("worker"))) {
@@ -166,7 +184,8 @@ class Scene {
                            line.text("what"),
                            line.text("traceback"),
                            line.text("fatal") == "true",
-                           line.text("link") == "true"};
+                           line.text("link") == "true",
+                           line.text("digests") == "true"};
     }
     ADD_FAILURE() << "no such event: " << line.verb;
     return Tick{};
@@ -223,9 +242,10 @@ class Scene {
     const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
                           effect.event == "kill" || effect.event == "spares_given_up" ||
                           effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                          effect.event == "node_kept";
+                          effect.event == "node_kept" || effect.event == "corruption";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
-                             effect.event == "restart_with_state" || effect.event == "node_replaced";
+                             effect.event == "restart_with_state" || effect.event == "node_replaced" ||
+                             effect.event == "corruption";
     if (!full_journal_ && !says_why) {
       return;
     }

@@ -43,6 +43,7 @@ struct RankProgress {
   uint64_t left = 0;           // of those, how many are over
   uint64_t entered_world = 0;  // collectives of the group of all ranks
   uint64_t messages = 0;       // waits for messages that are over
+  uint64_t moved = 0;          // parts of collectives and messages that went through
 
   WaitsIn waits = WaitsIn::kNothing;
   std::string what;      // of a collective: "all_reduce"

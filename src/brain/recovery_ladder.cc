@@ -30,6 +30,8 @@ LadderDecision RecoveryLadder::on_fault(const Fault& fault, Time now) {
       return on_exception(fault);
     case FaultKind::kLink:
       return on_link(fault);
+    case FaultKind::kDigests:
+      return on_digests(fault);
     case FaultKind::kDeath:
       return on_death(fault, now);
     case FaultKind::kNoSource:
@@ -45,7 +47,7 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
     at.first_what = fault.what;
     at.first_traceback = fault.traceback;
   }
-  if (fault.step != in_a_row_.last_step + 1) {
+  if (in_a_row_.count == 0 || fault.step != in_a_row_.last_step + 1) {
     in_a_row_ = {0, 0, fault.what, fault.traceback};
   }
   in_a_row_.count += fault.step != in_a_row_.last_step;
@@ -89,6 +91,19 @@ LadderDecision RecoveryLadder::on_link(const Fault& fault) {
   return restart_or_end(fault, because, Rung::kRestartWithState);
 }
 
+LadderDecision RecoveryLadder::on_digests(const Fault& fault) {
+  const int times = ++at_step_[fault.step].digests;
+  const std::string allowed = std::to_string(config_.replacements_per_step);
+  if (times <= config_.replacements_per_step) {
+    return LadderDecision{Rung::kRedo, fault.what + ": the sealed words tell whose is the odd one", 0, ""};
+  }
+  // Not with the state: where lies come again and again nobody can tell whose memory is to be trusted.
+  return restart_or_end(fault,
+                        fault.what + ": time " + std::to_string(times) + " at step " + std::to_string(fault.step) +
+                            ", " + allowed + " are allowed",
+                        Rung::kRestart);
+}
+
 LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
   note_on_node(fault.node, now);
   const int deaths = ++at_step_[fault.step].deaths;
@@ -121,6 +136,12 @@ LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
                         Rung::kRestartWithState);
 }
 
+bool RecoveryLadder::on_lie(NodeId node, NodePlace place, Time now) {
+  note_on_node(node, now);
+  return config_.faults_per_node > 0 && faults_on(node, now) >= config_.faults_per_node &&
+         place == NodePlace::kReplaceable;
+}
+
 // More than the budget need not be kept: it says all that is asked.
 void RecoveryLadder::note_on_node(NodeId node, Time now) {
   std::deque<Time>& faults = on_node_[node];
@@ -149,6 +170,7 @@ LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::str
   for (auto& [step, at] : at_step_) {
     at.deaths = 0;
     at.links = 0;
+    at.digests = 0;
   }
   return LadderDecision{
       rung, because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts), 0, ""};

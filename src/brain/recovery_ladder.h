@@ -20,7 +20,8 @@ namespace keepstep::brain {
 
 struct LadderConfig {
   int redos_per_step = 1;         // rung 0: an exception at a step it had already raised at ends the job
-  int replacements_per_step = 3;  // rung 1: more faults by death than this while at one step: restart all
+  int replacements_per_step = 3;  // rung 1: more faults by death, or votes for different things, than this while at
+                                  // one step: restart all
   int links_per_step = 3;         // rung 0: more broken connections between nodes than this at one step: replace one
                                   // of the two nodes, else restart all
   int restarts = 3;               // rungs 3 and 4 together: torchrun's --max-restarts, for the job's whole life
@@ -35,6 +36,7 @@ const char* name(Rung rung);
 enum class FaultKind {
   kException,   // user code raised; the process lives
   kLink,        // the connection between two nodes broke; nobody's code is at fault, and all processes live
+  kDigests,     // the ranks' digests differ in the vote; the odd one is replaced once the sealed words tell who it is
   kDeath,       // the process is gone (signal, or exit code != 0)
   kNoSource,    // no clean copy of the state is left
   kPlainDeath,  // a worker without a recoverable loop died: only a restart of all helps
@@ -77,6 +79,10 @@ class RecoveryLadder {
   // interrupts. `now` does not go back.
   LadderDecision on_fault(const Fault& fault, Time now);
 
+  // A rank on `node` voted for something else than most: a fault of its node, where all else goes on. True: it was one
+  // too many, and the node's ranks are to move (`place` is kReplaceable).
+  bool on_lie(NodeId node, NodePlace place, Time now);
+
   // Training got past `version`: budgets of earlier steps are forgotten.
   void on_progress(Version version);
 
@@ -88,11 +94,13 @@ class RecoveryLadder {
     int exceptions = 0;
     int links = 0;
     int deaths = 0;
+    int digests = 0;
     std::string first_what;
     std::string first_traceback;
   };
   LadderDecision on_exception(const Fault& fault);
   LadderDecision on_link(const Fault& fault);
+  LadderDecision on_digests(const Fault& fault);
   LadderDecision on_death(const Fault& fault, Time now);
   LadderDecision restart_or_end(const Fault& fault, const std::string& because, Rung rung);
   void note_on_node(NodeId node, Time now);

@@ -36,11 +36,15 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
                                                    {"gone", NodePlace::kGone},
                                                    {"no_spare", NodePlace::kNoSpare},
                                                    {"replaceable", NodePlace::kReplaceable}};
-  const std::map<std::string, FaultKind> kinds = {{"exception", FaultKind::kException},
-                                                  {"link", FaultKind::kLink},
-                                                  {"death", FaultKind::kDeath},
-                                                  {"no_source", FaultKind::kNoSource},
-                                                  {"plain_death", FaultKind::kPlainDeath}};
+  if (line.verb == "lie") {
+    const NodePlace place = places.at(line.text("place"));
+    return {ladder->on_lie(static_cast<NodeId>(line.number("node")), place, now) ? "its ranks are to move"
+                                                                                 : "it stays"};
+  }
+  const std::map<std::string, FaultKind> kinds = {
+      {"exception", FaultKind::kException}, {"link", FaultKind::kLink},
+      {"digests", FaultKind::kDigests},     {"death", FaultKind::kDeath},
+      {"no_source", FaultKind::kNoSource},  {"plain_death", FaultKind::kPlainDeath}};
   Fault fault{kinds.at(line.verb),
               static_cast<Rank>(line.number("rank")),
               line.number("step"),

@@ -52,11 +52,14 @@ struct Worker {
   std::array<std::optional<std::pair<Version, uint64_t>>, 2> capsules;
   // The process.
   Content content = 0;
+  std::array<uint64_t, 3> flipped{};  // what each third of its state differs by from what it should be: nobody knows
   std::vector<Content> pulled;
   Identity entered;
   Rank rank = 0;
   Step step = 0;
-  bool forward = false;  // the update follows a verdict
+  bool forward = false;              // the update follows a verdict
+  uint64_t corrupted = 0;            // what its gradients of `step` differ by from those of the others
+  std::optional<StepDigest> digest;  // in its page: of the step that it voted on
   // What the agent gave it.
   std::optional<Prepare> assigned;
   StateWord state_word() const { return unpack_state_word(state); }
@@ -71,6 +74,7 @@ struct Generation {
   std::map<Step, std::set<Rank>> reduced;
   std::map<Step, std::set<Rank>> voted;
   Step decided = 0;
+  Step disagreed = 0;  // somebody told of it
   bool released = false;
 };
 
@@ -86,8 +90,12 @@ class Nodes {
   }
 
   void on_one_node() { one_node_ = true; }
+  void compare_states_every(Step steps) { compare_every_ = steps; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
+  bool was_corrupted(WorkerId worker) const { return liars_.contains(worker); }
+  // A newcomer took a flipped state from somebody who was not found out yet: then more may be wrong than right.
+  bool flips_spread() const { return flips_spread_; }
 
  private:
   // ---- the agents ----
@@ -116,7 +124,9 @@ class Nodes {
       for (auto& [id, worker] : workers_) {
         if (worker.node == node && worker.assigned) {
           worker.word |= kSealedBit;
-          answer.words.push_back(SealedWord{rank_of(worker), id, unpack_step_word(worker.word), worker.state_word()});
+          const StepWord word = unpack_step_word(worker.word);
+          answer.words.push_back(SealedWord{rank_of(worker), id, word, worker.state_word(),
+                                            word.vote == Vote::kOpen ? std::nullopt : worker.digest});
         }
       }
       tell_(answer);
@@ -356,6 +366,7 @@ class Nodes {
       }
       must(!source || worker.state_word() == clean, "a source is not clean at the generation's version");
       worker.pulled.clear();
+      worker.flipped = source ? worker.flipped : std::array<uint64_t, 3>{};
       if (!source) {
         worker.state = pack(StateWord{StateKind::kHydrating, generation.activate->version});
       }
@@ -376,7 +387,14 @@ class Nodes {
     const Rank rank = sources[loop_.below(sources.size())];
     const Worker& source = workers_.at(generation.prepare.members[rank].worker);
     if (source.alive && source.state_word() == StateWord{StateKind::kClean, generation.activate->version}) {
+      const size_t third = worker.pulled.size();
       worker.pulled.push_back(source.content);
+      if (third < worker.flipped.size() && source.flipped[third] != 0) {
+        worker.flipped[third] = source.flipped[third];
+        liars_.insert(worker.id);
+        flips_spread_ = true;
+        paths_.count("flip taken over by a newcomer");
+      }
     }
     if (worker.pulled.size() < 3) {
       schedule(worker, 20 + static_cast<int64_t>(loop_.below(100)));
@@ -445,6 +463,18 @@ class Nodes {
       raise(worker);
       return;
     }
+    worker.corrupted = 0;
+    if (generation_of(worker).prepare.members.size() > 1 && loop_.happens(chances_.corruption)) {
+      worker.corrupted = mix(worker.id, loop_.below(1000)) | 1;
+      corrupted_.insert({worker.entered, worker.step});
+      liars_.insert(worker.id);
+      paths_.count("corruption");
+    }
+    if (compare_every_ > 0 && loop_.happens(chances_.flip)) {
+      worker.flipped[loop_.below(3)] ^= mix(worker.id, loop_.below(1000)) | 1;
+      liars_.insert(worker.id);
+      paths_.count("flip");
+    }
     generation_of(worker).reduced[worker.step].insert(worker.rank);
     worker.at = At::kReducing;
     wake_all();
@@ -464,10 +494,26 @@ class Nodes {
     worker.capsules[worker.step % 2] = {worker.step, mix(worker.rank, next_content(worker))};
   }
 
+  // The same in a redo, unlike next_content: the same gradients come out of the same state.
+  StepDigest digest_of(const Worker& worker) const {
+    return {mix(worker.content, worker.step) ^ worker.corrupted,
+            compares_states(worker.step)
+                ? mix(worker.content, mix(worker.flipped[0], mix(worker.flipped[1], worker.flipped[2]))) | 1
+                : 0};
+  }
+  bool compares_states(Step step) const { return compare_every_ > 0 && step % compare_every_ == 0; }
+
   static Content next_content(const Worker& worker) {
-    return mix(mix(worker.content, worker.step), worker.entered.generation);
+    return mix(mix(worker.content, worker.step), worker.entered.generation) ^ worker.corrupted;
   }
   static uint64_t capsule_of(const Worker& worker) { return mix(worker.rank, worker.content); }
+
+  // What the last voter finds when it compares what all wrote into their pages before they voted.
+  bool agreed(const Worker& worker) {
+    const std::vector<Member>& members = generation_of(worker).prepare.members;
+    return std::all_of(members.begin(), members.end(),
+                       [&](const Member& member) { return workers_.at(member.worker).digest == worker.digest; });
+  }
 
   bool swap_word(Worker& worker, Vote from, Step next_step, Vote to) {
     if (worker.word != pack(StepWord{worker.entered, worker.step, from, false})) {
@@ -478,6 +524,7 @@ class Nodes {
   }
 
   void vote(Worker& worker) {
+    worker.digest = digest_of(worker);
     if (!swap_word(worker, Vote::kOpen, worker.step, Vote::kYes)) {
       worker.at = At::kWaiting;
       return;
@@ -491,18 +538,36 @@ class Nodes {
     Generation& generation = generation_of(worker);
     // Where there are several nodes, rank 0 records the decision before the others hear of it.
     const bool may_know = one_node_ || worker.rank == 0 || generation.decided >= worker.step;
-    if (all(generation.voted[worker.step], worker) && may_know) {
+    if (all(generation.voted[worker.step], worker) && generation.decided < worker.step && !agreed(worker)) {
+      if (interrupted(worker)) {
+        worker.at = At::kVerdict;
+      } else if (generation.disagreed != worker.step) {  // one of them tells
+        generation.disagreed = worker.step;
+        tell_(WorkerFaulted{worker.id, worker.entered, worker.step, "the digests differ", "", false, false, true});
+      }
+    } else if (all(generation.voted[worker.step], worker) && may_know) {
       const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
       worker.forward = false;
       worker.at = recorded ? At::kUpdating : At::kVerdict;
       if (recorded) {
+        if (generation.decided < worker.step) {  // who decides later may be behind others that go on, and flip
+          check_same_states(worker);
+        }
         generation.decided = worker.step;
         wake_all();
+        must(!corrupted_.contains({worker.entered, worker.step}), "a corrupted step was decided");
         ledger_.decided(worker.entered, worker.step);
         worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
       }
     } else if (interrupted(worker)) {
       worker.at = At::kVerdict;
+    }
+  }
+
+  void check_same_states(const Worker& worker) {
+    for (const Member& member : generation_of(worker).prepare.members) {
+      must(!compares_states(worker.step) || workers_.at(member.worker).flipped == worker.flipped,
+           "a step was decided on top of states that differ");
     }
   }
 
@@ -530,6 +595,7 @@ class Nodes {
       raise(worker);
       return;
     }
+    must(!corrupted_.contains({worker.entered, worker.step}), "a corrupted update was applied");
     worker.content = next_content(worker);
     ledger_.applied(worker.entered, worker.step, worker.content);
     worker.state = pack(StateWord{StateKind::kClean, worker.step});
@@ -542,7 +608,7 @@ class Nodes {
       worker.at = At::kWaiting;
       return;
     }
-    tell_(Progress{worker.entered, worker.step});
+    tell_(Progress{worker.entered, worker.step, worker.digest});
     ++worker.step;
     go_on(worker);
   }
@@ -630,6 +696,10 @@ class Nodes {
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;
+  std::set<WorkerId> liars_;
+  Step compare_every_ = 0;  // 0: states are not compared, and not flipped
+  bool flips_spread_ = false;
+  std::set<std::pair<Identity, Step>> corrupted_;  // attempts in which a rank had other gradients
   std::map<Identity, Generation> generations_;
   std::map<WorkerId, StateWord> answered_;
   Identity prepared_;

@@ -39,7 +39,9 @@ struct Chances {
   double drop = 0;       // per message that is repeated if unanswered
   double repeat = 0;     // per message
   bool reorder = false;
-  double node_loss = 0;  // per action of a worker that is not on the first node: all of its node is gone
+  double node_loss = 0;   // per action of a worker that is not on the first node: all of its node is gone
+  double corruption = 0;  // per step of a worker, where there are others to compare with: its gradients are not theirs
+  double flip = 0;        // per step of a worker, where states are compared: its state is not what it should be
 };
 
 // How often the rare paths were taken, over all schedules.

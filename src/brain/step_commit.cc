@@ -1,6 +1,7 @@
 #include "brain/step_commit.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace keepstep::brain {
 namespace {
@@ -36,6 +37,17 @@ std::string known_as_committed(Identity identity, Step step, const std::vector<S
 
 }  // namespace
 
+std::optional<Disagreement> disagreement(Identity identity, Step step, const std::vector<SealedWord>& survivors) {
+  std::vector<RankDigest> said;
+  for (const SealedWord& survivor : survivors) {
+    const StepWord& word = survivor.word;
+    if (survivor.digest && word.identity == identity && word.step == step && word.vote == Vote::kYes) {
+      said.push_back({survivor.rank, survivor.worker, *survivor.digest});
+    }
+  }
+  return compare(step, std::move(said));
+}
+
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across) {
   if (survivors.empty()) {
     return Verdict{floor, false, "no survivor is left"};
@@ -49,6 +61,11 @@ Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& 
   const Step next = base + 1;
   const auto holdout = std::find_if(survivors.begin(), survivors.end(),
                                     [&](const SealedWord& survivor) { return !voted_on(survivor, identity, next); });
+  if (holdout == survivors.end()) {
+    if (const std::optional<Disagreement> differ = disagreement(identity, next, survivors)) {
+      return Verdict{base, false, differ->text};
+    }
+  }
   if (holdout == survivors.end() && !across) {
     return Verdict{next, true, "every survivor had voted on step " + std::to_string(next)};
   }

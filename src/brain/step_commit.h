@@ -4,9 +4,11 @@
 // (worker/step_vote.h); this is the rule that reads the words afterwards.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "brain/digests.h"
 #include "brain/types.h"
 
 namespace keepstep::brain {
@@ -17,6 +19,7 @@ struct SealedWord {
   WorkerId worker = kNoWorker;
   StepWord word;  // as it was: `word.sealed` is not looked at
   StateWord state;
+  std::optional<StepDigest> digest = std::nullopt;  // of the step that the word voted on, if it said one
 };
 
 struct Verdict {
@@ -28,6 +31,7 @@ struct Verdict {
 // The verdict over the survivors of generation `identity` (design section 6.4):
 // - what any survivor recorded as decided (its vote is kDecided on step k, or it votes on k+1 already) is the base k;
 // - then forward to k+1 if every word is kYes on k+1; else redo: a rank that had not voted proves that nobody decided.
+// - votes for different things are no agreement, and nobody decided on them: where digests on k+1 differ, redo.
 // - `across`: the generation has several nodes. There rank 0, whose page is never lost while the job lives, records a
 //   decision before anybody else may learn of it. So what no word calls decided was decided by nobody, also not by a
 //   rank whose word went down with its node: redo, whatever the votes.
@@ -36,5 +40,8 @@ struct Verdict {
 // `floor` and count as not voted. A dead rank is absent from `survivors`, unless its page could
 // still be read: then its word counts like any other. With none at all the result is `floor`, redo.
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across = false);
+
+// Whether those that had voted on `step` in generation `identity`, and not decided, had voted for different things.
+std::optional<Disagreement> disagreement(Identity identity, Step step, const std::vector<SealedWord>& survivors);
 
 }  // namespace keepstep::brain

@@ -23,15 +23,19 @@ Vote vote_named(const std::string& text) {
   return text == "yes" ? Vote::kYes : text == "decided" ? Vote::kDecided : Vote::kOpen;
 }
 
-// "1:yes@118", of generation 3: "1:yes@118#3"
+// "1:yes@118", of generation 3: "1:yes@118#3"; with a digest: "1:yes@118~7"
 SealedWord parse_word(const std::string& text) {
   const size_t colon = text.find(':');
   const size_t at = text.find('@');
   const size_t hash = text.find('#');
   const Identity identity{
       1, hash == std::string::npos ? kNow.generation : static_cast<uint32_t>(std::stoul(text.substr(hash + 1)))};
-  return word(static_cast<Rank>(std::stoul(text)), vote_named(text.substr(colon + 1, at - colon - 1)),
-              std::stoull(text.substr(at + 1)), identity);
+  SealedWord parsed = word(static_cast<Rank>(std::stoul(text)), vote_named(text.substr(colon + 1, at - colon - 1)),
+                           std::stoull(text.substr(at + 1)), identity);
+  if (const size_t tilde = text.find('~'); tilde != std::string::npos) {
+    parsed.digest = StepDigest{std::stoull(text.substr(tilde + 1)), 0};
+  }
+  return parsed;
 }
 
 std::vector<std::string> run_line(const Line& line) {

@@ -30,6 +30,7 @@ commands:
   run      start a training script on several ranks, with torchrun's options
   report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
   certify  run a script through a systematic set of faults and say what it survives
+  data     make corpora of tokens from text, and look into them
   bench    measure recovery or the cost of a step on this machine
   jobs     the jobs of this user that run on this machine
   stacks   what every rank of a running job is doing right now
@@ -50,8 +51,10 @@ exit codes: 0 all went well; 2 the options are wrong (all mistakes are listed); 
 
 // Commands that are Python modules: `keepstep NAME ...` is `python -m keepstep.NAME ...`.
 const std::map<std::string, std::string>& python_commands() {
-  static const std::map<std::string, std::string> commands = {
-      {"report", "keepstep.report"}, {"certify", "keepstep.certify"}, {"bench", "keepstep.bench"}};
+  static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
+                                                              {"certify", "keepstep.certify"},
+                                                              {"bench", "keepstep.bench"},
+                                                              {"data", "keepstep.data"}};
   return commands;
 }
 

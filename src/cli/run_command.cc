@@ -10,9 +10,12 @@
 #include "agent/agent.h"
 #include "agent/endpoint.h"
 #include "agent/preflight.h"
+#include "agent/seat.h"
 #include "base/log.h"
+#include "cli/requeue.h"
 #include "cli/run_option_table.h"
 #include "cli/run_options.h"
+#include "cli/token_handover.h"
 #include "cli/version.h"
 #include "coordinator/coordinator.h"
 
@@ -52,7 +55,19 @@ struct Meeting {
   std::string coordinator;  // other nodes: where they reach it
   brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
   agent::NodePorts ports;
+  Fd claim;                                      // node 0's, to the endpoint
+  std::unique_ptr<agent::CoordinatorLink> seat;  // keeps the number of a node that had none
 };
+
+std::chrono::milliseconds join_timeout(const agent::JobSpec& spec) {
+  return std::chrono::milliseconds(static_cast<int64_t>(spec.join_timeout_s * 1000));
+}
+
+std::string host_name() {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
 
 // One node: a socket without a port, which no other machine can reach, and ranks that meet in shared memory.
 Meeting meet_alone() {
@@ -61,23 +76,52 @@ Meeting meet_alone() {
   return meeting;
 }
 
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+
+// Node 0 where no launcher has a number: the first one on the machine that the endpoint names. All others ask the one
+// that is.
+StatusOr<SocketAddress> own_endpoint(const agent::JobSpec& spec, Meeting& meeting) {
+  if (!spec.any_node_rank && spec.node_rank != 0) {
+    return absl::NotFoundError("another node listens");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      SocketAddress own,
+      agent::own_address(spec.endpoint_host, spec.endpoint_port,
+                         "node 0 listens at --rdzv-endpoint (or --master-addr) and must run on that machine"));
+  KEEPSTEP_ASSIGN_OR_RETURN(meeting.claim, agent::claim_endpoint(own));
+  if (spec.any_node_rank && !meeting.claim.valid()) {
+    return absl::NotFoundError("another launcher of this machine listens");
+  }
+  return own;
+}
+
 // CANCELLED when a signal came; `got` is its number.
-StatusOr<Meeting> meet_others(const agent::JobSpec& spec, const sigset_t& signals, int& got) {
+StatusOr<Meeting> meet_others(agent::JobSpec& spec, const JobToken& token, const sigset_t& signals, int& got) {
   Meeting meeting;
   std::string local_ip;
-  if (spec.node_rank == 0) {
-    KEEPSTEP_ASSIGN_OR_RETURN(
-        const SocketAddress own,
-        agent::own_address(spec.endpoint_host, spec.endpoint_port,
-                           "node 0 listens at --rdzv-endpoint (or --master-addr) and must run on that machine"));
-    meeting.listen = own.text();
-    local_ip = own.ip;
+  const StatusOr<SocketAddress> own = own_endpoint(spec, meeting);
+  if (own.ok() || (spec.node_rank == 0 && !spec.any_node_rank)) {
+    KEEPSTEP_RETURN_IF_ERROR(own.status());
+    spec.node_rank = 0;
+    meeting.listen = own->text();
+    local_ip = own->ip;
+    if (is_loopback(own->ip) && !is_loopback(spec.endpoint_host) && spec.endpoint_host != "localhost") {
+      print_lines("warning",
+                  {absl::StrFormat("'%s' means %s on this machine, a loopback address (in /etc/hosts?), and no other "
+                                   "machine reaches node 0 there; give --rdzv-endpoint this machine's address",
+                                   spec.endpoint_host, own->ip)});
+    }
   } else {
-    const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.join_timeout_s * 1000));
-    KEEPSTEP_ASSIGN_OR_RETURN(const agent::Route route,
-                              agent::find_route(spec.endpoint_host, spec.endpoint_port, timeout, signals, got));
+    KEEPSTEP_ASSIGN_OR_RETURN(const agent::Route route, agent::find_route(spec.endpoint_host, spec.endpoint_port,
+                                                                          join_timeout(spec), signals, got));
     meeting.coordinator = route.coordinator.text();
     local_ip = route.local_ip;
+    if (spec.any_node_rank) {
+      KEEPSTEP_ASSIGN_OR_RETURN(
+          meeting.seat, agent::take_seat(meeting.coordinator, host_name(), token, join_timeout(spec), signals, got,
+                                         [](const std::string& what) { print_lines("warning", {what}); }));
+      spec.node_rank = meeting.seat->node();
+    }
   }
   if (!spec.local_addr.empty()) {
     KEEPSTEP_ASSIGN_OR_RETURN(
@@ -91,12 +135,37 @@ StatusOr<Meeting> meet_others(const agent::JobSpec& spec, const sigset_t& signal
   return meeting;
 }
 
-int exit_with(const agent::JobEnd& end) {
+// A signal came before there was anything to stop.
+agent::JobEnd stopped_early(const agent::JobSpec& spec, int signal) {
+  const std::string what = absl::StrFormat("stopped by %s", strsignal(signal));
+  return agent::is_notice(spec, signal) ? agent::JobEnd{agent::kNoticeExitCode, what, "", true}
+                                        : agent::JobEnd{128 + signal, what, "", false};
+}
+
+// The job's token: given, or a random one; under srun node 0's, found where it left it.
+StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals, int& got) {
+  if (!spec.token.empty()) {
+    return JobToken::parse(spec.token);
+  }
+  if (spec.token_file.empty() || spec.node_rank == 0) {
+    return JobToken::random();
+  }
+  return await_token(spec.token_file, join_timeout(spec), signals, got);
+}
+
+int exit_with(const agent::JobSpec& spec, const agent::JobEnd& end) {
   if (end.exit_code != 0) {
     if (!end.traceback.empty()) {
       std::fprintf(stderr, "%s%s", end.traceback.c_str(), end.traceback.ends_with('\n') ? "" : "\n");
     }
     std::fprintf(stderr, "keepstep: %s\n", end.message.c_str());
+  }
+  if (end.on_notice && spec.requeue_on_notice && spec.node_rank == 0) {
+    std::fprintf(stderr, "keepstep: Slurm is asked to requeue job %s\n", spec.slurm_job.c_str());
+    if (const Status failed = requeue_slurm_job(spec.slurm_job); !failed.ok()) {
+      std::fprintf(stderr, "keepstep: error: the job %s is not requeued: %s\n", spec.slurm_job.c_str(),
+                   std::string(failed.message()).c_str());
+    }
   }
   return end.exit_code;
 }
@@ -123,30 +192,32 @@ int run_main(const std::vector<std::string>& args) {
     print_lines("error", report.errors);
     return 1;
   }
-  StatusOr<JobToken> token = spec.token.empty() ? StatusOr<JobToken>(JobToken::random()) : JobToken::parse(spec.token);
-  if (!token.ok()) {
-    return fail(token.status());
-  }
   unsetenv("KEEPSTEP_TOKEN");  // workers get it from their agent; what they start in turn need not have it
   // Blocked before any thread starts, so that only the agent's signalfd sees them.
   sigset_t signals;
   sigemptyset(&signals);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     sigaddset(&signals, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // Slurm sends a signal to every process of a job. It is for us (blocked, so we get it all the same); what we start
+  // would die of it, and may still set a handler.
+  signal(SIGUSR1, SIG_IGN);
 
   int got = 0;
-  StatusOr<Meeting> meeting = spec.several_nodes() ? meet_others(spec, signals, got) : meet_alone();
+  const StatusOr<JobToken> token = token_of(spec, signals, got);
+  StatusOr<Meeting> meeting = !token.ok()            ? StatusOr<Meeting>(token.status())
+                              : spec.several_nodes() ? meet_others(spec, *token, signals, got)
+                                                     : meet_alone();
   if (!meeting.ok()) {
-    return got != 0 ? exit_with({128 + got, absl::StrFormat("stopped by %s", strsignal(got)), ""})
-                    : fail(meeting.status());
+    return got != 0 ? exit_with(spec, stopped_early(spec, got)) : fail(meeting.status());
   }
   auto journal = observe::Journal::open(spec.journal_dir, spec.node_rank);
   if (!journal.ok()) {
     return fail(journal.status());
   }
+  LeftToken left_token;
   std::unique_ptr<coordinator::Coordinator> coordinator;
   if (spec.node_rank == 0) {
     (*journal)->write("job_started", {kTerm, 0}, "",
@@ -160,21 +231,27 @@ int run_main(const std::vector<std::string>& args) {
     }
     coordinator = *std::move(started);
     meeting->coordinator = coordinator->address();
+    if (spec.token.empty() && !spec.token_file.empty()) {
+      StatusOr<LeftToken> leaving = leave_token(spec.token_file, *token);
+      if (!leaving.ok()) {
+        return fail(leaving.status());
+      }
+      left_token = *std::move(leaving);
+    }
   }
   observe::StatusLine status;
   agent::OutputPump pump(spec, &status);
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), name, meeting->endpoint,
-                     std::move(meeting->ports)},
-                    **journal, pump, status);
+  agent::Agent node(
+      {spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(), meeting->endpoint,
+       std::move(meeting->ports), std::move(meeting->seat), [&left_token] { left_token.remove(); }},
+      **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();
   status.close();
   if (coordinator != nullptr) {
     coordinator->stop();
   }
-  return end.ok() ? exit_with(*end) : fail(end.status());
+  return end.ok() ? exit_with(spec, *end) : fail(end.status());
 }
 
 }  // namespace keepstep::cli

@@ -26,11 +26,14 @@ std::vector<RunOption> world_options() {
       {group, "nnodes", 0, "N|N:N",
        "Nodes of the job, with --nproc-per-node ranks each. One `keepstep run` is started on every node, with the same "
        "options but --node-rank.",
-       "1", absl::StrFormat("1 to %d; MIN:MAX with two numbers comes with a later version", kMaxNodes), true},
+       "1; under srun the nodes of the step but the --spare-nodes",
+       absl::StrFormat("1 to %d; MIN:MAX with two numbers comes with a later version", kMaxNodes), true},
       {group, "node-rank", 0, "N",
        "Number of this node. Node 0 has the coordinator: the job ends when it does. Its address is the one that "
-       "--rdzv-endpoint names.",
-       "0 on one node; must be given on several", "below --nnodes; spare nodes have the numbers that follow", true},
+       "--rdzv-endpoint names. Give it on all nodes or on none.",
+       "the one that can listen at the endpoint is node 0, all others get numbers in the order in which they come; "
+       "under srun Slurm's",
+       "below --nnodes; spare nodes have the numbers that follow", true},
       {group, "spare-nodes", 0, "N", "Nodes beyond --nnodes that join and wait, to take the place of one that is lost.",
        "0", absl::StrFormat("0 to %d", kMaxNodes)},
       {group, "join-timeout", 0, "SECONDS", "How long a node waits for the others to come, and for the coordinator.",
@@ -96,9 +99,10 @@ std::vector<RunOption> recovery_options() {
        "of those that hold it, else from the first step. (torchrun's default is 0.)",
        "3", "0 or more", true},
       {group, "node-faults", 0, "N",
-       "A node on which so many processes of ranks died within --fault-window gets no ranks any more: they move to a "
-       "spare node (--spare-nodes). Without one, and on the node of rank 0, processes are replaced there as before. 0: "
-       "nodes are replaced only when they are lost.",
+       "A node on which so many processes of ranks died (or were caught with flipped bits) within --fault-window gets "
+       "no ranks any more: they move to a spare node (--spare-nodes). Without one, and on the node of rank 0, "
+       "processes "
+       "are replaced there as before. 0: nodes are replaced only when they are lost.",
        "3", absl::StrFormat("0 to %d", kMaxNodeFaults)},
       {group, "fault-window", 0, "SECONDS", "Faults of a node that are older are forgotten.", "600",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},
@@ -115,12 +119,34 @@ std::vector<RunOption> recovery_options() {
        "Check every step, not only the first ones, for protected tensors that change outside the commit and for "
        "modules and optimizers that are not protected. Costs time.",
        "", ""},
+      {group, "digests", 0, "auto|on|off",
+       "Before each vote the ranks compare digests of their reduced gradients. Where they differ the step does not "
+       "count: it is redone, and the rank that differs from most is replaced. auto: where a wrapper makes gradients "
+       "equal on all ranks (on: always). See docs/design/corruption.md.",
+       "auto", "auto, on or off"},
+      {group, "digest-every", 0, "STEPS",
+       "How often protected parameters and optimizers are compared in the same way, where gradients are. Steps since "
+       "the last comparison are not undone.",
+       "50", "0: never"},
       {group, "health-check", 0, "on|off",
-       "Whether a worker is checked before it may have a rank (a computation with a known result, memory; "
-       "`health_check=` of the script), and nodes now and then (memory, disk, clock). A worker that fails is replaced.",
+       "Whether a worker is checked before it may have a rank (a computation with a known result, memory, sums and "
+       "messages to itself, what the driver says of GPUs; `health_check=` of the script), and nodes now and then "
+       "(memory, disk, clock, GPUs). A worker that fails is replaced.",
        "on", "on or off"},
       {group, "health-interval", 0, "SECONDS", "How often a node is checked.", "60",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},
+      {group, "clock-limit", 0, "SECONDS|off",
+       "How far the wall clock of a node may be from that of node 0. It is compared when a node comes and every "
+       "--health-interval; node 0 says which one is further off, and by how much.",
+       "1", absl::StrFormat("off, or seconds above 0 and at most %g; the same on all nodes", kMaxSeconds)},
+      {group, "clocks-apart", 0, "warn|refuse",
+       "What a node meets whose clock is beyond --clock-limit when it comes: a warning, or no part in the job.", "warn",
+       "warn or refuse; the same on all nodes"},
+      {group, "on-notice", 0, "stop|requeue",
+       "After SIGUSR1 (under Slurm also SIGTERM) the ranks finish their step, what the script gave to run.on_notice is "
+       "called, and the job ends with exit code 75. requeue: then `scontrol requeue` is called for Slurm's job, unless "
+       "that ends anyway.",
+       "stop", "stop or requeue; see slurm.md"},
       {group, "log-rules", 0, "FILE",
        "YAML file with rules about what ranks print: a line that must not come, must come in time, or holds a number "
        "out of bounds; the rank is journalled or replaced, or the job stopped. See log_rules.md.",
@@ -164,7 +190,11 @@ std::vector<RunOption> address_options() {
        "File with the job token that guards every connection of the job, the same on all nodes; KEEPSTEP_TOKEN may "
        "hold "
        "the token instead.",
-       "a random token; must be given for several nodes", "16 to 4096 characters"},
+       "a random token; must be given for several nodes, but not under srun (--token-dir)", "16 to 4096 characters"},
+      {group, "token-dir", 0, "DIR",
+       "Under srun, with several nodes and no token: where node 0 leaves a random one for the others, in a file for "
+       "this user alone that is removed once all have come.",
+       "~/.keepstep", "a folder that all nodes share and nobody else may write to"},
   };
 }
 

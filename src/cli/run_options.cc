@@ -18,6 +18,7 @@
 #include "cli/find_python.h"
 #include "cli/run_option_table.h"
 #include "cli/run_values.h"
+#include "cli/slurm.h"
 
 namespace keepstep::cli {
 namespace {
@@ -34,6 +35,7 @@ class Reader {
   }
 
   StatusOr<RunRequest> read() {
+    slurm();
     world();
     kinds();
     script();
@@ -49,6 +51,7 @@ class Reader {
 
  private:
   void world();
+  void slurm();
   void nodes();
   void endpoint(std::optional<std::pair<std::string, uint16_t>> given, std::optional<uint16_t> master_port);
   void kinds();
@@ -59,6 +62,7 @@ class Reader {
   void log_rules();
   void addresses();
   void token();
+  void token_file();
   std::optional<uint32_t> ranks_of(const GivenValue& given);
 
   void mistake(const GivenValue& given, const std::string& what_to_do) {
@@ -86,6 +90,7 @@ class Reader {
   agent::JobSpec spec_;
   std::vector<std::string> mistakes_;
   std::vector<std::string> warnings_;
+  std::optional<SlurmStep> slurm_;  // srun started us, and its nodes are the job's
 };
 
 std::optional<uint32_t> Reader::ranks_of(const GivenValue& given) {
@@ -125,12 +130,43 @@ void Reader::world() {
   take_text("role", spec_.role);
 }
 
+// Nodes that are named by the options count before those that Slurm gave.
+void Reader::slurm() {
+  spec_.slurm_job = around_.environ("SLURM_JOB_ID").value_or("");
+  if (tokens_.has("nnodes") || tokens_.has("node-rank") || tokens_.has("standalone")) {
+    return;
+  }
+  StatusOr<std::optional<SlurmStep>> step = slurm_step(around_.environ);
+  if (!step.ok()) {
+    mistakes_.push_back(std::string(step.status().message()));
+    return;
+  }
+  slurm_ = *std::move(step);
+  if (slurm_ && slurm_->tasks > slurm_->nodes) {
+    mistakes_.push_back(absl::StrFormat(
+        "srun started %d tasks on %d node(s), and one keepstep on each node starts the ranks itself: give srun "
+        "--ntasks-per-node=1 and keepstep --nproc-per-node (or --standalone, if each task is a job of its own)",
+        slurm_->tasks, slurm_->nodes));
+    slurm_.reset();
+  }
+}
+
 void Reader::nodes() {
+  if (slurm_) {
+    spec_.nnodes = slurm_->nodes;  // less those that wait, below
+    spec_.node_rank = slurm_->node;
+  }
   take("nnodes", spec_.nnodes, number_of_nodes,
        absl::StrFormat("give a number from 1 to %d; a range (MIN:MAX) comes with a later version", kMaxNodes));
   take(
       "spare-nodes", spec_.spare_nodes, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxNodes); },
       absl::StrFormat("give a number from 0 to %d", kMaxNodes));
+  if (slurm_ && spec_.spare_nodes >= slurm_->nodes) {
+    mistakes_.push_back(absl::StrFormat("--spare-nodes is '%d', and srun started %d node(s): none would train",
+                                        spec_.spare_nodes, slurm_->nodes));
+  } else if (slurm_) {
+    spec_.nnodes -= spec_.spare_nodes;
+  }
   take(
       "join-timeout", spec_.join_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
@@ -143,12 +179,7 @@ void Reader::nodes() {
   if (!spec_.several_nodes()) {
     return;
   }
-  if (!tokens_.has("node-rank")) {
-    mistakes_.push_back(
-        absl::StrFormat("no --node-rank: each node of several needs its number, from 0 to %d; node 0 is the one that "
-                        "--rdzv-endpoint names",
-                        last));
-  }
+  spec_.any_node_rank = !tokens_.has("node-rank") && !slurm_;
   if (spec_.nproc_per_node > kMaxRanksOfSeveral) {
     mistakes_.push_back(absl::StrFormat("--nproc-per-node is '%d'; with several nodes at most %d", spec_.nproc_per_node,
                                         kMaxRanksOfSeveral));
@@ -269,6 +300,16 @@ void Reader::recovery() {
       "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");
+  if (const auto digests = tokens_.last("digests")) {
+    spec_.digests = digests->value;
+    if (digests->value != "auto" && digests->value != "on" && digests->value != "off") {
+      mistake(*digests, "give auto, on or off");
+    }
+  }
+  take(
+      "digest-every", spec_.digest_every,
+      [](const auto& text) { return integer_in<uint32_t>(text, 0, std::numeric_limits<int32_t>::max()); },
+      "give a number of steps; 0: never");
   if (const auto health = tokens_.last("health-check")) {
     spec_.health_check = health->value != "off";
     if (health->value != "on" && health->value != "off") {
@@ -278,6 +319,27 @@ void Reader::recovery() {
   take(
       "health-interval", spec_.health_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  if (const auto limit = tokens_.last("clock-limit")) {
+    const auto seconds = seconds_up_to(limit->value, kMaxSeconds);
+    spec_.clock_limit_s = seconds.value_or(0);
+    if (!seconds.has_value() && limit->value != "off") {
+      mistake(*limit, absl::StrFormat("give off, or seconds above 0 and at most %g", kMaxSeconds));
+    }
+  }
+  if (const auto apart = tokens_.last("clocks-apart")) {
+    spec_.refuse_clocks_apart = apart->value == "refuse";
+    if (apart->value != "warn" && apart->value != "refuse") {
+      mistake(*apart, "give warn or refuse");
+    }
+  }
+  if (const auto action = tokens_.last("on-notice")) {
+    spec_.requeue_on_notice = action->value == "requeue";
+    if (action->value != "stop" && action->value != "requeue") {
+      mistake(*action, "give stop or requeue");
+    } else if (spec_.requeue_on_notice && spec_.slurm_job.empty()) {
+      mistake(*action, "this is no job of Slurm (SLURM_JOB_ID is not set), so nothing can be requeued; leave it out");
+    }
+  }
   log_rules();
   const auto given = tokens_.values.find("inject");
   if (given == tokens_.values.end()) {
@@ -293,7 +355,7 @@ void Reader::recovery() {
       mistake(one, "there is no spare; give --spares");
     } else if (spec_.no_python && !agent::for_programs(fault->kind)) {
       mistake(one,
-              "with --no-python only kill, segv, exception and exit can be injected, by a program that attaches "
+              "with --no-python only kill, segv, exception, exit and flip can be injected, by a program that attaches "
               "(include/keepstep/trainer.h)");
     } else {
       spec_.inject.push_back(one.value);
@@ -379,6 +441,10 @@ void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std
     if (spec_.endpoint_port == 0) {
       mistake(*tokens_.last("master-port"), "all nodes must know the port: give one from 1 to 65535");
     }
+  } else if (slurm_) {
+    spec_.endpoint_host = slurm_->first_host;
+    spec_.endpoint_port = slurm_->port();
+    return;
   }
   if (spec_.endpoint_host.empty() && (given || master_addr || !tokens_.has("rdzv-endpoint"))) {
     mistakes_.push_back(
@@ -401,7 +467,9 @@ void Reader::token() {
     source = {(std::stringstream() << in.rdbuf()).str(), "the token in " + file->value};
   }
   if (source.value.empty() && !tokens_.has("token-file")) {
-    if (spec_.several_nodes()) {
+    if (spec_.several_nodes() && slurm_) {
+      token_file();
+    } else if (spec_.several_nodes()) {
       mistakes_.push_back(
           "no job token: without one anybody who reaches the endpoint could join. Make one with `openssl rand -hex 32 "
           "> "
@@ -415,6 +483,23 @@ void Reader::token() {
   } else {
     mistakes_.push_back(absl::StrFormat("%s: %s", source.where, std::string(parsed.status().message())));
   }
+}
+
+// Under srun node 0 makes the token and the others find it.
+void Reader::token_file() {
+  std::string folder;
+  take_text("token-dir", folder);
+  if (folder.empty()) {
+    const std::string home = around_.environ("HOME").value_or("");
+    if (home.empty()) {
+      mistakes_.push_back(
+          "no job token, and HOME is not set: give --token-dir with a folder that all nodes share, or start with "
+          "KEEPSTEP_TOKEN=$(openssl rand -hex 32) srun keepstep run ...");
+      return;
+    }
+    folder = home + "/.keepstep";
+  }
+  spec_.token_file = (fs::absolute(folder).lexically_normal() / ("token." + slurm_->name())).string();
 }
 
 uint32_t visible_gpus() {

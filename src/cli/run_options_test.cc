@@ -300,7 +300,7 @@ TEST_F(RunOptions, several_nodes_are_read_from_torchruns_environment) {
 
 TEST_F(RunOptions, what_several_nodes_lack_is_listed_at_once) {
   EXPECT_THAT(mistakes({"--nnodes=2"}),
-              UnorderedElementsAre(HasSubstr("no --node-rank"), HasSubstr("no --rdzv-endpoint"),
+              UnorderedElementsAre(HasSubstr("no --rdzv-endpoint"),
                                    AllOf(HasSubstr("no job token"), HasSubstr("openssl rand -hex 32"))));
   EXPECT_THAT(mistakes({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:0", "--standalone", "--nproc-per-node=63"}),
               UnorderedElementsAre(HasSubstr("--standalone"), HasSubstr("at most 62"), HasSubstr("no job token")));
@@ -308,6 +308,85 @@ TEST_F(RunOptions, what_several_nodes_lack_is_listed_at_once) {
               UnorderedElementsAre(HasSubstr("all nodes must know the port"), HasSubstr("no job token")));
   EXPECT_THAT(mistakes({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=:29400"}),
               UnorderedElementsAre(HasSubstr("no --rdzv-endpoint"), HasSubstr("no job token")));
+}
+
+TEST_F(RunOptions, nodes_without_a_number_get_one_as_they_come) {
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  EXPECT_TRUE(spec({"--nnodes=2", "--rdzv-endpoint=a"}).any_node_rank);
+  EXPECT_TRUE(spec({"--spare-nodes=1", "--rdzv-endpoint=a"}).any_node_rank);
+  EXPECT_FALSE(spec({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a"}).any_node_rank);
+  EXPECT_FALSE(spec({}).any_node_rank);
+}
+
+class RunOptionsUnderSrun : public RunOptions {
+ protected:
+  RunOptionsUnderSrun() {
+    environment_ = {{"SLURM_JOB_ID", "42"},        {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NODELIST", "n[1-3]"},
+                    {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_NODEID", "2"},
+                    {"SLURM_RESTART_COUNT", "1"},  {"HOME", "/home/ada"}};
+  }
+};
+
+TEST_F(RunOptionsUnderSrun, nodes_endpoint_and_number_are_those_of_the_step) {
+  const auto node = spec({});
+  EXPECT_EQ(node.nnodes, 3);
+  EXPECT_EQ(node.node_rank, 2);
+  EXPECT_FALSE(node.any_node_rank);
+  EXPECT_EQ(node.endpoint_host, "n1");
+  EXPECT_GE(node.endpoint_port, 20000);
+  EXPECT_EQ(node.slurm_job, "42");
+  EXPECT_EQ(node.token, "");
+  EXPECT_EQ(node.token_file, "/home/ada/.keepstep/token.42.0.1");
+}
+
+TEST_F(RunOptionsUnderSrun, nodes_that_wait_are_taken_from_those_of_the_step) {
+  const auto node = spec({"--spare-nodes=1"});
+  EXPECT_EQ(node.nnodes, 2);
+  EXPECT_EQ(node.spare_nodes, 1);
+  EXPECT_THAT(mistakes({"--spare-nodes=3"}), ElementsAre(HasSubstr("none would train")));
+}
+
+TEST_F(RunOptionsUnderSrun, what_is_given_counts_before_what_slurm_says) {
+  EXPECT_EQ(spec({"--rdzv-endpoint=m:5"}).endpoint_host, "m");
+  EXPECT_EQ(spec({"--rdzv-endpoint=m:5"}).nnodes, 3);
+  EXPECT_EQ(spec({"--nnodes=1"}).nnodes, 1);
+  EXPECT_EQ(spec({"--standalone"}).nnodes, 1);
+  EXPECT_EQ(spec({"--token-dir=/shared/tokens"}).token_file, "/shared/tokens/token.42.0.1");
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  EXPECT_EQ(spec({}).token, "0123456789abcdef0");
+  EXPECT_EQ(spec({}).token_file, "");
+}
+
+TEST_F(RunOptionsUnderSrun, one_node_needs_no_endpoint_and_no_file) {
+  environment_["SLURM_STEP_NUM_NODES"] = environment_["SLURM_STEP_NUM_TASKS"] = "1";
+  environment_["SLURM_NODEID"] = "0";
+  EXPECT_FALSE(spec({}).several_nodes());
+  EXPECT_EQ(spec({}).token_file, "");
+  EXPECT_EQ(spec({}).slurm_job, "42");
+}
+
+TEST_F(RunOptionsUnderSrun, several_tasks_on_a_node_are_refused) {
+  environment_["SLURM_STEP_NUM_TASKS"] = "12";
+  EXPECT_THAT(mistakes({}), ElementsAre(AllOf(HasSubstr("12 tasks on 3 node(s)"), HasSubstr("--ntasks-per-node=1"))));
+  EXPECT_EQ(spec({"--standalone"}).nnodes, 1) << "each a job of its own";
+}
+
+TEST_F(RunOptionsUnderSrun, variables_that_make_no_sense_are_named) {
+  environment_["SLURM_NODEID"] = "two";
+  EXPECT_THAT(mistakes({}), ElementsAre(HasSubstr("SLURM_NODEID is 'two'")));
+}
+
+TEST_F(RunOptionsUnderSrun, a_token_needs_a_shared_folder) {
+  environment_.erase("HOME");
+  EXPECT_THAT(mistakes({}), ElementsAre(AllOf(HasSubstr("--token-dir"), HasSubstr("KEEPSTEP_TOKEN=$(openssl"))));
+}
+
+TEST_F(RunOptionsUnderSrun, a_job_can_be_requeued_on_notice_and_only_there) {
+  EXPECT_TRUE(spec({"--on-notice=requeue"}).requeue_on_notice);
+  EXPECT_FALSE(spec({"--on-notice=stop"}).requeue_on_notice);
+  EXPECT_THAT(mistakes({"--on-notice=no"}), ElementsAre(HasSubstr("give stop or requeue")));
+  environment_.clear();
+  EXPECT_THAT(mistakes({"--on-notice=requeue"}), ElementsAre(HasSubstr("no job of Slurm")));
 }
 
 TEST_F(RunOptions, a_fault_may_hit_any_rank_of_all_nodes) {
@@ -364,11 +443,24 @@ TEST_F(RunOptions, the_limit_on_hangs_is_learned_given_or_off) {
   EXPECT_EQ(fixed.fixed, std::chrono::milliseconds(2500));
 }
 
+TEST_F(RunOptions, the_limit_on_clocks_is_given_or_off_and_what_follows_is_a_warning_or_a_refusal) {
+  EXPECT_EQ(spec({}).clock_limit_s, 1);
+  EXPECT_FALSE(spec({}).refuse_clocks_apart);
+  EXPECT_EQ(spec({"--clock-limit", "0.25"}).clock_limit_s, 0.25);
+  EXPECT_EQ(spec({"--clock-limit", "off"}).clock_limit_s, 0);
+  EXPECT_TRUE(spec({"--clocks-apart", "refuse"}).refuse_clocks_apart);
+  EXPECT_THAT(mistakes({"--clock-limit", "-1", "--clocks-apart", "kill"}),
+              UnorderedElementsAre(HasSubstr("give off, or seconds"), HasSubstr("give warn or refuse")));
+}
+
 TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
-  const auto spec = this->spec({"--check", "--no-preload", "--seed=18446744073709551615", "--start-method=exec",
-                                "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j", "--rdzv-id=x",
-                                "--node-faults=7", "--fault-window=90.5"});
+  const auto spec =
+      this->spec({"--check", "--digests=on", "--digest-every=7", "--no-preload", "--seed=18446744073709551615",
+                  "--start-method=exec", "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j",
+                  "--rdzv-id=x", "--node-faults=7", "--fault-window=90.5"});
   EXPECT_TRUE(spec.check_all_steps);
+  EXPECT_EQ(spec.digests, "on");
+  EXPECT_EQ(spec.digest_every, 7u);
   EXPECT_FALSE(spec.preload);
   EXPECT_EQ(spec.seed, 18446744073709551615u);
   EXPECT_TRUE(spec.start_by_exec);

@@ -89,7 +89,7 @@ void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
 void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank self) {
   const auto last = static_cast<Rank>(setup.addresses.size() - 1);
   std::vector<std::byte> buffer(setup.bytes, std::byte{1});
-  const std::atomic<uint32_t> given_up = 0;
+  const std::atomic<uint64_t> given_up = 0;
   constexpr size_t kAhead = 4;
   const auto run = [&](uint64_t operation, size_t repeats) {
     expect_done(comm, comm.barrier(kWorld));

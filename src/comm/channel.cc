@@ -78,7 +78,7 @@ void AnySource::end_all(Outcome outcome, Completions& completions) {
 // ---- both ends
 
 bool Channel::advance(const std::atomic<uint32_t>& interrupted) {
-  if (const uint32_t by = pair_.given_up_by.load(kSeqCst); by != 0) {
+  if (const uint64_t by = pair_.given_up_by.load(kSeqCst); by != 0) {
     if (idle()) {
       return false;
     }
@@ -109,8 +109,8 @@ bool Channel::expire(int64_t now_ns) {
 }
 
 void Channel::give_up() {
-  uint32_t nobody = 0;
-  pair_.given_up_by.compare_exchange_strong(nobody, self_ + 1, kSeqCst);
+  uint64_t nobody = 0;
+  pair_.given_up_by.compare_exchange_strong(nobody, GivenUp{self_}.word(), kSeqCst);
 }
 
 void Channel::end(const Transfer& transfer, Outcome outcome, const std::string& why) {

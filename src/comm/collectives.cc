@@ -9,6 +9,7 @@
 #include "comm/canonical_reduce.h"
 #include "comm/float_environment.h"
 #include "comm/hierarchical.h"
+#include "comm/progress.h"
 #include "comm/reduce.h"
 
 namespace keepstep::comm {
@@ -110,7 +111,9 @@ bool Run::meet() {
     case Meeting::kAll:
       break;
   }
-  if (first) {
+  if (!first) {
+    note_moved(*group_.moved);
+  } else {
     if (!refused_.empty()) {
       return fail(refused_);
     }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "comm/agreement.h"
 #include "comm/collective_queue.h"
 #include "comm/collectives.h"
@@ -19,6 +20,7 @@
 #include "comm/point_to_point.h"
 #include "comm/progress.h"
 #include "comm/transport.h"
+#include "comm/wait_clock.h"
 
 namespace keepstep::comm {
 namespace {
@@ -94,9 +96,9 @@ struct Communicator::Impl {
         endpoint(std::move(given)),
         table(layout, endpoint.generation, endpoint.self, *endpoint.interrupted),
         progress(endpoint.progress == nullptr ? &unread : endpoint.progress),
-        point_to_point(layout, endpoint, completions) {
-    for (std::atomic<uint64_t>* word :
-         {&progress->entered, &progress->left, &progress->entered_world, &progress->members, &progress->waited}) {
+        point_to_point(layout, endpoint, completions, progress->moved) {
+    for (std::atomic<uint64_t>* word : {&progress->entered, &progress->left, &progress->entered_world,
+                                        &progress->members, &progress->waited, &progress->moved}) {
       word->store(0, std::memory_order_relaxed);
     }
     progress->waiting.store(0, std::memory_order_relaxed);
@@ -119,6 +121,7 @@ struct Communicator::Impl {
   CollectiveWords unread{};  // where nobody gave us words
   CollectiveWords* const progress;
   FlightRecorder recorder;
+  WaitClock waits;
 
   PointToPoint point_to_point;
   CollectiveQueue queue;  // last: its thread ends first
@@ -146,7 +149,8 @@ std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, G
                                        .slot_bytes = layout.slot_bytes(place.index),
                                        .nodes = std::move(nodes),
                                        .transport = endpoint.transport.get(),
-                                       .sync = sync});
+                                       .sync = sync,
+                                       .moved = &progress->moved});
 }
 
 std::shared_ptr<Group> Communicator::Impl::find(GroupId id) {
@@ -164,12 +168,14 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
     return op;
   }
   recorder.queued(op, id, descriptor_of(operation, false));
+  waits.handed_in(op, monotonic_ns());
   queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
     say_entered(*progress, *group, operation.kind);
     recorder.started(op, group->entered + 1);
     Result result = run_collective(*group, operation);
     add_one(progress->left);
     recorder.ended(op, result.outcome);
+    waits.over(op, monotonic_ns());
     if (result.link) {
       completions.note_broken_link(result.error);
     }
@@ -230,7 +236,7 @@ Communicator::Communicator(CommConfig config, Endpoint endpoint) {
   if (Transport* transport = impl_->endpoint.transport.get(); transport != nullptr) {
     const Layout& layout = impl_->layout;
     transport->start(*impl_->endpoint.interrupted, layout.header(impl_->endpoint.generation).interruption,
-                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self));
+                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self), impl_->progress->moved);
   }
   std::vector<Rank> everyone(world);
   for (Rank rank = 0; rank < world; ++rank) {
@@ -399,8 +405,10 @@ Completion Communicator::test(OpId op) const { return impl_->completions.test(op
 Completion Communicator::wait(OpId op) {
   CollectiveWords& progress = *impl_->progress;
   progress.waiting.fetch_add(1, std::memory_order_relaxed);
+  impl_->waits.begin(op, monotonic_ns());
   impl_->queue.help(op);
   Completion completion = impl_->completions.wait(op);
+  impl_->waits.end(monotonic_ns());
   progress.waiting.fetch_sub(1, std::memory_order_relaxed);
   progress.waited.fetch_add(1, std::memory_order_relaxed);
   return completion;
@@ -409,13 +417,17 @@ Completion Communicator::wait(OpId op) {
 Completion Communicator::wait_for(OpId op, int64_t limit_ns) { return impl_->completions.wait_for(op, limit_ns); }
 
 void Communicator::forget(OpId op) { impl_->completions.forget(op); }
-void Communicator::watch(OpId op) { impl_->completions.watch(op); }
+void Communicator::watch(OpId op) {
+  impl_->waits.watched(op);
+  impl_->completions.watch(op);
+}
 std::vector<Completion> Communicator::next_completed() { return impl_->completions.next(); }
 void Communicator::close() { impl_->completions.close(); }
 
 bool Communicator::interrupted() const { return impl_->endpoint.interrupted->load(std::memory_order_acquire) != 0; }
 std::string Communicator::broken_link() const { return impl_->completions.broken_link(); }
 std::vector<FlightRecord> Communicator::recent() const { return impl_->recorder.records(); }
+WaitClock& Communicator::waits() { return impl_->waits; }
 uint64_t Communicator::collectives_entered() const { return impl_->progress->entered.load(std::memory_order_relaxed); }
 
 }  // namespace keepstep::comm

@@ -57,6 +57,7 @@ size_t generation_bytes(const CommConfig& config);
 void wake_all(const CommConfig& config, std::byte* generation);
 
 class Transport;
+class WaitClock;         // wait_clock.h
 struct CollectiveWords;  // progress.h
 
 struct Endpoint {
@@ -172,6 +173,8 @@ class Communicator {
   std::string broken_link() const;
   // Collectives this rank has begun to carry out so far (for progress counters and metrics).
   uint64_t collectives_entered() const;
+  // How long this rank waited for others; who waits for something else of theirs (a vote) counts there too.
+  WaitClock& waits();
   // The last collectives of this rank, oldest first: the flight recorder.
   std::vector<FlightRecord> recent() const;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 #include "comm/agreement.h"
+#include "comm/progress.h"
 
 namespace keepstep::comm {
 namespace {
@@ -69,10 +70,14 @@ bool HierarchicalRun::give_up(GivenUp who, const std::string& why) {
 }
 
 bool HierarchicalRun::follow(GivenUp who) {
-  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group%s, which is of no more use in this "
-                                      "generation; its error tells %s",
-                                      who.by, who.link ? " because its link to another node broke" : "",
-                                      who.link ? "between whom" : "who was missing"));
+  if (who.link) {
+    return give_up(who, absl::StrFormat("the link between rank %d and rank %d broke, rank %d told; this group is of no "
+                                        "more use in this generation",
+                                        who.by, who.to, who.by));
+  }
+  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this "
+                                      "generation; its error tells who was missing",
+                                      who.by));
 }
 
 bool HierarchicalRun::meet() {
@@ -81,6 +86,9 @@ bool HierarchicalRun::meet() {
   const int64_t slack_ns = first || map_.leads() || deadline_ns_ == kNoDeadline ? 0 : kLeaderNs;
   switch (group_.sync.meet(descriptor_of(operation_, !refused_.empty()), deadline_ns_ + slack_ns)) {
     case Meeting::kAll:
+      if (!first) {
+        note_moved(*group_.moved);
+      }
       return true;
     case Meeting::kInterrupted:
       transport_.cancel();
@@ -121,7 +129,7 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
                                   late.empty() ? " stopped in the middle of it; waited " : " did not arrive within ",
                                   seconds(operation_.timeout_ns)));
     case Waited::kLost:
-      return give_up({rank_of(self()), true},
+      return give_up({rank_of(self()), true, request.peer},
                      absl::StrFormat("the link between rank %d and rank %d broke (%s), and no new generation began. Is "
                                      "that rank's process, or its node, gone?",
                                      rank_of(self()), request.peer, transport_.why_lost(request.peer)));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 
@@ -89,6 +90,7 @@ TEST(InterruptionRandom, every_rank_returns_whatever_its_peers_suffer) {
   auto* board = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
   std::vector<pid_t> pids(kRanks);
   const auto start = [&](Rank rank) {
+    std::fflush(nullptr);  // or each child prints again what stands in the buffers
     pids[rank] = fork();
     if (pids[rank] == 0) {
       serve(world, *board, rank);

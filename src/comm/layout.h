@@ -56,22 +56,25 @@ struct alignas(kCacheLine) RankLine {
 };
 
 // Who ended a group, or the messages between two ranks, and whether a broken link to another node made it do so (else
-// a timeout did). One word, so that both are stored at once.
+// a timeout did). One word, so that all of it is stored at once.
 struct GivenUp {
   Rank by = 0;
   bool link = false;
+  Rank to = 0;  // the other end of that link; of messages it is one of the two anyway
 
-  uint32_t word() const { return (by + 1) | (link ? kLinkBit : 0); }
-  static GivenUp from(uint32_t word) { return {(word & ~kLinkBit) - 1, (word & kLinkBit) != 0}; }
+  uint64_t word() const { return (uint64_t{by} + 1) | (link ? kLinkBit | uint64_t{to} << 32 : 0); }
+  static GivenUp from(uint64_t word) {
+    return {static_cast<Rank>((word & (kLinkBit - 1)) - 1), (word & kLinkBit) != 0, static_cast<Rank>(word >> 32)};
+  }
 
  private:
-  static constexpr uint32_t kLinkBit = uint32_t{1} << 31;  // ranks are far below
+  static constexpr uint64_t kLinkBit = uint64_t{1} << 31;  // ranks are far below
 };
 
 // A group's words. What is not atomic is guarded by the table's lock (group_table.h).
 struct alignas(kCacheLine) GroupBlock {
   Bell bell;
-  std::atomic<uint32_t> given_up_by;  // GivenUp::word() of the first member that ended the group; 0: nobody
+  std::atomic<uint64_t> given_up_by;  // GivenUp::word() of the first member that ended the group; 0: nobody
   uint32_t incarnation;               // how often this place was given away before
   uint64_t identity;                  // of its key; 0: free
   uint32_t member_count;
@@ -102,7 +105,7 @@ struct PairBlock {
     std::atomic<uint64_t> grants_written;
     std::atomic<uint64_t> bytes_read;
   } receiver;
-  alignas(kCacheLine) std::atomic<uint32_t> given_up_by;  // as in GroupBlock
+  alignas(kCacheLine) std::atomic<uint64_t> given_up_by;  // as in GroupBlock
   alignas(kCacheLine) Offer offers[kPendingOffers];
   alignas(kCacheLine) Grant grants[kPendingOffers];
 };

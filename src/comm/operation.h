@@ -1,6 +1,7 @@
 // What a collective call asks for, and the group it asks it of. Plain data; only collectives.cc gives it meaning.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct Group {
   std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena; null on other nodes
   size_t slot_bytes = 0;
   NodeMap nodes;
-  Transport* transport = nullptr;  // to the members on other nodes; null when there are none
-  GroupSync sync;                  // of the members on this node, in the order of nodes.here()
-  uint64_t entered = 0;            // operations of this group that we carried out or tried to
+  Transport* transport = nullptr;          // to the members on other nodes; null when there are none
+  GroupSync sync;                          // of the members on this node, in the order of nodes.here()
+  std::atomic<uint64_t>* moved = nullptr;  // CollectiveWords::moved of this rank; never null
+  uint64_t entered = 0;                    // operations of this group that we carried out or tried to
 
   size_t size() const { return members.size(); }
 };

@@ -4,14 +4,17 @@
 #include <utility>
 
 #include "comm/engine_thread.h"
+#include "comm/progress.h"
 #include "comm/transport.h"
 
 namespace keepstep::comm {
 
-PointToPoint::PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions)
+PointToPoint::PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions,
+                           std::atomic<uint64_t>& moved)
     : layout_(layout),
       endpoint_(endpoint),
       completions_(completions),
+      moved_(moved),
       bell_(layout.bell(endpoint.generation, endpoint.self)),
       channels_(2 * endpoint.arenas.size()) {}
 
@@ -121,6 +124,7 @@ bool PointToPoint::advance_all() {
     const bool moved = channels_[i]->advance(*endpoint_.interrupted);
     const bool gave_up = channels_[i]->expire(now_ns);
     if (moved || gave_up) {
+      note_moved(moved_);
       tell(static_cast<Rank>(i / 2));
       any = true;
     }

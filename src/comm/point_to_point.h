@@ -25,7 +25,8 @@ namespace keepstep::comm {
 
 class PointToPoint {
  public:
-  PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions);
+  // `moved` grows with whatever goes forward (progress.h).
+  PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions, std::atomic<uint64_t>& moved);
   // Waits for all transfers to complete.
   ~PointToPoint();
 
@@ -45,6 +46,7 @@ class PointToPoint {
   const Layout& layout_;
   const Endpoint& endpoint_;
   Completions& completions_;
+  std::atomic<uint64_t>& moved_;
   Bell& bell_;  // peers ring it, and post()
 
   std::mutex mutex_;

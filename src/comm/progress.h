@@ -19,7 +19,14 @@ struct alignas(64) CollectiveWords {
   std::atomic<uint32_t> world;          // 1: the group entered last is that of all ranks
   std::atomic<uint32_t> waiting;        // threads in Communicator::wait
   std::atomic<uint64_t> waited;         // calls of Communicator::wait that are over
+  std::atomic<uint64_t> moved;          // chunks, frames and pieces of what is not over yet; by more than one thread
 };
+
+static_assert(sizeof(CollectiveWords) == 64);  // the agent reads one cache line
+
+// A part of something long went through, so that a collective or a message that takes minutes is seen to go on. Once a
+// chunk: never inside a loop over elements.
+inline void note_moved(std::atomic<uint64_t>& moved) { moved.fetch_add(1, std::memory_order_relaxed); }
 
 // "all_reduce": what `kind` above means; "" for what it cannot.
 const char* collective_name(uint32_t kind);

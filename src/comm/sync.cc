@@ -56,7 +56,7 @@ Meeting GroupSync::meet(const Descriptor& descriptor, int64_t deadline_ns) {
 }
 
 void GroupSync::give_up(GivenUp who) {
-  uint32_t nobody = 0;
+  uint64_t nobody = 0;
   block_.given_up_by.compare_exchange_strong(nobody, who.word(), std::memory_order_seq_cst);
   ring(block_.bell);
 }

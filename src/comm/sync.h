@@ -75,7 +75,7 @@ class GroupSync {
 
   // Ends the group for all members: they see kGivenUp instead of waiting for us.
   void give_up(GivenUp who);
-  const std::atomic<uint32_t>& given_up_word() const { return block_.given_up_by; }  // not zero: ended
+  const std::atomic<uint64_t>& given_up_word() const { return block_.given_up_by; }  // not zero: ended
   GivenUp given_up() const { return GivenUp::from(block_.given_up_by.load(std::memory_order_acquire)); }
 
   uint64_t phase() const { return phase_; }  // the last one published

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "base/tcp_socket.h"
 #include "base/token.h"
 #include "comm/communicator.h"
+#include "comm/progress.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
 
@@ -91,16 +93,19 @@ class TestWorld {
     return make_tcp_transport(tcp_config(self), Fd(fcntl(listeners_[self].get(), F_DUPFD_CLOEXEC, 0)));
   }
 
-  std::unique_ptr<Communicator> communicator(Rank self) {
+  // `progress`: where the rank says how far it is.
+  std::unique_ptr<Communicator> communicator(Rank self, CollectiveWords* progress = nullptr) {
     const bool across = std::any_of(nodes_.begin(), nodes_.end(), [&](uint32_t node) { return node != nodes_[self]; });
-    return communicator(self, across ? transport(self) : nullptr);
+    return communicator(self, across ? transport(self) : nullptr, progress);
   }
-  std::unique_ptr<Communicator> communicator(Rank self, std::shared_ptr<Transport> transport) {
+  std::unique_ptr<Communicator> communicator(Rank self, std::shared_ptr<Transport> transport,
+                                             CollectiveWords* progress = nullptr) {
     Endpoint endpoint{.self = self,
                       .generation = generation(node_of(self)),
                       .interrupted = &words_->interrupted,
                       .nodes = nodes_,
-                      .transport = std::move(transport)};
+                      .transport = std::move(transport),
+                      .progress = progress};
     for (Rank rank = 0; rank < ranks_; ++rank) {
       endpoint.arenas.push_back(node_of(rank) == node_of(self) ? base_ + arenas_at_ + rank * arena_ : nullptr);
     }
@@ -140,6 +145,7 @@ class TestWorld {
 
   // Starts a rank as a process; the exit status is 0 when no expectation failed.
   pid_t fork_rank(Rank rank, const Body& body) {
+    std::fflush(nullptr);  // or each child prints again what stands in the buffers
     const pid_t pid = fork();
     KEEPSTEP_CHECK(pid >= 0, "fork");
     if (pid == 0) {

@@ -52,8 +52,9 @@ class Transport {
   virtual ~Transport() = default;
 
   // Once, before anything else. `interrupted` is looked at after `interruption` rang; `messages` is rung when the words
-  // of a pair changed.
-  virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages) = 0;
+  // of a pair changed. `moved` grows whenever bytes of parts came or went while somebody waited for them (progress.h).
+  virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
+                     std::atomic<uint64_t>& moved) = 0;
 
   // ---- parts; by one thread at a time ----
   // Begins to send; the bytes must stay as they are until the part is done, that is: nobody will read them here again.
@@ -63,7 +64,7 @@ class Transport {
   virtual void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) = 0;
   // Makes progress on all parts until this one is done, or until there is another answer. `given_up`: not zero once a
   // rank of this node ended the group.
-  virtual Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up) = 0;
+  virtual Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) = 0;
   // After anything but kDone: forgets all parts; their memory is not touched again.
   virtual void cancel() = 0;
   // Tells those that this rank is linked to that it ended the group: their waits answer kGivenUp.

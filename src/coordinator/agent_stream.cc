@@ -127,6 +127,11 @@ void AgentStream::handle(const control::FromAgent& message) {
       return on_hello(message);
     case Phase::kProof:
       return on_proof(message);
+    case Phase::kSeated:
+      if (!message.has_leave()) {
+        refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after it got its number");
+      }
+      return;
     case Phase::kAttending:
       return on_attending(message);
     case Phase::kOver:
@@ -171,6 +176,9 @@ void AgentStream::on_proof(const control::FromAgent& message) {
   if (message.node() != handshake_.node || !handshake_.is_agent(token_, message.proof().proof())) {
     return refuse(grpc::StatusCode::UNAUTHENTICATED, "wrong token");
   }
+  if (handshake_.node == proto::kAnyNode) {
+    return take_seat();
+  }
   // Admission and welcome are one act: no effect may overtake the welcome.
   control::FromCoordinator welcome;
   welcome.set_node(handshake_.node);
@@ -195,6 +203,32 @@ void AgentStream::on_proof(const control::FromAgent& message) {
     owner_->attends(this);
   } else {
     refuse(grpc::StatusCode::ALREADY_EXISTS, taken);
+  }
+}
+
+// The number comes with the welcome. The stream stays, so that the number is free again if its peer is gone.
+void AgentStream::take_seat() {
+  control::FromCoordinator welcome;
+  welcome.set_term(handshake_.term);
+  welcome.mutable_welcome();
+  StatusOr<brain::NodeId> seat = absl::CancelledError("");
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kProof) {
+      return;
+    }
+    seat = owner_->seat(this);
+    if (seat.ok()) {
+      seated_ = true;
+      phase_ = Phase::kSeated;
+      welcome.set_node(*seat);
+      queue_.push_back(to_bytes(welcome));
+      queued_bytes_ += queue_.back().Length();
+      pump();
+    }
+  }
+  if (!seat.ok()) {
+    refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(seat.status().message()));
   }
 }
 
@@ -247,6 +281,7 @@ void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {
     refused_ = true;
     admitted = admitted_;
   }
+  owner_->unseat(this);
   owner_->refused(*this, why);
   if (admitted) {
     owner_->left(this, why);
@@ -260,16 +295,19 @@ void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {
 
 void AgentStream::read_ended() {
   bool admitted = false;
+  bool seated = false;
   bool lost = false;
   {
     const std::lock_guard lock(mutex_);
     admitted = admitted_ && !refused_;
     lost = !said_goodbye_;
+    seated = seated_;
   }
+  owner_->unseat(this);
   if (admitted) {
     owner_->left(this, lost ? kBroken : "");
   }
-  finish(admitted ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
+  finish(admitted || seated ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
 }
 
 void AgentStream::OnWriteDone(bool ok) {
@@ -304,7 +342,7 @@ void AgentStream::OnDone() {
   {
     const std::lock_guard lock(mutex_);
     done_ = true;
-    unproven = !refused_ && !admitted_;
+    unproven = !refused_ && !admitted_ && !seated_;
     if (!refused_ && admitted_) {
       why = said_goodbye_ ? "the agent left" : kBroken;
     }

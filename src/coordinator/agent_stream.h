@@ -32,6 +32,10 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     virtual ~Owner() = default;
     // The peer proved the token. Empty: it may attend; else why not: its node is connected already, and who that is.
     virtual std::string admit(AgentStream* stream) = 0;
+    // The peer proved the token and asks for a number: one that is its own until unseat(). RESOURCE_EXHAUSTED: none is
+    // left, and who has them.
+    virtual StatusOr<brain::NodeId> seat(AgentStream* stream) = 0;
+    virtual void unseat(AgentStream* stream) = 0;
     // Its welcome is on the way; what follows comes after that.
     virtual void attends(AgentStream* stream) = 0;
     virtual void received(std::vector<brain::Event> events) = 0;
@@ -69,11 +73,12 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void OnDone() override;
 
  private:
-  enum class Phase { kHello, kProof, kAttending, kOver };
+  enum class Phase { kHello, kProof, kSeated, kAttending, kOver };
 
   void handle(const control::FromAgent& message);
   void on_hello(const control::FromAgent& message);
   void on_proof(const control::FromAgent& message);
+  void take_seat();
   void on_attending(const control::FromAgent& message);
   void refuse(grpc::StatusCode code, const std::string& why);
   void read_ended();
@@ -92,6 +97,7 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   mutable std::mutex mutex_;
   Phase phase_ = Phase::kHello;  // kOver is final
   bool admitted_ = false;
+  bool seated_ = false;  // it got a number, and will attend by another stream
   bool refused_ = false;
   bool said_goodbye_ = false;
   bool writing_ = false;

@@ -15,6 +15,7 @@
 #include "coordinator/agent_stream.h"
 #include "coordinator/brain_thread.h"
 #include "coordinator/broadcast.h"
+#include "coordinator/seats.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/convert.h"
 #include "proto/grpc_setup.h"
@@ -50,6 +51,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   Impl(CoordinatorConfig config, observe::Journal* journal)
       : config_(std::move(config)),
         journal_(journal),
+        seats_(config_.membership.nodes + config_.membership.spare_nodes),
         service_(this),
         brain_(
             config_.membership, [this](const brain::Effect& e, brain::Identity newest) { carry_out(e, newest); },
@@ -63,6 +65,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   uint64_t stale_count() const { return stale_.load(); }
 
   std::string admit(AgentStream* stream) override;
+  StatusOr<brain::NodeId> seat(AgentStream* stream) override;
+  void unseat(AgentStream* stream) override;
   void attends(AgentStream* stream) override;
   void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
   void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
@@ -99,6 +103,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::condition_variable all_ended_;
   std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
+  Seats seats_;                                // numbers that were given, and whose nodes are about to attend
   bool stopping_ = false;
   std::optional<brain::EndJob> end_;                         // how the job ended
   std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
@@ -197,6 +202,20 @@ std::string Coordinator::Impl::admit(AgentStream* stream) {
       "node_connected", brain_.identity(), "its agent proved the job token",
       {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
   return {};
+}
+
+StatusOr<brain::NodeId> Coordinator::Impl::seat(AgentStream* stream) {
+  const std::lock_guard lock(mutex_);
+  std::map<brain::NodeId, std::string> attending;
+  for (const auto& [node, each] : nodes_) {
+    attending[node] = each->node_name();
+  }
+  return seats_.take(stream, stream->node_name(), attending);
+}
+
+void Coordinator::Impl::unseat(AgentStream* stream) {
+  const std::lock_guard lock(mutex_);
+  seats_.free(stream);
 }
 
 // Who comes while the job ends is told how it ended, as all others were.

@@ -1,5 +1,6 @@
 #include "data/sample_order.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -31,23 +32,54 @@ class Shuffle {
     }
   }
 
-  uint64_t at(uint64_t index) const {
-    do {
-      index = permute(index);
-    } while (index >= size_);  // ends: the cycle through `index` comes back to it, and it is less than size_
-    return index;
+  static constexpr size_t kMost = 64;
+
+  // out[i] = the sample at index + i, for i < count <= kMost. A permutation is a chain of dependent multiplications;
+  // several side by side keep the processor busy, also those that walk on.
+  void at(uint64_t index, size_t count, uint64_t* out) const {
+    uint64_t walking[kMost] = {};
+    uint8_t place[kMost] = {};  // in `out`
+    for (size_t i = 0; i < count; ++i) {
+      walking[i] = index + i;
+      place[i] = static_cast<uint8_t>(i);
+    }
+    while (count > 0) {  // ends: the cycle through an index comes back to it, and it is less than size_
+      for (size_t i = 0; i < count; i += kLanes) {
+        permute(walking + i);
+      }
+      size_t left = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t found = walking[i];
+        out[place[i]] = found;
+        walking[left] = found;
+        place[left] = place[i];
+        left += found >= size_ ? 1 : 0;
+      }
+      count = left;
+    }
   }
 
  private:
-  uint64_t permute(uint64_t x) const {
-    uint64_t left = x >> half_bits_;
-    uint64_t right = x & ((uint64_t{1} << half_bits_) - 1);
-    for (const uint64_t key : keys_) {
-      const uint64_t next = left ^ (mix(right ^ key) >> (64 - half_bits_));
-      left = right;
-      right = next;
+  static constexpr size_t kLanes = 8;
+  static_assert(kMost % kLanes == 0);
+
+  void permute(uint64_t* x) const {
+    uint64_t left[kLanes];
+    uint64_t right[kLanes];
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      left[lane] = x[lane] >> half_bits_;
+      right[lane] = x[lane] & ((uint64_t{1} << half_bits_) - 1);
     }
-    return left << half_bits_ | right;
+    for (const uint64_t key : keys_) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const uint64_t next = left[lane] ^ (mix(right[lane] ^ key) >> (64 - half_bits_));
+        left[lane] = right[lane];
+        right[lane] = next;
+      }
+    }
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      x[lane] = left[lane] << half_bits_ | right[lane];
+    }
   }
 
   uint64_t size_;
@@ -69,8 +101,11 @@ void samples_at(uint64_t seed, uint64_t position, uint64_t count, uint64_t datas
   uint64_t epoch = position / dataset_size;
   for (uint64_t done = 0; done < count; ++epoch, index = 0) {
     const Shuffle shuffle(seed, epoch, dataset_size);
-    for (; index < dataset_size && done < count; ++index, ++done) {
-      out[done] = shuffle.at(index);
+    while (index < dataset_size && done < count) {
+      const auto now = static_cast<size_t>(std::min({uint64_t{Shuffle::kMost}, dataset_size - index, count - done}));
+      shuffle.at(index, now, out + done);
+      index += now;
+      done += now;
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "proto/convert.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -46,6 +47,16 @@ void set_word(const brain::SealedWord& from, control::Sealed::Word* to) {
   to->mutable_word()->set_sealed(from.word.sealed);
   to->mutable_state()->set_kind(static_cast<control::StateKind>(from.state.kind));
   to->mutable_state()->set_version(from.state.version);
+  if (from.digest) {
+    to->set_gradients(from.digest->gradients);
+    to->set_state_digest(from.digest->state);
+  }
+}
+
+// Of a sealed word, or of progress.
+template <class Message>
+std::optional<brain::StepDigest> digest_from(const Message& from) {
+  return from.has_gradients() ? std::optional(brain::StepDigest{from.gradients(), from.state_digest()}) : std::nullopt;
 }
 
 StatusOr<brain::StateWord> state_from(const control::StateWord& from) {
@@ -62,11 +73,11 @@ StatusOr<brain::SealedWord> word_from(const control::Sealed::Word& from) {
   KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(from.state()));
   const brain::StepWord word{identity_of(from.word()), from.word().step(), static_cast<brain::Vote>(from.word().vote()),
                              from.word().sealed()};
-  return brain::SealedWord{from.rank(), from.worker(), word, state};
+  return brain::SealedWord{from.rank(), from.worker(), word, state, digest_from(from)};
 }
 
 StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId node, brain::Identity identity) {
-  brain::Sealed sealed{node, identity, {}, from.mean_step(), from.mean_loss()};
+  brain::Sealed sealed{node, identity, {}, from.mean_step(), from.mean_loss(), from.mean_flags()};
   sealed.words.reserve(from.words_size());
   for (const control::Sealed::Word& word : from.words()) {
     KEEPSTEP_ASSIGN_OR_RETURN(sealed.words.emplace_back(), word_from(word));
@@ -186,6 +197,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    faulted->set_traceback(text(e.traceback));
                    faulted->set_fatal(e.fatal);
                    faulted->set_link(e.link);
+                   faulted->set_digests(e.digests);
                  },
                  [&](const brain::Sealed& e) {
                    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
@@ -196,6 +208,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    }
                    sealed->set_mean_step(e.mean_step);
                    sealed->set_mean_loss(e.mean_loss);
+                   sealed->set_mean_flags(e.mean_flags);
                  },
                  [&](const brain::Ready& e) {
                    set_identity(e.identity, message);
@@ -211,6 +224,10 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                  [&](const brain::Progress& e) {
                    set_identity(e.identity, message);
                    out.mutable_progress()->set_version(e.version);
+                   if (e.digest) {
+                     out.mutable_progress()->set_gradients(e.digest->gradients);
+                     out.mutable_progress()->set_state_digest(e.digest->state);
+                   }
                  },
                  [&](const brain::WorkerFinished& e) {
                    set_identity(e.identity, message);
@@ -250,7 +267,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kWorkerFaulted: {
       const control::WorkerFaulted& faulted = in.worker_faulted();
       return brain::WorkerFaulted{faulted.worker(),    identity,        faulted.step(), faulted.what(),
-                                  faulted.traceback(), faulted.fatal(), faulted.link()};
+                                  faulted.traceback(), faulted.fatal(), faulted.link(), faulted.digests()};
     }
     case control::AgentEvent::kSealed:
       return sealed_from(in.sealed(), node, identity);
@@ -261,7 +278,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kFormed:
       return brain::Formed{identity};
     case control::AgentEvent::kProgress:
-      return brain::Progress{identity, in.progress().version()};
+      return brain::Progress{identity, in.progress().version(), digest_from(in.progress())};
     case control::AgentEvent::kWorkerFinished:
       return brain::WorkerFinished{in.worker_finished().worker(), identity};
     case control::AgentEvent::kStopRequested:
@@ -337,6 +354,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_decide()->set_because(text(e.verdict.because));
                    if (e.mean_loss.has_value()) {
                      out.mutable_decide()->set_mean_loss(*e.mean_loss);
+                     out.mutable_decide()->set_flags(e.flags);
                    }
                  },
                  [&](const brain::Prepare& e) {
@@ -377,7 +395,8 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
     case control::CoordinatorEffect::kDecide:
       return brain::Decide{identity,
                            {in.decide().version(), in.decide().forward(), in.decide().because()},
-                           in.decide().has_mean_loss() ? std::optional(in.decide().mean_loss()) : std::nullopt};
+                           in.decide().has_mean_loss() ? std::optional(in.decide().mean_loss()) : std::nullopt,
+                           in.decide().flags()};
     case control::CoordinatorEffect::kPrepare:
       return prepare_from(message, tables);
     case control::CoordinatorEffect::kActivate:

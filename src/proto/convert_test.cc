@@ -41,17 +41,17 @@ auto fields(const WorkerExited& e) {
   return std::tuple(a);
 }
 auto fields(const WorkerFaulted& e) {
-  const auto& [a, b, c, d, f, g, h] = e;
-  return std::tuple(a, b, c, d, f, g, h);
+  const auto& [a, b, c, d, f, g, h, i] = e;
+  return std::tuple(a, b, c, d, f, g, h, i);
 }
 auto fields(const SealedWord& e) {
-  const auto& [a, b, c, d] = e;
-  return std::tuple(a, b, c, d);
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
 }
 bool operator==(const SealedWord& a, const SealedWord& b) { return fields(a) == fields(b); }
 auto fields(const Sealed& e) {
-  const auto& [a, b, c, d, f] = e;
-  return std::tuple(a, b, c, d, f);
+  const auto& [a, b, c, d, f, g] = e;
+  return std::tuple(a, b, c, d, f, g);
 }
 auto fields(const Ready& e) {
   const auto& [a, b, c] = e;
@@ -62,8 +62,8 @@ auto fields(const Formed& e) {
   return std::tuple(a);
 }
 auto fields(const Progress& e) {
-  const auto& [a, b] = e;
-  return std::tuple(a, b);
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
 }
 auto fields(const WorkerFinished& e) {
   const auto& [a, b] = e;
@@ -87,8 +87,8 @@ auto fields(const Verdict& e) {
   return std::tuple(a, b, c);
 }
 auto fields(const Decide& e) {
-  const auto& [a, b, c] = e;
-  return std::tuple_cat(std::tuple(a, c), fields(b));
+  const auto& [a, b, c, d] = e;
+  return std::tuple_cat(std::tuple(a, c, d), fields(b));
 }
 auto fields(const Prepare& e) {
   const auto& [a, b, c, d, f] = e;
@@ -146,7 +146,8 @@ TEST_P(EveryEvent, comes_back_from_its_bytes_as_it_was) {
 
 const std::string kNotUtf8 = "bytes \xff\xfe\0 of a program";
 const brain::SealedWord kWordA{0, 11, {kOwn, 118, Vote::kYes, true}, {StateKind::kClean, 117}};
-const brain::SealedWord kWordB{3, 14, {{3, 40}, 1ull << 31, Vote::kDecided, false}, {StateKind::kUpdating, 1}};
+const brain::SealedWord kWordB{
+    3, 14, {{3, 40}, 1ull << 31, Vote::kDecided, false}, {StateKind::kUpdating, 1}, brain::StepDigest{~0ull, 7}};
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEvent,
@@ -155,11 +156,12 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"},
                     brain::WorkerExited{5}, brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
                     brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
+                    brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
                     brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
-                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1}, brain::Sealed{kNode, kOwn, {}},
+                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
-                    brain::Progress{kOwn, 1ull << 40}, brain::WorkerFinished{5, kOwn},
-                    brain::StopRequested{130, "Ctrl-C"}));
+                    brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
+                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 
@@ -190,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, EveryEffect,
     testing::Values(
         brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
-        brain::Decide{kOwn, {118, true, "all had voted"}, 0.3}, brain::Decide{kOwn, {7, false, "it had not voted"}},
+        brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16}, brain::Decide{kOwn, {7, false, "it had not voted"}},
         brain::Prepare{kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1"},
         brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
         brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},

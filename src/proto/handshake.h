@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "base/token.h"
@@ -13,9 +14,11 @@
 namespace keepstep::proto {
 
 inline constexpr size_t kMaxNodeNameBytes = 256;
+// In a hello instead of a node's number: give me one.
+inline constexpr brain::NodeId kAnyNode = std::numeric_limits<brain::NodeId>::max();
 
 struct Handshake {
-  brain::NodeId node = 0;
+  brain::NodeId node = 0;  // as in the hello
   std::string node_name;
   uint32_t term = 0;  // the coordinator's
   std::string agent_nonce;

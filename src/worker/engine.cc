@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
+#include "comm/wait_clock.h"
 #include "worker/comm_config.h"
 
 namespace keepstep::worker {
@@ -159,6 +160,10 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
         it->second = store_reply(message.body, std::move(fds));
       }
       break;
+    case MessageType::kNotice:
+      notice_ = message.body.value("because", "a notice came");
+      notice_came_ = true;
+      break;
     case MessageType::kInject:
       if (injections_.size() < kMostInjections) {
         injections_.push_back(message.body.dump());
@@ -169,6 +174,11 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       break;
   }
   changed_.notify_all();
+}
+
+std::string Engine::notice() const {
+  const std::lock_guard lock(mutex_);
+  return notice_;
 }
 
 std::vector<std::string> Engine::take_injections() {
@@ -303,22 +313,32 @@ void Engine::enter(Prepared prepared) {
   wants_capsule_ = false;
   silent_source_.clear();
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
+  // Told, not raised: a rank that voted stays where it is until the verdict.
+  const auto differ = [this](Step step) {
+    tell_fault(step, absl::StrFormat("all ranks voted on step %d, but for different things", step), false, true);
+  };
   if (across) {
     if (NodeTree tree(prepared.places.nodes, assignment_.rank); tree.leads) {
-      // Told, not raised: a rank that voted stays where it is until the verdict.
-      node_vote_ = std::make_unique<NodeVote>(*communicator_, std::move(tree), pages,
-                                              [this](Step step, const std::string& what) {
-                                                (void)send(MessageType::kFault, {{"step", step},
-                                                                                 {"what", what},
-                                                                                 {"traceback", ""},
-                                                                                 {"fatal", false},
-                                                                                 {"link", !broken_link().empty()}});
-                                              });
+      const auto broken = [this](Step step, const std::string& what) {
+        tell_fault(step, what, !broken_link().empty(), false);
+      };
+      node_vote_ = std::make_unique<NodeVote>(*communicator_, std::move(tree), pages, broken, differ);
     }
   }
-  vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get());
+  vote_ = std::make_unique<StepVote>(page(), *page_of_generation, assignment_.identity, node_vote_.get(),
+                                     std::move(pages), differ);
   updating_ = false;
   committed_here_ = false;
+  committed_ns_ = 0;
+  for (DigestSlot& slot : page().digest) {
+    slot.step = 0;  // of an attempt that did not count; the words that it was voted with are read
+  }
+}
+
+void Engine::tell_fault(Step step, const std::string& what, bool link, bool digests) {
+  (void)send(
+      MessageType::kFault,
+      {{"step", step}, {"what", what}, {"traceback", ""}, {"fatal", false}, {"link", link}, {"digests", digests}});
 }
 
 bool Engine::superseded() const {
@@ -393,6 +413,8 @@ Status Engine::form() {
 }
 
 Status Engine::wait_interruption() {
+  // What comes next is the membership's to do: who told of a fault is not the one the others wait for.
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   std::unique_lock lock(mutex_);
   const Status status = wait_in_generation(lock, [] { return false; });
   return absl::IsAborted(status) ? absl::OkStatus() : status;
@@ -472,6 +494,15 @@ StatusOr<Version> Engine::wait_verdict() {
   }
 }
 
+VoteResult Engine::vote(Step step, uint32_t flags) {
+  comm::WaitClock& waits = communicator_->waits();
+  waits.begin(0, monotonic_ns());
+  const uint32_t drain = notice_came_.load(std::memory_order_relaxed) ? uint32_t{kFlagDrain} : 0U;
+  const VoteResult result = vote_->vote(step, flags | drain);
+  waits.end(monotonic_ns());
+  return result;
+}
+
 void Engine::begin_update(Step step) {
   progress().place.store(pack_place(step, 0, brain::StepPhase::kUpdate), std::memory_order_relaxed);
   set_state(StateKind::kUpdating, step - 1);
@@ -483,6 +514,13 @@ bool Engine::end_update(Step step) {
   set_state(StateKind::kClean, step);
   const bool open = vote_->close(step);
   CommitRecord record{.step = step, .identity = assignment_.identity, .committed_ns = monotonic_ns()};
+  const int64_t waited_ns = communicator_->waits().total_ns();
+  if (committed_ns_ != 0) {
+    record.computed_ns = std::max<int64_t>(record.committed_ns - committed_ns_ - (waited_ns - waited_ns_), 1);
+  }
+  committed_ns_ = record.committed_ns;
+  waited_ns_ = waited_ns;
+  record.digest = load_digest(page(), step);
   progress().committed_ns.store(record.committed_ns, std::memory_order_relaxed);
   progress().committed.store(step, std::memory_order_release);
   at(step + 1, 0);
@@ -586,9 +624,9 @@ void Engine::slow(int change) {
   depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
 }
 
-Status Engine::finish() {
+Status Engine::finish(bool on_notice) {
   const Waiting waiting(progress(), brain::WaitsIn::kEnd);
-  (void)send(MessageType::kFinished);
+  (void)send(MessageType::kFinished, {{"notice", on_notice}});
   std::unique_lock lock(mutex_);
   return wait_in_generation(lock, [&] { return released_; });
 }
@@ -609,8 +647,13 @@ StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key
     return sent;
   }
   std::optional<Waiting> waiting;
-  if (gettid() == pid_) {
+  const bool main_thread = gettid() == pid_;
+  const std::shared_ptr<comm::Communicator> communicator = main_thread ? communicator_ : nullptr;
+  if (main_thread) {
     waiting.emplace(progress(), brain::WaitsIn::kStore);
+  }
+  if (communicator != nullptr) {
+    communicator->waits().begin(0, monotonic_ns());
   }
   const auto done = [&] {
     StoreReply& reply = replies_[id];
@@ -622,6 +665,9 @@ StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key
     changed_.wait(lock, done);
   } else {
     changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), done);
+  }
+  if (communicator != nullptr) {
+    communicator->waits().end(monotonic_ns());
   }
   StoreReply reply = std::move(replies_[id]);
   replies_.erase(id);

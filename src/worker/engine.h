@@ -98,9 +98,14 @@ class Engine {
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
   // ---- the step ----
-  VoteResult vote(brain::Step step, uint32_t flags) { return vote_->vote(step, flags); }
+  // `flags`: StepFlag; kFlagDrain is added once a notice came.
+  VoteResult vote(brain::Step step, uint32_t flags);
+  // Why the job has to stop soon, as this node's agent was told; empty: it was not. Any thread.
+  std::string notice() const;
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
   StatusOr<brain::Version> wait_verdict();
+  // After a verdict that counts `step`: what vote() would have said of the flags.
+  uint32_t decided_flags(brain::Step step) const { return load_flags(*generation(), step); }
   void begin_update(brain::Step step);
   // The state is clean at `step`, and the log says so to the agent. False if the word was sealed meanwhile. Waits for
   // room in the log if has_room() says there is none.
@@ -114,6 +119,9 @@ class Engine {
   bool has_room() { return log_.has_room(); }
   // Waits until it has: asks the agent to empty the log.
   void make_room();
+
+  // What this rank votes for in `step`; before vote(). Steps without it are not compared.
+  void record_digest(brain::Step step, const brain::StepDigest& digest) { store_digest(page(), step, digest); }
 
   void record_loss(brain::Step step, double sum, uint64_t micro_batches);
   // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
@@ -144,8 +152,9 @@ class Engine {
   void slow(int change);
 
   // ---- end ----
-  // The training function returned: waits until all ranks' did. ABORTED: interrupted.
-  Status finish();
+  // The training function returned, or (`on_notice`) left its loop because of a notice: waits until all ranks' did.
+  // ABORTED: interrupted. After a notice the job is not over before wait_interruption says CANCELLED.
+  Status finish(bool on_notice = false);
 
   // ---- the Store (c10d): any thread ----
   // INVALID_ARGUMENT: key or value larger than the Store takes (store_messages.h), with both; others: no memory to
@@ -187,6 +196,7 @@ class Engine {
   void leave_sources();
   Status share_capsules();
   Status await_interruption(const Status& why);
+  void tell_fault(brain::Step step, const std::string& what, bool link, bool digests);
   void note_silent_sources();
   // Ends what uses the communicator, then the communicator.
   void leave_generation();
@@ -215,6 +225,8 @@ class Engine {
   std::optional<std::string> ended_;
   std::vector<std::string> injections_;
   std::atomic<bool> injections_came_{false};
+  std::string notice_;
+  std::atomic<bool> notice_came_{false};
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;
@@ -231,6 +243,8 @@ class Engine {
   std::atomic<bool> updating_{false};
   LogWriter log_;
   bool committed_here_ = false;  // a step, in this generation
+  int64_t committed_ns_ = 0;     // the last one; 0: none in this generation
+  int64_t waited_ns_ = 0;        // for others until then
   state::CudaCopy copy_;
   std::unique_ptr<state::Source> source_;
   std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere

@@ -106,6 +106,7 @@ void Engine::note_silent_sources() {
 
 // ABORTED once the generation is interrupted; `why` if that does not come.
 Status Engine::await_interruption(const Status& why) {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);  // as in wait_interruption()
   GenerationPage& gen = *generation();
   const int64_t end_ns = monotonic_ns() + kToldNs;
   while (monotonic_ns() < end_ns) {

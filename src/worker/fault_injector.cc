@@ -13,7 +13,7 @@
 namespace keepstep::worker {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKinds = {"kill", "segv", "exception", "exit"};
+constexpr std::array<std::string_view, 5> kKinds = {"kill", "segv", "exception", "exit", "flip"};
 // In these a worker has no current step: they fire at the first occasion at or after the named one.
 constexpr std::array<std::string_view, 3> kLoosePhases = {"hydrate", "recovery", "build"};
 constexpr int kExitCode = 13;
@@ -39,11 +39,15 @@ StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
     fault.phase = object.at("phase");
     fault.on_spare = object.value("on_spare", false);
     fault.late = object.value("late", false);
+    fault.what = object.value("what", "");
     if (object.contains("rank") && !object.at("rank").is_null()) {
       fault.rank = object.at("rank").get<uint32_t>();
     }
     if (object.contains("step") && !object.at("step").is_null()) {
       fault.step = object.at("step");
+    }
+    if (object.contains("seed") && !object.at("seed").is_null()) {
+      fault.seed = object.at("seed").get<uint64_t>();
     }
   } catch (const nlohmann::json::exception&) {
     return unknown(fault.text, object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -55,7 +59,8 @@ StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
   }
   if (!holds(kKinds, fault.kind)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception and exit can", fault.text));
+        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception, exit and flip can",
+        fault.text));
   }
   return fault;
 }
@@ -85,7 +90,12 @@ Status FaultInjector::at(std::string_view phase, brain::Step step, std::optional
     if (!hooks_.claim("inject/" + fault.key)) {
       continue;
     }
-    hooks_.announce(fault);
+    if (fault.kind == "flip") {
+      KEEPSTEP_ASSIGN_OR_RETURN(const std::string detail, hooks_.flip(fault, step));
+      hooks_.announce(fault, detail);
+      continue;
+    }
+    hooks_.announce(fault, "");
     if (fault.kind == "exception") {
       return absl::InternalError("injected: " + fault.text);
     }

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "absl/strings/str_format.h"
+
 namespace keepstep::worker {
 namespace {
 
@@ -23,8 +25,16 @@ class FaultInjectorTest : public ::testing::Test {
     return {faults,
             spare,
             {.claim = [this](const std::string& key) { return claimed_.insert(key).second; },
-             .announce = [this](const InjectedFault& fault) { announced_.push_back(fault.text); },
-             .carry_out = [this](const InjectedFault& fault) { carried_out_.push_back(fault.kind); }}};
+             .announce = [this](const InjectedFault& fault,
+                                const std::string& detail) { announced_.push_back(fault.text + detail); },
+             .carry_out = [this](const InjectedFault& fault) { carried_out_.push_back(fault.kind); },
+             .flip = [this](const InjectedFault& fault, brain::Step step) -> StatusOr<std::string> {
+               if (fault.what != "gradient") {
+                 return absl::InvalidArgumentError("there is none");
+               }
+               carried_out_.push_back(fault.kind);
+               return absl::StrFormat(" %d of step %d", fault.seed.value_or(0), step);
+             }}};
   }
 
   std::set<std::string> claimed_;
@@ -69,6 +79,17 @@ TEST_F(FaultInjectorTest, an_exception_is_an_error_of_the_call) {
   EXPECT_THAT(claimed_, ElementsAre("inject/0"));
 }
 
+TEST_F(FaultInjectorTest, a_flip_says_what_it_flipped_and_the_step_goes_on) {
+  nlohmann::json faults = nlohmann::json::array({fault("flip", 0, 2, "before_vote"), fault("flip", 0, 3, "between")});
+  faults[0].update({{"what", "gradient"}, {"seed", 9}});
+  faults[1].update({{"key", "1"}, {"what", "parameter"}});
+  FaultInjector injected = injector(faults);
+  EXPECT_TRUE(injected.at("before_vote", 2, 0).ok());
+  EXPECT_THAT(announced_, ElementsAre("flip 9 of step 2"));
+  EXPECT_TRUE(absl::IsInvalidArgument(injected.at("between", 3, 0)));
+  EXPECT_THAT(carried_out_, ElementsAre("flip"));
+}
+
 TEST_F(FaultInjectorTest, on_spare_means_workers_that_started_as_spares) {
   nlohmann::json faults = nlohmann::json::array({fault("kill", nullptr, 1, "hydrate")});
   faults[0]["on_spare"] = true;
@@ -94,7 +115,7 @@ TEST(ParseInjectedFault, a_rank_and_a_step_that_are_not_said_are_any_and_the_fir
 
 TEST(ParseInjectedFault, names_what_it_does_not_know) {
   EXPECT_THAT(std::string(parse_injected_fault(fault("gil", 0, 1, "forward")).status().message()),
-              HasSubstr("only kill, segv, exception and exit"));
+              HasSubstr("only kill, segv, exception, exit and flip"));
   nlohmann::json repeated = fault("kill", 0, 1, "forward");
   repeated["times"] = 3;
   EXPECT_THAT(std::string(parse_injected_fault(repeated).status().message()), HasSubstr("'times'"));

@@ -14,6 +14,7 @@ constexpr uint32_t kCommit = 1;
 constexpr uint32_t kLog = 2;
 constexpr uint32_t kHasLoss = 1;
 constexpr uint32_t kHasMean = 2;
+constexpr uint32_t kHasDigest = 4;
 
 struct EntryHeader {
   uint32_t kind;
@@ -26,13 +27,16 @@ struct CommitBody {
   uint32_t term;
   uint32_t generation;
   int64_t committed_ns;
+  int64_t computed_ns;
   uint32_t flags;
   uint32_t reserved;
   double loss_sum;
   uint64_t micro_batches;
   double mean;
+  uint64_t gradients;  // digests
+  uint64_t state;
 };
-static_assert(sizeof(CommitBody) == 56);
+static_assert(sizeof(CommitBody) == 80);
 
 // Entries begin at multiples of 8: what is read at their place is never half of another one's.
 constexpr uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
@@ -78,15 +82,20 @@ void LogWriter::append(uint32_t kind, std::string_view first, std::string_view s
 }
 
 void LogWriter::commit(const CommitRecord& record) {
-  const CommitBody body{.step = record.step,
-                        .term = record.identity.term,
-                        .generation = record.identity.generation,
-                        .committed_ns = record.committed_ns,
-                        .flags = (record.has_loss ? kHasLoss : 0) | (record.has_mean ? kHasMean : 0),
-                        .reserved = 0,
-                        .loss_sum = record.loss_sum,
-                        .micro_batches = record.micro_batches,
-                        .mean = record.mean};
+  const brain::StepDigest digest = record.digest.value_or(brain::StepDigest{});
+  const CommitBody body{
+      .step = record.step,
+      .term = record.identity.term,
+      .generation = record.identity.generation,
+      .committed_ns = record.committed_ns,
+      .computed_ns = record.computed_ns,
+      .flags = (record.has_loss ? kHasLoss : 0) | (record.has_mean ? kHasMean : 0) | (record.digest ? kHasDigest : 0),
+      .reserved = 0,
+      .loss_sum = record.loss_sum,
+      .micro_batches = record.micro_batches,
+      .mean = record.mean,
+      .gradients = digest.gradients,
+      .state = digest.state};
   append(kCommit, {reinterpret_cast<const char*>(&body), sizeof body}, {});
 }
 
@@ -121,11 +130,15 @@ Status LogReader::read(const std::byte* data, uint64_t head, const OnCommit& on_
       on_commit({.step = body.step,
                  .identity = {body.term, body.generation},
                  .committed_ns = body.committed_ns,
+                 .computed_ns = body.computed_ns,
                  .has_loss = (body.flags & kHasLoss) != 0,
                  .loss_sum = body.loss_sum,
                  .micro_batches = body.micro_batches,
                  .has_mean = (body.flags & kHasMean) != 0,
-                 .mean = body.mean});
+                 .mean = body.mean,
+                 .digest = (body.flags & kHasDigest) == 0
+                               ? std::nullopt
+                               : std::optional(brain::StepDigest{body.gradients, body.state})});
     } else if (entry.kind == kLog && entry.bytes >= sizeof(brain::Step) &&
                entry.bytes <= sizeof(brain::Step) + kMaxLogTextBytes) {
       brain::Step step;

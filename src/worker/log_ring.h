@@ -11,9 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "base/status.h"
+#include "brain/digests.h"
 #include "brain/types.h"
 
 namespace keepstep::worker {
@@ -28,11 +30,13 @@ struct CommitRecord {
   brain::Step step = 0;
   brain::Identity identity;
   int64_t committed_ns = 0;  // CLOCK_MONOTONIC
+  int64_t computed_ns = 0;   // of the step's time without waiting for others; 0: a generation's first, not known
   bool has_loss = false;     // the rank recorded one: then the next two count
   double loss_sum = 0;
   uint64_t micro_batches = 0;
   bool has_mean = false;  // with several nodes: the mean over all ranks is known
   double mean = 0;
+  std::optional<brain::StepDigest> digest = std::nullopt;  // what it voted for, if it said
 };
 
 // The shared part. Zeroed memory is an empty ring.

@@ -82,7 +82,8 @@ TEST_F(LogRingTest, a_commit_comes_with_all_that_it_says) {
                               .loss_sum = -std::numeric_limits<double>::infinity(),
                               .micro_batches = 12,
                               .has_mean = true,
-                              .mean = std::numeric_limits<double>::quiet_NaN()};
+                              .mean = std::numeric_limits<double>::quiet_NaN(),
+                              .digest = brain::StepDigest{~uint64_t{0}, 0}};
   writer_.commit(nothing);
   writer_.commit(diverged);
   std::vector<CommitRecord> found;
@@ -93,6 +94,7 @@ TEST_F(LogRingTest, a_commit_comes_with_all_that_it_says) {
   EXPECT_EQ(found[0].committed_ns, 5);
   EXPECT_FALSE(found[0].has_loss);
   EXPECT_FALSE(found[0].has_mean);
+  EXPECT_EQ(found[0].digest, std::nullopt);
   EXPECT_EQ(found[1].step, diverged.step);
   EXPECT_EQ(found[1].identity, diverged.identity);
   EXPECT_TRUE(found[1].has_loss);
@@ -100,6 +102,7 @@ TEST_F(LogRingTest, a_commit_comes_with_all_that_it_says) {
   EXPECT_EQ(found[1].micro_batches, 12u);
   EXPECT_TRUE(found[1].has_mean);
   EXPECT_TRUE(std::isnan(found[1].mean));
+  EXPECT_EQ(found[1].digest, diverged.digest);
 }
 
 TEST_F(LogRingTest, entries_of_every_length_survive_the_end_of_the_ring) {

@@ -24,15 +24,17 @@ enum class MessageType : uint16_t {
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kCollect = 8,      // {}: the log (log_ring.h) should be read now
-  kFault = 10,       // {step, what, traceback, fatal, link}: user code raised, or a link broke; the process lives
-  kFinished = 11,    // {}: the training function returned
-  kCrashed = 12,     // {traceback}: uncaught exception, the process is about to exit
-  kInjected = 13,    // {key}: this injected fault is being carried out now
-  kStore = 14,       // {id, op, key, value, ...}
-  kJoin = 15,        // {key, rank, world}: to a node's agent, by a rank that somebody else started (node_link.h)
-  kLeave = 16,       // {}: the same rank needs its communicator no more
-  kAbort = 17,       // {because}: ends the communicator for all its ranks
-  kUnfit = 20,       // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
+  kFault = 10,     // {step, what, traceback, fatal, link, digests}: user code raised, a link broke, or the ranks voted
+                   // for different things; the process lives
+  kFinished = 11,  // {notice}: the training function returned, or (notice) left its loop because of a notice
+  kCrashed = 12,   // {traceback}: uncaught exception, the process is about to exit
+  kInjected = 13,  // {key}: this injected fault is being carried out now
+  kStore = 14,     // {id, op, key, value, ...}
+  kJoin = 15,      // {key, rank, world}: to a node's agent, by a rank that somebody else started (node_link.h)
+  kLeave = 16,     // {}: the same rank needs its communicator no more
+  kAbort = 17,     // {because}: ends the communicator for all its ranks
+  kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
+  kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
@@ -44,6 +46,7 @@ enum class MessageType : uint16_t {
   kMembers = 39,     // {comm}, fds: generation page, then each rank's arena: all ranks that were waited for joined
   kWaiting = 40,     // {missing: [rank]}: who has not joined yet
   kRefused = 41,     // {because}: the join, or the connection
+  kNotice = 42,      // {because}: the job has to stop soon; this rank says so with its next vote
   kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };
 

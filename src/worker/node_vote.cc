@@ -19,7 +19,11 @@ struct Up {
   uint32_t subject;
   uint32_t flags;
   uint64_t step;
-  uint64_t losses;  // how many follow
+  uint64_t losses;   // how many follow
+  uint32_t digests;  // DigestSum::Kind, of the ranks spoken for
+  uint32_t reserved;
+  uint64_t gradients;  // where they are the same
+  uint64_t state;
 };
 struct Down {
   uint32_t subject;
@@ -27,16 +31,17 @@ struct Down {
   uint64_t step;
   double mean;
 };
-static_assert(sizeof(Up) == 24 && sizeof(Down) == 24);
+static_assert(sizeof(Up) == 48 && sizeof(Down) == 24);
 
 }  // namespace
 
 NodeVote::NodeVote(comm::Communicator& communicator, NodeTree tree, const std::vector<const WorkerPage*>& members,
-                   Broken broken)
+                   Broken broken, Differ differ)
     : communicator_(communicator),
       tree_(std::move(tree)),
       members_(members),
       broken_(std::move(broken)),
+      differ_(std::move(differ)),
       losses_(members.size()),
       down_(sizeof(Down)) {
   KEEPSTEP_CHECK(tree_.leads, "only a node's leader votes for its node");
@@ -61,12 +66,19 @@ std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step,
     return std::nullopt;
   }
   read_own_losses(step);
-  const std::optional<uint32_t> below = hear_below(subject, step);
-  if (!below.has_value()) {
+  std::optional<Said> said = hear_below(subject, step);
+  if (!said.has_value()) {
     return std::nullopt;
   }
-  const uint32_t all = flags | *below;
-  const std::optional<Decision> decision = tree_.root ? Decision{all, mean()} : ask_above(subject, step, all);
+  said->flags |= flags;
+  if (subject == Subject::kVoted) {
+    said->digests.add(digests_of(members_, step));
+  }
+  if (tree_.root && said->digests.kind == DigestSum::Kind::kDiffer) {
+    differ_(step);
+    return std::nullopt;
+  }
+  const std::optional<Decision> decision = tree_.root ? Decision{said->flags, mean()} : ask_above(subject, step, *said);
   if (tree_.root && !record(*decision)) {
     return std::nullopt;
   }
@@ -76,7 +88,7 @@ std::optional<NodeVote::Decision> NodeVote::exchange(Subject subject, Step step,
   return decision;
 }
 
-std::optional<uint32_t> NodeVote::hear_below(Subject subject, Step step) {
+std::optional<NodeVote::Said> NodeVote::hear_below(Subject subject, Step step) {
   std::vector<std::vector<std::byte>> messages;
   std::vector<comm::OpId> receiving;
   for (const NodeTree::Branch& branch : tree_.below) {
@@ -89,7 +101,7 @@ std::optional<uint32_t> NodeVote::hear_below(Subject subject, Step step) {
   for (const comm::OpId op : receiving) {
     heard = finish(op, step) && heard;
   }
-  uint32_t flags = 0;
+  Said said;
   for (size_t i = 0; heard && i < messages.size(); ++i) {
     const NodeTree::Branch& branch = tree_.below[i];
     Up up;
@@ -99,16 +111,28 @@ std::optional<uint32_t> NodeVote::hear_below(Subject subject, Step step) {
                                  up.step, branch.ranks.size()));
       return std::nullopt;
     }
-    flags |= up.flags;
+    if (up.digests > static_cast<uint32_t>(DigestSum::Kind::kDiffer)) {
+      fail(step, absl::StrFormat("rank %d says %d of its ranks' digests", branch.leader, up.digests));
+      return std::nullopt;
+    }
+    said.flags |= up.flags;
+    said.digests.add({static_cast<DigestSum::Kind>(up.digests), {up.gradients, up.state}});
     for (size_t entry = 0; entry < branch.ranks.size(); ++entry) {
       std::memcpy(&losses_[branch.ranks[entry]], messages[i].data() + sizeof(Up) + entry * sizeof(Loss), sizeof(Loss));
     }
   }
-  return heard ? std::optional(flags) : std::nullopt;
+  return heard ? std::optional(said) : std::nullopt;
 }
 
-std::optional<NodeVote::Decision> NodeVote::ask_above(Subject subject, Step step, uint32_t flags) {
-  const Up up{static_cast<uint32_t>(subject), flags, step, tree_.ranks.size()};
+std::optional<NodeVote::Decision> NodeVote::ask_above(Subject subject, Step step, const Said& said) {
+  const Up up{.subject = static_cast<uint32_t>(subject),
+              .flags = said.flags,
+              .step = step,
+              .losses = tree_.ranks.size(),
+              .digests = static_cast<uint32_t>(said.digests.kind),
+              .reserved = 0,
+              .gradients = said.digests.digest.gradients,
+              .state = said.digests.digest.state};
   std::vector<std::byte> message(sizeof(Up) + tree_.ranks.size() * sizeof(Loss));
   std::memcpy(message.data(), &up, sizeof(up));
   for (size_t entry = 0; entry < tree_.ranks.size(); ++entry) {

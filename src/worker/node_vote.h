@@ -7,7 +7,8 @@
 // Formats: docs/design/step_commit.md.
 //
 // Nothing is repaired here: where the exchange fails without an interruption (a link broke, a peer says what it cannot
-// say) `broken` is told once, and whoever asked waits for the interruption that must follow.
+// say) `broken` is told once, and whoever asked waits for the interruption that must follow. So does everybody where
+// the root finds that the ranks voted for different things (digest_vote.h), which it tells by `differ`.
 //
 // By the leader's main thread only.
 #pragma once
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "worker/digest_vote.h"
 #include "worker/node_tree.h"
 #include "worker/page.h"
 
@@ -32,6 +34,9 @@ class NodeVote {
   // Tells what went wrong, on which step (0: while forming).
   using Broken = std::function<void(brain::Step, const std::string& what)>;
 
+  // Tells that all voted on the step, but for different things; by the root only.
+  using Differ = std::function<void(brain::Step)>;
+
   struct Decision {
     uint32_t flags = 0;  // of all ranks
     double mean = 0;     // of all micro-batches of all ranks, added in rank order; NaN: nobody recorded one
@@ -40,7 +45,7 @@ class NodeVote {
   // `tree.leads` must hold. `members`: the pages of the ranks on this node, by rank, null for all others. The
   // communicator must end before this does: it still sends from here.
   NodeVote(comm::Communicator& communicator, NodeTree tree, const std::vector<const WorkerPage*>& members,
-           Broken broken);
+           Broken broken, Differ differ = nullptr);
 
   // All ranks of this node are clean: returns true once those of all nodes are; false: interrupted, or broken.
   bool form();
@@ -56,9 +61,14 @@ class NodeVote {
 
   std::optional<Decision> exchange(Subject subject, brain::Step step, uint32_t flags,
                                    const std::function<bool(const Decision&)>& record);
-  // The flags of all below in union, and their losses; nothing: it failed.
-  std::optional<uint32_t> hear_below(Subject subject, brain::Step step);
-  std::optional<Decision> ask_above(Subject subject, brain::Step step, uint32_t flags);
+  // What nodes say upwards beside their losses.
+  struct Said {
+    uint32_t flags = 0;  // in union
+    DigestSum digests;
+  };
+  // Of all below, and takes their losses; nothing: it failed.
+  std::optional<Said> hear_below(Subject subject, brain::Step step);
+  std::optional<Decision> ask_above(Subject subject, brain::Step step, const Said& said);
   void tell_below(Subject subject, brain::Step step, const Decision& decision);
   // Waits for an operation; false if it did not come to a good end.
   bool finish(comm::OpId op, brain::Step step);
@@ -70,6 +80,7 @@ class NodeVote {
   const NodeTree tree_;
   const std::vector<const WorkerPage*> members_;
   const Broken broken_;
+  const Differ differ_;
   bool failed_ = false;
 
   struct Loss {

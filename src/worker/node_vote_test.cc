@@ -76,14 +76,16 @@ class Nodes {
         tcp.patience_ns = 20'000'000;
         communicators_[rank] = std::make_unique<comm::Communicator>(
             kConfig, endpoint(rank, make_tcp_transport(tcp, std::move(listeners[rank]))));
-        node_votes_.push_back(
-            std::make_unique<NodeVote>(*communicators_[rank], tree, pages_on(nodes_[rank]),
-                                       [this](Step step, const std::string& what) { note(step, what); }));
+        node_votes_.push_back(std::make_unique<NodeVote>(
+            *communicators_[rank], tree, pages_on(nodes_[rank]),
+            [this](Step step, const std::string& what) { note(step, what); },
+            [this](Step step) { differs.store(step); }));
       } else {
         node_votes_.push_back(nullptr);
       }
-      votes_.push_back(
-          std::make_unique<StepVote>(workers_[rank], page(nodes_[rank]), kIdentity, node_votes_.back().get()));
+      votes_.push_back(std::make_unique<StepVote>(workers_[rank], page(nodes_[rank]), kIdentity,
+                                                  node_votes_.back().get(), pages_on(nodes_[rank]),
+                                                  [this](Step step) { differs.store(step); }));
       votes_.back()->open(0);
     }
   }
@@ -104,10 +106,12 @@ class Nodes {
   StepWord word(Rank rank) { return brain::unpack_step_word(workers_[rank].word.load()); }
 
   SealedWord seal_word(Rank rank) {
+    const StepWord was = brain::unpack_step_word(workers_[rank].word.fetch_or(brain::kSealedBit));
     return {rank,
             rank + 1,
-            brain::unpack_step_word(workers_[rank].word.fetch_or(brain::kSealedBit)),
-            {brain::StateKind::kClean, 0}};
+            was,
+            {brain::StateKind::kClean, 0},
+            was.vote == Vote::kOpen ? std::nullopt : load_digest(workers_[rank], was.step)};
   }
   // What this node's agent does to interrupt.
   std::vector<SealedWord> seal(uint32_t node) {
@@ -144,6 +148,8 @@ class Nodes {
       thread.join();
     }
   }
+  std::atomic<Step> differs = 0;  // somebody told that the ranks voted for different things in this step
+
   void await_vote(Rank rank) {
     while (word(rank).vote == Vote::kOpen) {
       std::this_thread::yield();
@@ -393,6 +399,7 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
   int decided_runs = 0;
   int forward_runs = 0;
   int redo_runs = 0;
+  int lie_runs = 0;
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Nodes nodes(shapes()[random() % shapes().size()].nodes);
@@ -401,6 +408,9 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
     // Sometimes a rank dies before a vote: then there is a redo, or the seals come in the middle of it all.
     const Rank dying = random() % (2 * nodes.world());
     const Step dies_before = 1 + random() % (last + 1);
+    // And sometimes one votes for something else than the others.
+    const Rank lying = random() % (3 * nodes.world());
+    const Step lies_at = lying < nodes.world() && nodes.world() > 1 ? 1 + random() % (last + 1) : last + 1;
     std::vector<uint32_t> order(nodes.count());
     std::vector<unsigned> pauses;
     for (uint32_t node = 0; node < nodes.count(); ++node) {
@@ -412,7 +422,7 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
     std::vector<SealedWord> words;
     std::atomic<uint32_t> dead = 0;
     std::thread sealer([&] {
-      while (nodes.page(order[0]).decided.load() < seal_after && dead.load() == 0) {
+      while (nodes.page(order[0]).decided.load() < seal_after && dead.load() == 0 && nodes.differs.load() == 0) {
         std::this_thread::yield();
       }
       for (const uint32_t node : order) {
@@ -429,6 +439,7 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
           dead.store(1);
           return;
         }
+        store_digest(nodes.worker(rank), step, {step * 31 + (rank == lying && step == lies_at ? 1 : 0), 0});
         if (!nodes.vote(rank).vote(step, 0).decided) {
           return;
         }
@@ -439,6 +450,8 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
       }
     });
     sealer.join();
+    lie_runs += nodes.differs.load() != 0;
+    ASSERT_TRUE(nodes.differs.load() == 0 || nodes.differs.load() == lies_at);
     const Step newest = *std::max_element(applied.begin(), applied.end());
     decided_runs += newest > 0;
     const auto voted_on = [](const StepWord& word, Step step) {
@@ -451,6 +464,7 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
       const brain::Verdict verdict = brain::decide(kIdentity, 0, survivors, nodes.count() > 1);
       ASSERT_GE(verdict.version, newest) << "without node " << lost << ": " << verdict.because;
       ASSERT_LE(verdict.version, newest + 1) << "without node " << lost << ": " << verdict.because;
+      ASSERT_LT(verdict.version, lies_at) << "without node " << lost << ": " << verdict.because;
       for (const SealedWord& word : survivors) {
         ASSERT_TRUE(voted_on(word.word, verdict.version)) << "rank " << word.rank << ": " << verdict.because;
       }
@@ -466,6 +480,7 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
   }
   EXPECT_GT(decided_runs, 0);
   EXPECT_GT(redo_runs, 0);
+  EXPECT_GT(lie_runs, 0);
   RecordProperty("forward_without_a_decision", forward_runs);
 }
 

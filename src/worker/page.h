@@ -16,8 +16,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/robust_mutex.h"
+#include "brain/digests.h"
 #include "brain/types.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
@@ -39,6 +41,13 @@ struct LossSlot {
   std::atomic<uint64_t> micro_batches;
 };
 
+// What a rank holds when it votes on `step` (brain/digests.h). Written before that vote, two steps kept.
+struct DigestSlot {
+  std::atomic<uint64_t> step;
+  std::atomic<uint64_t> gradients;
+  std::atomic<uint64_t> state;
+};
+
 // The per-rank values that forward changes (design section 6.8) as of version `version_plus_1 - 1`; 0: none yet.
 struct CapsuleSlot {
   std::atomic<uint64_t> version_plus_1;
@@ -55,6 +64,7 @@ struct WorkerPage {
   alignas(64) LossSlot loss[2];
   CapsuleSlot capsule[2];
   ProgressWords progress;
+  DigestSlot digest[2];
 };
 static_assert(sizeof(WorkerPage) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -78,10 +88,12 @@ struct VoteCell {
   std::atomic<uint32_t> flags;
 };
 
-// The mean loss of a step over all ranks of all nodes, where a rank cannot read every other's page.
+// What was decided on a step over all ranks of all nodes, where a rank cannot read every other's page: the mean loss,
+// and the flags of all votes in union.
 struct MeanSlot {
   std::atomic<uint64_t> step;
   std::atomic<double> mean;
+  std::atomic<uint32_t> flags;
 };
 
 struct GenerationPage {
@@ -104,8 +116,14 @@ struct GenerationPage {
 };
 static_assert(sizeof(GenerationPage) <= kHeaderBytes);
 
+void store_digest(WorkerPage& page, brain::Step step, const brain::StepDigest& digest);
+// Nothing: the rank stored none for this step. Certain once its vote on `step` was seen.
+std::optional<brain::StepDigest> load_digest(const WorkerPage& page, brain::Step step);
+
 // Written before `decided` (or the verdict) tells of the step, so whoever reads it then finds it.
-void store_mean(GenerationPage& page, brain::Step step, double mean);
+void store_mean(GenerationPage& page, brain::Step step, double mean, uint32_t flags);
+// The flags of all votes on `step` in union, once the step is decided or a verdict counts it.
+uint32_t load_flags(const GenerationPage& page, brain::Step step);
 // NaN: not known here, or no rank recorded a loss.
 double load_mean(const GenerationPage& page, brain::Step step);
 

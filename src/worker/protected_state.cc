@@ -54,6 +54,15 @@ std::vector<state::Region> ProtectedState::regions() const {
   return regions;
 }
 
+std::vector<NamedMemory> ProtectedState::memory() const {
+  std::vector<NamedMemory> memory;
+  memory.reserve(pieces_.size());
+  for (const Piece& piece : pieces_) {
+    memory.push_back({piece.name, piece.region.data, piece.region.bytes});
+  }
+  return memory;
+}
+
 std::string ProtectedState::manifest() const {
   nlohmann::json tensors = nlohmann::json::array();
   for (const Piece& piece : pieces_) {

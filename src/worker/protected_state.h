@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "state/hydration.h"
+#include "worker/bit_flip.h"
 
 namespace keepstep::worker {
 
@@ -22,6 +23,8 @@ class ProtectedState {
              size_t element_bytes);
   // The pieces in the order in which they were added.
   std::vector<state::Region> regions() const;
+  // The same with names.
+  std::vector<NamedMemory> memory() const;
   // JSON as in docs/design/hydration.md, without values.
   std::string manifest() const;
   // Whether `theirs`, a peer's manifest, describes the same pieces in the same order. INVALID_ARGUMENT names the first

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/digest.h"
 #include "comm/reduce.h"
 #include "data/sample_order.h"
 
@@ -47,6 +48,18 @@ absl::Status Trainer::protect(const std::string& name, void* data, const std::ve
   }
   const auto dtype = static_cast<comm::DType>(type);
   return impl_->state.add(name, data, shape, comm::name(dtype), comm::size_of(dtype));
+}
+
+absl::Status Trainer::compare(const std::string& name, void* data, size_t bytes) {
+  if (impl_->assignment.has_value()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "compare: '%s' comes too late: this process trains already. Name it before join and next_step", name));
+  }
+  if (data == nullptr || bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("compare: '%s' has no memory", name));
+  }
+  impl_->compared.push_back({name, data, bytes});
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::join() {
@@ -132,6 +145,8 @@ absl::Status Trainer::log(const std::string& name, const std::vector<uint64_t>& 
   return log_json(*impl_->engine, impl_->step != 0 ? impl_->step : impl_->version, name, values);
 }
 
+void Trainer::on_notice(std::function<void()> function) { impl_->on_notice = std::move(function); }
+
 // ---- the loop -----------------------------------------------------------------------------------------------------
 
 Status Trainer::Impl::advance(uint64_t until) {
@@ -162,6 +177,16 @@ Status Trainer::Impl::attempt(uint64_t until) {
     finished = true;
     return absl::OkStatus();
   }
+  if (noticed) {
+    if (on_notice) {
+      engine->slow(1);
+      on_notice();
+      engine->slow(-1);
+    }
+    KEEPSTEP_RETURN_IF_ERROR(engine->finish(true));
+    KEEPSTEP_RETURN_IF_ERROR(engine->wait_interruption());
+    return absl::AbortedError("the generation was interrupted before the job stopped");
+  }
   step = version + 1;
   engine->at(step, 0);
   voted = false;
@@ -186,6 +211,7 @@ Status Trainer::Impl::commit(const std::function<Status()>& update) {
   engine->record_loss(step, loss_sum, loss_count);
   Status status = inject("before_vote");
   if (status.ok()) {
+    record_digests();
     status = vote_and_update(update);
   }
   if (!status.ok() && !absl::IsAborted(status) && !absl::IsCancelled(status)) {
@@ -194,9 +220,30 @@ Status Trainer::Impl::commit(const std::function<Status()>& update) {
   return status;
 }
 
+void Trainer::Impl::record_digests() {
+  if (!digests || assignment->world == 1) {
+    return;
+  }
+  const auto of = [](const std::vector<worker::NamedMemory>& memory) {
+    std::vector<Piece> pieces;
+    pieces.reserve(memory.size());
+    for (const worker::NamedMemory& each : memory) {
+      pieces.push_back({each.data, each.bytes});
+    }
+    return pieces.empty() ? 0 : digest_of(pieces);
+  };
+  const bool whole = digest_every != 0 && step % digest_every == 0;
+  const brain::StepDigest digest{.gradients = of(compared), .state = whole ? of(state.memory()) : 0};
+  if (digest != brain::StepDigest{}) {
+    engine->record_digest(step, digest);
+  }
+}
+
 Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
   voted = true;
-  if (!engine->vote(step, 0).decided) {
+  const worker::VoteResult result = engine->vote(step, 0);
+  noticed = result.decided && (result.flags & worker::kFlagDrain) != 0;
+  if (!result.decided) {
     KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->wait_verdict());
     if (verdict < step) {
       return absl::AbortedError(absl::StrFormat("step %d is done again", step));

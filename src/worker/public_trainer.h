@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "keepstep/trainer.h"
+#include "worker/bit_flip.h"
 #include "worker/engine.h"
 #include "worker/fault_injector.h"
 #include "worker/protected_state.h"
@@ -42,18 +44,24 @@ struct Trainer::Impl {
   Status failure();
   bool made_mistake();
   Status inject(std::string_view phase);  // any thread
+  void record_digests();                  // of what this rank votes for
   bool checking() const { return check_all || checks_left > 0; }
 
   std::unique_ptr<worker::Engine> engine;
   Communicator::Impl* binding;  // of `communicator`
   std::unique_ptr<Communicator> communicator;
   worker::ProtectedState state;
+  std::vector<worker::NamedMemory> compared;  // each step; the same on all ranks
+  bool digests = true;                        // unless --digests off
+  uint64_t digest_every = 0;                  // steps, of the protected memory; 0: never
   std::optional<worker::Assignment> assignment;
   Status status;
   bool parked = false;
   bool ever_formed = false;
   bool joined = false;  // the current generation
   bool finished = false;
+  bool noticed = false;  // all ranks know that the job stops after the last committed step
+  std::function<void()> on_notice;
   uint64_t version = 0;
   uint64_t step = 0;
   bool voted = false;  // on `step`

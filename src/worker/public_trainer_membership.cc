@@ -5,7 +5,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -36,18 +39,31 @@ StatusOr<Fd> inherited(std::string_view text) {
   return Fd(fd);
 }
 
-worker::FaultInjector::Hooks hooks_of(worker::Engine& engine) {
-  return {.claim =
-              [&engine](const std::string& key) {
-                const StatusOr<worker::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
-                return reply.ok() && reply->answered && reply->ok && reply->value == "1";
-              },
-          .announce =
-              [&engine](const InjectedFault& fault) {
-                (void)engine.send(MessageType::kInjected,
-                                  {{"key", fault.key}, {"spec", fault.text}, {"ns", monotonic_ns()}, {"last", true}});
-              },
-          .carry_out = worker::end_this_process};
+// Slurm signals every process of a job; the agent says here what that means. A handler of the program's stays.
+void leave_notices_to_the_agent(const nlohmann::json& welcome) {
+  struct sigaction now{};
+  if (welcome.at("term_is_notice").get<bool>() && sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    signal(SIGTERM, SIG_IGN);
+  }
+}
+
+using Flip = std::function<StatusOr<std::string>(const InjectedFault& fault, brain::Step step)>;
+
+worker::FaultInjector::Hooks hooks_of(worker::Engine& engine, Flip flip) {
+  return {
+      .claim =
+          [&engine](const std::string& key) {
+            const StatusOr<worker::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
+            return reply.ok() && reply->answered && reply->ok && reply->value == "1";
+          },
+      .announce =
+          [&engine](const InjectedFault& fault, const std::string& detail) {
+            (void)engine.send(
+                MessageType::kInjected,
+                {{"key", fault.key}, {"spec", fault.text}, {"detail", detail}, {"ns", monotonic_ns()}, {"last", true}});
+          },
+      .carry_out = worker::end_this_process,
+      .flip = std::move(flip)};
 }
 
 }  // namespace
@@ -72,6 +88,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
       std::unique_ptr<worker::Engine> engine,
       worker::Engine::attach(std::move(socket), std::move(memory), worker::program_fingerprint()));
   KEEPSTEP_RETURN_IF_ERROR(engine->send(MessageType::kRecoverable, {{"timeout_s", 0}}));
+  leave_notices_to_the_agent(engine->welcome());
   auto binding = std::make_unique<Communicator::Impl>();
   Communicator::Impl* raw = binding.get();
   std::unique_ptr<Communicator> communicator(new Communicator(std::move(binding)));
@@ -83,8 +100,14 @@ Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl*
     : engine(std::move(engine_)),
       binding(binding_),
       communicator(std::move(communicator_)),
+      digests(engine->welcome().at("digests").get<std::string>() != "off"),
+      digest_every(engine->welcome().at("digest_every").get<uint64_t>()),
       check_all(engine->welcome().at("check_all").get<bool>()),
-      injector(engine->welcome().at("inject"), engine->welcome().at("spare").get<bool>(), hooks_of(*engine)) {
+      injector(engine->welcome().at("inject"), engine->welcome().at("spare").get<bool>(),
+               hooks_of(*engine, [this](const InjectedFault& fault, brain::Step at) {
+                 const uint64_t seed = fault.seed.value_or(this->engine->welcome().at("seed").get<uint64_t>());
+                 return worker::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
+               })) {
   using Moment = Communicator::Impl::Moment;
   binding->owner = std::make_shared<Communicator::Impl::Owner>(Communicator::Impl::Owner{
       .why_interrupted = [] { return "the generation ended, because a rank died or failed, or has not begun"; },
@@ -195,6 +218,7 @@ void Trainer::Impl::leave() {
     (void)inject("recovery");  // an exception here is what the interruption is anyway
   }
   joined = false;
+  noticed = false;  // who takes part next does not know of it; the next vote says it again
   step = 0;
   const std::lock_guard lock(mutex);
   failed.reset();

@@ -24,5 +24,10 @@ void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_node_link(nanobind::module_& module);
 void bind_canonical(nanobind::module_& module);
+void bind_health(nanobind::module_& module);
+void bind_data(nanobind::module_& module);
+void bind_corpus_build(nanobind::module_& module);
+void bind_ring(nanobind::module_& module);
+void bind_packing(nanobind::module_& module);
 
 }  // namespace keepstep::worker

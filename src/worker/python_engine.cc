@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "base/checksum.h"
+#include "base/digest.h"
 #include "comm/tcp/link_fault.h"
 #include "data/sample_order.h"
 #include "data/seeds.h"
@@ -99,7 +100,11 @@ void bind_engine(nb::module_& module) {
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
       .def("wait_interruption",
            [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
-      .def("finish", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.finish(); })); })
+      .def(
+          "finish",
+          [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },
+          "on_notice"_a = false)
+      .def("notice", &Engine::notice, "Why the job has to stop soon, as this node was told; empty: it was not.")
       .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
       .def("communicator", &Engine::communicator)
       .def("interrupted", &Engine::interrupted)
@@ -156,6 +161,7 @@ void bind_engine(nb::module_& module) {
           "step"_a, "flags"_a = 0, "(decided, flags of all ranks, voted_ns, decided_ns)")
       .def("wait_verdict",
            [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_verdict(); })); })
+      .def("decided_flags", &Engine::decided_flags, "step"_a, "The flags of all ranks, after a verdict that counts it.")
       .def("begin_update", &Engine::begin_update, "step"_a)
       .def(
           "end_update",
@@ -171,6 +177,13 @@ void bind_engine(nb::module_& module) {
             throw_if_error(engine.log(step, values));
           },
           "step"_a, "values"_a, "values: a JSON object as text, published with the step.")
+      .def(
+          "record_digest",
+          [](Engine& engine, uint64_t step, uint64_t gradients, uint64_t state) {
+            engine.record_digest(step, {gradients, state});
+          },
+          "step"_a, "gradients"_a, "state"_a,
+          "What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared.")
       .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
       .def("mean_loss", &Engine::mean_loss, "step"_a)
       .def("at", &Engine::at, "step"_a, "micro_batch"_a, "How far the main thread is: micro-batches from 1; 0: before.")
@@ -219,6 +232,18 @@ void bind_engine(nb::module_& module) {
         return without_gil([&] { return checksum(reinterpret_cast<const void*>(address), bytes); });
       },
       "address"_a, "bytes"_a, "XXH3 of a piece of memory.");
+  module.def(
+      "digest_pieces",
+      [](const std::vector<std::pair<uintptr_t, uint64_t>>& pieces, unsigned threads) {
+        std::vector<Piece> memory;
+        memory.reserve(pieces.size());
+        for (const auto& [address, bytes] : pieces) {
+          memory.push_back({reinterpret_cast<const void*>(address), bytes});
+        }
+        return without_gil([&] { return digest_of(memory, threads); });
+      },
+      "pieces"_a, "threads"_a,
+      "64 bits that depend on all pieces (address, bytes), in their order; at most `threads` read at once.");
   module.def(
       "mix_seed",
       [](nb::args parts) {

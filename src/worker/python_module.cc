@@ -45,4 +45,9 @@ NB_MODULE(_engine, module) {
   bind_communicator(module);
   bind_node_link(module);
   bind_canonical(module);
+  bind_health(module);
+  bind_data(module);
+  bind_corpus_build(module);
+  bind_ring(module);
+  bind_packing(module);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <set>
 
@@ -517,8 +518,8 @@ TEST(RemoteHydration, targets_on_the_own_node_that_keep_their_channels_do_not_ho
   });
 }
 
-// The link between the two broke, and nobody else minds.
-TEST(RemoteHydration, a_source_does_not_wait_for_ever_for_a_goodbye_that_never_comes) {
+// Rank 0 publishes and serves rank 1, which never comes.
+void serve_nobody(const std::function<void(std::unique_ptr<RemoteSource>)>& then) {
   Job job({0, 1}, {0}, {1});
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     if (self != 0) {
@@ -528,23 +529,18 @@ TEST(RemoteHydration, a_source_does_not_wait_for_ever_for_a_goodbye_that_never_c
     Tensors mine({8}, 1);
     state::Source source(job.region(self), copy, job.interrupted());
     ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
-    const std::unique_ptr<RemoteSource> remote = job.serve_elsewhere(comm, self);
-    EXPECT_FALSE(remote->finish(50'000'000));
+    then(job.serve_elsewhere(comm, self));
   });
 }
 
+// The link between the two broke, and nobody else minds.
+TEST(RemoteHydration, a_source_does_not_wait_for_ever_for_a_goodbye_that_never_comes) {
+  serve_nobody([](std::unique_ptr<RemoteSource> remote) { EXPECT_FALSE(remote->finish(50'000'000)); });
+}
+
 TEST(RemoteHydration, a_source_that_ends_early_waits_for_nobody) {
-  Job job({0, 1}, {0}, {1});
-  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
-    if (self != 0) {
-      return;
-    }
-    state::HostCopy copy;
-    Tensors mine({8}, 1);
-    state::Source source(job.region(self), copy, job.interrupted());
-    ASSERT_TRUE(source.publish(kIdentity, kVersion, "{}", mine.regions()).ok());
-    job.serve_elsewhere(comm, self).reset();  // returns; and the communicator has nothing left to wait for
-  });
+  // Returns; and the communicator has nothing left to wait for.
+  serve_nobody([](std::unique_ptr<RemoteSource> remote) { remote.reset(); });
 }
 
 }  // namespace

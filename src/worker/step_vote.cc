@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "worker/digest_vote.h"
 
 namespace keepstep::worker {
 
@@ -30,12 +31,13 @@ bool StepVote::swap(Step step, Vote from, Step next_step, Vote to) {
 VoteResult StepVote::vote(Step step, uint32_t flags) {
   VoteResult result;
   result.voted_ns = monotonic_ns();
-  if (!swap(step, Vote::kOpen, step, Vote::kYes)) {
-    return result;
-  }
   VoteCell& cell = generation_.cells[step % 2];
   if (flags != 0) {
+    // Before the vote counts: where the sealed words alone lead forward, all flags must be there.
     cell.flags.fetch_or(flags);
+  }
+  if (!swap(step, Vote::kOpen, step, Vote::kYes)) {
+    return result;
   }
   const bool last_here = cell.voted.fetch_add(1) + 1 == generation_.world;
   if (generation_.across != 0) {
@@ -43,6 +45,11 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
       return result;
     }
   } else if (last_here) {
+    if (digests_of(members_, step).kind == DigestSum::Kind::kDiffer) {
+      differ_(step);
+      wait_interrupted();
+      return result;
+    }
     clear_next(step);
     announce(step);
   } else if (!wait_decided(step)) {
@@ -74,6 +81,11 @@ bool StepVote::wait_decided(Step step) {
   return wait_until(generation_, [&] { return generation_.decided.load() == wanted; });
 }
 
+// False, once it is.
+bool StepVote::wait_interrupted() {
+  return wait_until(generation_, [] { return false; });
+}
+
 bool StepVote::decide_across(Step step, bool last_here) {
   if (nodes_ == nullptr) {
     if (last_here) {
@@ -90,16 +102,16 @@ bool StepVote::decide_across(Step step, bool last_here) {
   // down with their nodes (step_commit.md).
   const std::optional<NodeVote::Decision> decision =
       nodes_->vote(step, cell.flags.load(), [&](const NodeVote::Decision& reached) {
-        store_mean(generation_, step, reached.mean);
+        store_mean(generation_, step, reached.mean, reached.flags);
         recorded_ = swap(step, Vote::kYes, step, Vote::kDecided);
         return recorded_;
       });
   if (!decision.has_value()) {
     // Some leader may know that all voted: we keep what we need to apply the step until the verdict.
-    return wait_until(generation_, [] { return false; });
+    return wait_interrupted();
   }
   cell.flags.store(decision->flags);
-  store_mean(generation_, step, decision->mean);
+  store_mean(generation_, step, decision->mean, decision->flags);
   announce(step);
   return true;
 }

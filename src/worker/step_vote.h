@@ -6,10 +6,16 @@
 // Where the generation has members on other nodes the last vote of this node is not the last one: this node's leader
 // (its lowest rank) then asks the leaders of the others (node_vote.h) and tells its node what all decided.
 //
+// The last voter compares what all ranks voted for (digest_vote.h). Where that differs nobody decides: it tells so, and
+// everybody waits for the interruption that must follow.
+//
 // Called by the worker's main thread only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "worker/node_vote.h"
 #include "worker/page.h"
@@ -17,7 +23,7 @@
 namespace keepstep::worker {
 
 // Flags a rank may raise with its vote; all ranks see their union after the same step.
-enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagCheckpoint = 4, kFlagStop = 8 };
+enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagCheckpoint = 4, kFlagStop = 8, kFlagVeto = 16 };
 
 struct VoteResult {
   bool decided = false;  // false: sealed first; the verdict will tell
@@ -28,9 +34,19 @@ struct VoteResult {
 
 class StepVote {
  public:
-  // `nodes`: of a leader among several nodes, else null. All must outlive the vote.
-  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity, NodeVote* nodes = nullptr)
-      : self_(self), generation_(generation), identity_(identity), nodes_(nodes) {}
+  // Tells that the ranks had voted for different things, and nobody decided.
+  using Differ = std::function<void(brain::Step)>;
+
+  // `nodes`: of a leader among several nodes, else null; it compares then. `members`: the pages of all ranks where they
+  // are on one node. All must outlive the vote.
+  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity, NodeVote* nodes = nullptr,
+           std::vector<const WorkerPage*> members = {}, Differ differ = nullptr)
+      : self_(self),
+        generation_(generation),
+        identity_(identity),
+        nodes_(nodes),
+        members_(std::move(members)),
+        differ_(std::move(differ)) {}
 
   // The word of a rank that enters the generation clean at `version`: open for version + 1.
   void open(brain::Version version);
@@ -42,6 +58,7 @@ class StepVote {
  private:
   bool swap(brain::Step step, brain::Vote from, brain::Step next_step, brain::Vote to);
   bool wait_decided(brain::Step step);
+  bool wait_interrupted();
   bool decide_across(brain::Step step, bool last_here);
   void clear_next(brain::Step step);
   void announce(brain::Step step);
@@ -50,6 +67,8 @@ class StepVote {
   GenerationPage& generation_;
   brain::Identity identity_;
   NodeVote* nodes_;
+  std::vector<const WorkerPage*> members_;
+  Differ differ_;
   bool recorded_ = false;  // by the root, before the others hear of the decision
 };
 

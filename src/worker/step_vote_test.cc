@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -26,8 +27,13 @@ constexpr Identity kIdentity{1, 1};
 struct Pages {
   explicit Pages(uint32_t world) : workers(world) {
     generation.world = world;
+    std::vector<const WorkerPage*> members;
+    for (const WorkerPage& worker : workers) {
+      members.push_back(&worker);
+    }
     for (uint32_t rank = 0; rank < world; ++rank) {
-      votes.push_back(std::make_unique<StepVote>(workers[rank], generation, kIdentity));
+      votes.push_back(std::make_unique<StepVote>(workers[rank], generation, kIdentity, nullptr, members,
+                                                 [this](Step step) { differs.store(step); }));
       votes.back()->open(0);
     }
   }
@@ -43,6 +49,7 @@ struct Pages {
 
   std::vector<WorkerPage> workers;
   GenerationPage generation{};
+  std::atomic<Step> differs = 0;  // somebody told that the ranks voted for different things in this step
   std::vector<std::unique_ptr<StepVote>> votes;
 };
 
@@ -93,6 +100,50 @@ TEST(StepVoteTest, a_sealed_rank_can_neither_vote_nor_decide) {
   pages.seal_all();
   EXPECT_FALSE(pages.votes[0]->vote(1, 0).decided);
   EXPECT_EQ(pages.word(0), (StepWord{kIdentity, 1, Vote::kOpen, true}));
+}
+
+TEST(StepVoteTest, votes_for_the_same_are_decided_whoever_says_nothing) {
+  constexpr uint32_t kWorld = 4;
+  Pages pages(kWorld);
+  in_threads(kWorld, [&](uint32_t rank) {
+    for (Step step = 1; step <= 200; ++step) {
+      if (step % kWorld != rank) {
+        store_digest(pages.workers[rank], step, {step * 7, step});
+      }
+      ASSERT_TRUE(pages.votes[rank]->vote(step, 0).decided) << "step " << step;
+      pages.votes[rank]->close(step);
+    }
+  });
+  EXPECT_EQ(pages.differs.load(), 0u);
+}
+
+TEST(StepVoteTest, nobody_decides_on_votes_for_different_things_and_one_tells) {
+  constexpr uint32_t kWorld = 4;
+  constexpr Step kFlipped = 20;
+  for (uint32_t odd = 0; odd < kWorld; ++odd) {
+    for (const bool state : {false, true}) {
+      Pages pages(kWorld);
+      std::thread sealer([&] {
+        while (pages.differs.load() == 0) {
+          std::this_thread::yield();
+        }
+        pages.seal_all();
+      });
+      in_threads(kWorld, [&](uint32_t rank) {
+        for (Step step = 1; step <= kFlipped; ++step) {
+          const uint64_t flip = step == kFlipped && rank == odd ? 1 : 0;
+          store_digest(pages.workers[rank], step, {step ^ (state ? 0 : flip), 5 ^ (state ? flip : 0)});
+          ASSERT_EQ(pages.votes[rank]->vote(step, 0).decided, step < kFlipped);
+          pages.votes[rank]->close(step);
+        }
+      });
+      sealer.join();
+      EXPECT_EQ(pages.differs.load(), kFlipped);
+      for (uint32_t rank = 0; rank < kWorld; ++rank) {
+        EXPECT_EQ(pages.word(rank), (StepWord{kIdentity, kFlipped, Vote::kYes, true})) << "rank " << rank;
+      }
+    }
+  }
 }
 
 TEST(StepVoteTest, a_waiting_voter_is_woken_by_the_interruption_and_stays_at_yes) {

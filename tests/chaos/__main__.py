@@ -32,6 +32,7 @@ class Failed(Exception):
 
 def launch_of(model, shape, folder, steps):
     options = ["--nproc-per-node", str(shape.ranks), "--spares", str(shape.spares), "--max-restarts", "100000"]
+    options += ["--digest-every", "1"]  # a flipped parameter is found before any update used it
     if shape.nodes > 1:
         options += ["--nnodes", str(shape.nodes), "--spare-nodes", str(shape.spare_nodes)]
     if not model.python:

@@ -63,22 +63,26 @@ def strike(rng, model, shape, step):
             return [f"kill:{at},phase={phase}", f"kill:rank={other},step={step},phase={phase}"]
         second = rng.choice([f"rank={rank},step={step},phase=hydrate", f"rank={other},step={step},phase=recovery"])
         return [f"kill:{at},phase=allreduce", f"kill:{second}"]
-    if not model.python:
-        return [f"{rng.choice(['kill', 'kill', 'segv', 'exception', 'exit'])}:{at},phase={rng.choice(PHASES)}"]
-    if shape.spare_nodes and chance > 0.9:
+    if model.python and shape.spare_nodes and chance > 0.9:
         # A rank that is not on node 0, where the coordinator is.
         return [f"agent-kill:rank={rng.randrange(shape.ranks, shape.world)},step={step},phase=between"]
-    if shape.nodes > 1 and chance > 0.8:
+    if model.python and shape.nodes > 1 and chance > 0.8:
         return [rng.choice([f"link-drop:{at}", f"link-delay:{at},ms=1"])]
-    kind = rng.choice(ALONE)
+    kind = rng.choice(ALONE if model.python else ALONE_IN_CPP)
+    if kind == "flip":
+        # Two ranks cannot tell whose parameters are right; whose gradients, the redo tells.
+        what = "gradient" if shape.world < 3 or rng.random() < 0.5 else "parameter"
+        phase = "before_vote" if what == "gradient" else "between"
+        return [f"flip:{at},what={what},phase={phase},seed={rng.randrange(1000)}"]
     phase = rng.choice(HANG_PHASES if kind in ("stop", "gil", "loop", "deadlock") else PHASES)
     return [f"{kind}:{at},{MORE.get(kind, 'phase={phase}').format(phase=phase)}"]
 
 
 ALONE = [
     "kill", "kill", "kill", "segv", "exception", "exit", "stop", "gil", "loop", "deadlock", "oom", "slow", "agent-stop",
-    "disk-full",
+    "disk-full", "flip", "flip",
 ]  # fmt: skip
+ALONE_IN_CPP = ["kill", "kill", "segv", "exception", "exit", "flip"]
 MORE = {
     "oom": "phase=forward,mib=64",
     "slow": "seconds=0.05,times=3",

@@ -23,7 +23,7 @@ def test_in_an_hour_everything_comes_about():
     kinds = {fault.split(":")[0] for fault in faults}
     assert kinds == {
         "kill", "segv", "exception", "exit", "stop", "gil", "loop", "deadlock", "oom", "slow", "agent-stop",
-        "disk-full", "agent-kill", "link-drop", "link-delay",
+        "disk-full", "flip", "agent-kill", "link-drop", "link-delay",
     }  # fmt: skip
     assert {each.shape for each in rounds(1, 200)} == set(SHAPES)
     assert any("phase=hydrate" in fault for fault in faults) and any("phase=recovery" in fault for fault in faults)
@@ -37,7 +37,8 @@ def test_node_0_is_never_killed():
 
 
 def samples(values):
-    return Samples(taken=[(bytes_, descriptors) for bytes_, descriptors in values])
+    """Of (bytes, descriptors) or (bytes, descriptors, processes); 5 processes where nothing is said."""
+    return Samples(taken=[(*value, 5)[:3] for value in values])
 
 
 def test_what_grows_at_first_and_for_a_moment_is_no_leak():
@@ -49,6 +50,13 @@ def test_what_grows_for_ever_is_a_leak():
     assert "memory grew" in samples([((10 + i) << 20, 40) for i in range(30)]).leak()
     assert "file descriptors" in samples([(10 << 20, 40 + i) for i in range(30)]).leak()
     assert samples([(10 << 20, 40)] * 10 + [((10 << 20) + MOST_BYTES, 43)] * 20).leak() is None
+
+
+def test_descriptors_are_compared_where_equally_many_processes_are_there():
+    of_one_process_less = [(10 << 20, 34, 4)] * 3
+    full = [(10 << 20, 40, 5)]
+    assert samples(full * 10 + of_one_process_less + full * 17).leak() is None
+    assert "file descriptors" in samples(full * 10 + of_one_process_less + full * 7 + [(10 << 20, 44, 5)] * 10).leak()
 
 
 def test_a_short_job_says_nothing():

@@ -25,12 +25,16 @@ class Node:
     def output(self):
         return (self.folder / f"output.node{self.rank}.txt").read_text(errors="replace")
 
-    def wait_for_output(self, text, limit_s=60):
+    def wait_for(self, happened, what, limit_s=60):
+        """Until `happened()`; fails if the launcher ends before."""
         deadline = time.monotonic() + limit_s
-        while text not in self.output():
+        while not happened():
             assert self.process.poll() is None, f"node {self.rank} ended:\n{self.output()}"
-            assert time.monotonic() < deadline, f"no '{text}' from node {self.rank}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"no {what} from node {self.rank}:\n{self.output()}"
             time.sleep(0.02)
+
+    def wait_for_output(self, text, limit_s=60):
+        self.wait_for(lambda: text in self.output(), f"'{text}'", limit_s)
 
 
 def free_port():
@@ -39,11 +43,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_node(folder, rank, endpoint, script, *script_args, nodes=2, world=2, options=(), token=TOKEN, variables=None):
-    """One launcher. `endpoint`: host:port. `world`: ranks on each node. `variables`: for its environment."""
+def start_node(
+    folder, rank, endpoint, script, *script_args,
+    nodes=2, world=2, options=(), token=TOKEN, variables=None, prefix=(),
+):  # fmt: skip
+    """One launcher. `endpoint`: host:port. `world`: ranks on each node. `variables`: for its environment. `prefix`: a
+    command that runs what follows it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [
-        KEEPSTEP, "run", "--nnodes", nodes, "--node-rank", rank, "--nproc-per-node", world,
+        *prefix, KEEPSTEP, "run", "--nnodes", nodes, "--node-rank", rank, "--nproc-per-node", world,
         "--rdzv-endpoint", endpoint, "--journal", folder / "journal", *options, script, *script_args,
     ]  # fmt: skip
     command = [str(part) for part in command]

@@ -115,6 +115,18 @@ def test_other_ways_to_die_are_survived_too(tmp_path, reference, kind):
     assert_only_these_were_replaced(linear, [0], 2)
 
 
+def test_a_flipped_bit_is_found_by_the_vote_and_its_rank_replaced(tmp_path, reference):
+    inject = [
+        "flip:rank=1,step=4,what=gradient,seed=3",
+        "flip:rank=2,step=8,what=parameter,phase=between,seed=7",
+    ]
+    linear = run_linear(tmp_path, world=3, spares=1, inject=inject, options=["--digest-every", 1])
+    assert_nothing_lost(linear, reference(3))
+    assert_only_these_were_replaced(linear, [1, 2], 3)
+    found = [(line["step"], line["what"], line["ranks"]) for line in linear.job.events("corruption")]
+    assert found == [(4, "gradients", [1]), (8, "state", [2])], linear.job.explain()
+
+
 def test_when_all_ranks_die_at_once_the_job_restarts_and_says_so(tmp_path, reference):
     process, command = start(
         tmp_path, PROGRAM, *arguments(tmp_path, LONG), world=2, options=["--no-python"],

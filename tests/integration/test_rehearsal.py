@@ -42,7 +42,7 @@ train()
 KILL = ("--inject", "kill:rank=1,step=4,phase=backward")
 
 
-def body(options="", extra="", at_step="pass"):
+def body(options="rehearse=True", extra="", at_step="pass"):
     return BODY.replace("OPTIONS", options).replace("EXTRA", extra).replace("AT_STEP", at_step)
 
 
@@ -53,7 +53,9 @@ def newcomer(job):
 
 @pytest.mark.parametrize("model", ["rich", pytest.param("plain", marks=pytest.mark.long)])
 def test_a_rehearsed_spare_goes_on_with_the_same_bits(tmp_path, undisturbed, model):
-    job = run_small(tmp_path, world=2, spares=1, model=model, inject=["kill:rank=1,step=6,phase=backward"])
+    job = run_small(
+        tmp_path, world=2, spares=1, model=model, inject=["kill:rank=1,step=6,phase=backward"], extra=["--rehearse"]
+    )
     assert_same_history(job, undisturbed(2, model), 12)
     assert_survivors_kept_their_process(job, [1], 2)
     assert job.events("rehearsed"), job.explain()
@@ -99,6 +101,19 @@ def test_rehearsals_can_be_left_out(tmp_path):
     assert job.exit_code == 0, job.explain()
     assert not job.events("rehearsed") and not job.events("not_rehearsed"), job.explain()
     assert not [note for note in job.notes if "rehearsal" in note]
+
+
+def test_by_default_only_what_is_compiled_is_rehearsed(tmp_path):
+    job = run_script(tmp_path, body(options=""), args=[tmp_path], spares=1, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    assert not job.events("rehearsed") and not job.events("not_rehearsed"), job.explain()
+    assert [line["calls"] for line in job.metrics] == [4 * step for step in range(1, 9)], job.explain()
+    compiled = body(options="").replace("Odd()))", "Odd())); model.compile(backend='eager')")
+    (tmp_path / "compiled").mkdir()
+    kill = ["--inject", "kill:rank=1,step=4,phase=before_vote"]  # in what is compiled no hook is called
+    job = run_script(tmp_path / "compiled", compiled, args=[tmp_path], spares=1, options=kill)
+    assert job.exit_code == 0, job.explain()
+    assert newcomer(job) in {line["worker"] for line in job.events("rehearsed")}, job.explain()
 
 
 def test_a_spare_whose_state_cannot_be_put_back_is_not_used(tmp_path):

@@ -2,7 +2,8 @@
 
 Like small.py it appends JSON lines to OUT/PID.jsonl, and logs what the tests compare. `--hang HOW:RANK:STEP:PLACE`
 comes true once in the whole job; `--take WHO:STEP:SECONDS` makes ranks slow: `all`, `marked` (rank 0 alone, inside
-run.slow), `once` (one rank, inside run.once) or `first` (rank 0 alone, in the job's first step).
+run.slow), `once` (one rank, inside run.once) or `first` (rank 0 alone, in the job's first step). `--sections N`: every
+N steps there is a section ten times as long as a step, in turns one of all ranks and one of rank 0, marked.
 """
 
 import argparse
@@ -26,6 +27,7 @@ parser.add_argument("--out", required=True)
 parser.add_argument("--until", type=int, default=20)
 parser.add_argument("--hang", default="")
 parser.add_argument("--take", default="")
+parser.add_argument("--sections", type=int, default=0)
 args = parser.parse_args()
 
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -94,6 +96,16 @@ def take_time(run):
         time.sleep(float(seconds))
 
 
+def take_sections(run):
+    if not args.sections or step_now % args.sections:
+        return
+    if step_now // args.sections % 2:
+        time.sleep(10 * STEP_S)
+    elif rank_now == 0:
+        with run.slow("evaluation"):
+            time.sleep(10 * STEP_S)
+
+
 class Noise(torch.utils.data.Dataset):
     def __len__(self):
         return 512
@@ -134,6 +146,7 @@ def train(run):
     for step in run.steps(Noise(), global_batch=16, micro_batch=2, until=args.until):
         step_now = step.number
         take_time(run)
+        take_sections(run)
         for x, y in step:
             time.sleep(STEP_S / 4)
             loss = loss_function(replica(x), y)

@@ -76,6 +76,9 @@ parser.add_argument("--raise-at", type=int, default=0, help="raise at this step 
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--by-hand", action="store_true", help="make process group and DDP wrapper oneself")
 parser.add_argument("--break-update", action="store_true", help="the update raises on every rank")
+parser.add_argument("--alone", action="store_true", help="no wrapper: each rank trains its own model")
+parser.add_argument("--veto-at", type=int, default=0, help="the last rank vetoes the update of this step")
+parser.add_argument("--rehearse", action="store_true", help="spares do, though nothing is compiled")
 parser.add_argument("--backend", default="keepstep", help="with --by-hand")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 args = parser.parse_args()
@@ -102,7 +105,7 @@ def build():
     return model, optimizer, schedule, scaler, average
 
 
-@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason))
+@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), rehearse=args.rehearse or None)
 def train(run):
     model, optimizer, schedule, scaler, average = run.keep(build)
     device = torch.device("cpu")
@@ -113,7 +116,9 @@ def train(run):
         model.to(device)
         average.to(device)
     run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
-    if args.by_hand:
+    if args.alone:
+        replica = model
+    elif args.by_hand:
         torch.distributed.init_process_group(args.backend)
         replica = torch.nn.parallel.DistributedDataParallel(model)
     else:
@@ -136,12 +141,17 @@ def train(run):
                 raise OSError("no memory for the update")
 
             run.commit(lambda: scaler.step(optimizer), broken)
+        vetoes = step.number == args.veto_at and run.rank == run.world_size - 1
         run.commit(
-            lambda: scaler.step(optimizer), scaler.update, schedule.step, lambda: average.update_parameters(model)
+            lambda: scaler.step(optimizer),
+            scaler.update,
+            schedule.step,
+            lambda: average.update_parameters(model),
+            veto=(lambda _step, vetoes=vetoes: "it was asked to" if vetoes else None) if args.veto_at else None,
         )
         bits = struct.pack("<d", step.loss).hex()
         run.log(bits=bits, scale=scaler.get_scale())
-        note(step=step.number, rank=run.rank, generation=run.generation, bits=bits)
+        note(step=step.number, rank=run.rank, generation=run.generation, bits=bits, vetoed=step.vetoed)
         if args.sleep:
             import time
 

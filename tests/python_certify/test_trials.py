@@ -39,7 +39,7 @@ def test_faults_happen_after_the_checked_steps_and_leave_some_to_follow():
     [
         ({"nodes": 1}, {"node", "link-drop", "link-delay"}),
         ({"spare_nodes": 0}, {"node"}),
-        ({"world": 2}, {"two-at-once", "survivor"}),
+        ({"world": 2}, {"two-at-once", "survivor", "flip-parameter"}),
         ({"digests": False}, {"flip-gradient", "flip-parameter"}),
     ],
 )

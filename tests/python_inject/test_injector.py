@@ -1,5 +1,6 @@
 """When a fault fires: rank, step, phase, chance, and how often in the whole job."""
 
+import functools
 import itertools
 import json
 import threading
@@ -39,6 +40,7 @@ class Worker:
         self.rank_or_none = rank
         self.spare = spare
         self.welcome = {"seed": 5}
+        self.choose_flip = None
         self.sent = []
         self.arrived = []
         self.engine = SimpleNamespace(take_injections=self._take)
@@ -195,20 +197,19 @@ def test_a_held_gil_lets_no_other_thread_run():
     assert max(after - before for before, after in itertools.pairwise(times)) > 0.4
 
 
-def test_bits_are_flipped_one_at_a_time_and_where_the_seed_says(monkeypatch):
+def test_bits_are_flipped_one_at_a_time_and_where_the_seed_says():
     import torch
 
     from keepstep.torch import bit_flip
-    from keepstep.torch import run as run_module
 
     model = torch.nn.Linear(4, 3)
     registry = SimpleNamespace(objects={"model": model, "note": 3})
-    monkeypatch.setattr(run_module, "_current", SimpleNamespace(_registry=registry))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     versions = [parameter._version for parameter in model.parameters()]
-    flip = bit_flip.choose("parameter", 3, 7)
-    assert flip.text == bit_flip.choose("parameter", 3, 7).text != bit_flip.choose("parameter", 4, 7).text
-    flip.apply()
+    choose = functools.partial(bit_flip.choose, registry)
+    flip = choose("parameter", 3, 7)
+    assert flip.detail == choose("parameter", 3, 7).detail != choose("parameter", 4, 7).detail
+    flip.carry_out()
     changed = 0
     for old, new in zip(before, model.parameters(), strict=True):
         difference = old.view(torch.int32) ^ new.detach().view(torch.int32)
@@ -216,6 +217,6 @@ def test_bits_are_flipped_one_at_a_time_and_where_the_seed_says(monkeypatch):
     assert changed == 1
     assert [parameter._version for parameter in model.parameters()] == versions
     with pytest.raises(Exception, match="no protected module has a gradient"):
-        bit_flip.choose("gradient", 3, 7)
+        choose("gradient", 3, 7)
     model(torch.ones(2, 4)).sum().backward()
-    assert bit_flip.choose("gradient", 3, 7).text.startswith("model/")
+    assert choose("gradient", 3, 7).detail.startswith("model/")

@@ -194,3 +194,14 @@ def test_goodput_and_money_are_what_one_gets_by_hand(tmp_path: Path) -> None:
     assert totals.lost_rank_seconds == pytest.approx(0.6)
     assert totals.lost_money == pytest.approx(0.6)
     assert totals.bytes_moved == 3000
+
+
+def test_where_votes_differed_the_report_names_the_rank_that_was_wrong(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.write(4.0, "fault_noticed", noticed_by="vote", signal=0, exit_code=0, kind="digests", step=20)
+    (recovery,) = analyse(tmp_path).recoveries
+    assert [(who(fault), fault.how()) for fault in recovery.faults] == [("all ranks", "digests that differ")]
+    run.write(4.001, "corruption", step=20, what="gradients", ranks=[2], workers=[5], nodes=[0])
+    (recovery,) = analyse(tmp_path).recoveries
+    assert [(who(fault), fault.how(), fault.step) for fault in recovery.faults] == [("rank 2", "silent corruption", 20)]

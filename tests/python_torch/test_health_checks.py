@@ -65,6 +65,26 @@ def test_too_little_memory_is_found_with_its_number(monkeypatch):
     assert (found.value.measured, found.value.limit) == ("3 MiB available", "64 MiB")
 
 
+def test_what_ranks_send_each_other_arrives():
+    health.check_data_plane(several_nodes=True)
+
+
+def test_a_data_plane_that_loses_bytes_is_named(monkeypatch):
+    monkeypatch.setattr(health._engine, "check_loopback", lambda tcp: "all_reduce: number 3 is 1, 2 is right" * tcp)
+    health.check_data_plane(several_nodes=False)
+    with pytest.raises(health.Unfit) as found:
+        health.check_data_plane(several_nodes=True)
+    assert found.value.check == "loopback of the data plane over TCP" and "number 3" in found.value.measured
+
+
+def test_a_broken_gpu_of_a_job_that_uses_gpus_is_named(monkeypatch):
+    monkeypatch.setattr(health._engine, "unfit_gpus", lambda: [("gpu 3: memory", "2 errors", "none")])
+    health.check_gpus()  # there is none for this job
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    with pytest.raises(health.Unfit, match="gpu 3"):
+        health.check_gpus()
+
+
 class FakeSession:
     def __init__(self, check=None, on=True):
         self.welcome = {"health_check": on}

@@ -1,5 +1,7 @@
 """What stands in for the world while a spare rehearses."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -83,7 +85,27 @@ def test_only_a_spare_of_several_ranks_that_sees_no_gpu_rehearses(monkeypatch, w
         spare=True, assignment=None, welcome={"world": world}, store=lambda *_, **__: (True, False, True, b"0")
     )
     assert rehearsal.wanted(session, RecoverOptions()) is wanted
+    assert rehearsal.wanted(session, RecoverOptions(rehearse=True)) is wanted
     assert not rehearsal.wanted(session, RecoverOptions(rehearse=False))
+
+
+COMPILES = """
+import torch
+from keepstep.torch import rehearsal
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2)).sum().backward()
+optimizer.step()
+assert not rehearsal.compiles()
+torch.compile(model) if {wrapped} else model.compile()
+assert rehearsal.compiles()
+"""
+
+
+@pytest.mark.parametrize("wrapped", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_script_that_calls_compile_is_told_from_one_that_only_trains(wrapped):
+    # In a process of its own: others of this one may have compiled something.
+    subprocess.run([sys.executable, "-c", COMPILES.format(wrapped=wrapped)], check=True)
 
 
 def test_a_value_that_was_rounded_to_float32_counts_as_the_same():

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-# Name, what it is; the module keepstep.bench.NAME has main(arguments) -> exit code.
+# Name, what it is; the module keepstep.bench.NAME (with _ for -) has main(arguments) -> exit code.
 BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
+    "digest": "what it costs a step that ranks compare their gradients before they vote",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",
+    "rehearsal": "what it saves that spares rehearse their first step",
     "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
+    "data-build": "text to a corpus of tokens, against megatron-core and Hugging Face datasets",
+    "data": "batches of tokens and the first one after a start, against DataLoaders",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
 }
 
@@ -30,7 +34,7 @@ def main(arguments: list[str]) -> int:
     if name not in BENCHMARKS:
         print(f"keepstep bench: there is no '{name}'\n{_usage()}", file=sys.stderr)
         return 2
-    code = import_module(f"keepstep.bench.{name}").main(arguments[1:])
+    code = import_module(f"keepstep.bench.{name.replace('-', '_')}").main(arguments[1:])
     return int(code)
 
 

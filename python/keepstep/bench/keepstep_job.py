@@ -108,6 +108,7 @@ class KeepstepJob:
         until: int,
         spares: int = 1,
         ballast_mib: int = 0,
+        options: Sequence[str] = (),
     ) -> None:
         if folder.exists():
             shutil.rmtree(folder)
@@ -121,7 +122,7 @@ class KeepstepJob:
         self._journal_bytes = 0
         script = [
             *(str(JOBS / "keepstep_gpt.py"), *workload.arguments(), "--until", str(until)),
-            *("--commits", str(self.commits.folder), "--ballast-mib", str(ballast_mib)),
+            *("--commits", str(self.commits.folder), "--ballast-mib", str(ballast_mib), *options),
         ]
         self.job: Job = self.launch(spares, script, job_environment())
 

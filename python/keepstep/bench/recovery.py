@@ -26,7 +26,7 @@ from keepstep.bench.environment import BenchError, keepstep_command, machine, mo
 from keepstep.bench.keepstep_recovery import FAULTS, bitwise_equal, calibrate, disturb, undisturbed
 from keepstep.bench.processes import Processes
 from keepstep.bench.recovery_words import print_result
-from keepstep.bench.torchft_job import measure_torchft, torchft_python
+from keepstep.bench.torchft_job import TORCHFT, measure_torchft
 from keepstep.bench.torchrun_job import measure_torchrun
 from keepstep.bench.torchrun_nodes import TorchrunNodes
 from keepstep.bench.waiting import progress_bar
@@ -181,7 +181,7 @@ def main(arguments: list[str]) -> int:
         if not chosen.opponents_only:
             keepstep_command()
         if "torchft" in chosen.against:
-            torchft_python()
+            TORCHFT.python()
         with Processes() as processes:
             bench = _Bench(chosen, processes)
             if not chosen.opponents_only:

@@ -11,30 +11,33 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from keepstep.bench.environment import JOBS, BenchError, job_environment, keepstep_command, machine
 from keepstep.bench.processes import Processes
+from keepstep.bench.waiting import progress_bar, wait_for_end
 
 LIMIT_S = 900.0
+WAYS = 3  # of the job
 
 
-def measure(world: int, micro_batches: str, rounds: int) -> list[dict[str, Any]]:
-    """One job of `world` ranks; one row for each number of micro-batches."""
+def measure(world: int, micro_batches: str, rounds: int, progress: Callable[[int], None]) -> list[dict[str, Any]]:
+    """One job of `world` ranks; one row for each number of micro-batches. Tells `progress` the turns that are done."""
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as folder, Processes() as processes:
         out = Path(folder, "times.json")
-        log = Path(folder, "log.txt")
+        turns = Path(folder, "turns")
+        turns.touch()
         job = processes.start(
             [
                 keepstep_command(), "run", "--nproc-per-node", str(world), str(JOBS / "reproducible_job.py"),
-                "--out", str(out), "--micro-batches", micro_batches, "--rounds", str(rounds),
+                "--out", str(out), "--turns", str(turns), "--micro-batches", micro_batches, "--rounds", str(rounds),
             ],
             job_environment(),
-            log,
+            Path(folder, "log.txt"),
         )  # fmt: skip
-        if job.wait(LIMIT_S) != 0:
-            raise BenchError(f"the job of {world} ranks failed:\n{log.read_text()[-4000:]}")
+        wait_for_end(f"the job of {world} ranks", job, LIMIT_S, lambda: progress(turns.stat().st_size))
         times = json.loads(out.read_text())
     rows = []
     for count, by_way in times.items():
@@ -53,13 +56,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--micro-batches", default="1,4", help="micro-batches per rank, with commas (default %(default)s)"
     )
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each, two steps a turn (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each, two steps a turn (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
+    turns = WAYS * (options.rounds + 1) * len(options.micro_batches.split(","))
     try:
         for world in (int(part) for part in options.worlds.split(",")):
-            for row in measure(world, options.micro_batches, options.rounds):
+            with progress_bar() as bar:
+                task = bar.add_task(f"{world} ranks", total=turns, note="turns")
+                measured = measure(
+                    world,
+                    options.micro_batches,
+                    options.rounds,
+                    lambda done, bar=bar, task=task: bar.update(task, completed=done),  # type: ignore[misc]
+                )
+            for row in measured:
                 rows.append(row)
                 if not options.json:
                     print(

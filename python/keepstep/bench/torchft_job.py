@@ -13,47 +13,23 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from keepstep.bench.commits import CommitReader, NewStep, first_new_step, median_step_s, redone_steps
-from keepstep.bench.environment import JOBS, BenchError, job_environment
+from keepstep.bench.environment import JOBS, job_environment
+from keepstep.bench.peer_environment import Peer
 from keepstep.bench.processes import Job, Processes
 from keepstep.bench.samples import Sample
 from keepstep.bench.waiting import wait_for
 from keepstep.bench.workload import Workload
 
-VERSION = "2026.10.26"
-HOME = Path.home() / ".cache" / "keepstep-bench" / f"torchft-{VERSION}"
+TORCHFT = Peer("torchft", "torchft-nightly", "2026.10.26", "keepstep.bench.torchft_job")
 TUNED = ["--heartbeat-s", "1", "--join-s", "1", "--gloo-s", "2", "--manager-s", "10"]
 TIMEOUT_S = 120.0
 SETTLING_STEPS = 8
-
-
-def torchft_python() -> str:
-    """The interpreter that has torchft beside this environment's torch."""
-    python = HOME / "bin" / "python"
-    if not python.exists():
-        raise BenchError(
-            "torchft is not installed for the comparison; `python -m keepstep.bench.torchft_job` does it "
-            f"(into {HOME}, 50 MB), or leave it out: --against torchrun"
-        )
-    return str(python)
-
-
-def install() -> None:
-    """A virtual environment that sees this one's packages, and torchft in it."""
-    if HOME.exists():
-        shutil.rmtree(HOME)
-    subprocess.run([sys.executable, "-m", "venv", str(HOME)], check=True)
-    inside = HOME / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (inside / "keepstep_bench.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run([str(HOME / "bin" / "python"), "-m", "pip", "install", f"torchft-nightly=={VERSION}"], check=True)
 
 
 class _Torchft:
@@ -62,7 +38,7 @@ class _Torchft:
         self.workload = workload
         self.folder = folder
         self.commits = CommitReader(folder / "commits")
-        self._script = [torchft_python(), str(JOBS / "torchft_gpt.py"), *TUNED]
+        self._script = [TORCHFT.python(), str(JOBS / "torchft_gpt.py"), *TUNED]
         self.lighthouse = processes.start(
             [*self._script, "--lighthouse-here"], job_environment(), folder / "lighthouse.log"
         )
@@ -169,4 +145,4 @@ def _step_s(commits: CommitReader, world_size: int) -> float:
 
 
 if __name__ == "__main__":
-    install()
+    TORCHFT.install()

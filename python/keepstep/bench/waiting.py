@@ -36,6 +36,19 @@ def wait_for(what: str, job: Job | None, timeout_s: float, look: Callable[[], T 
         time.sleep(POLL_S)
 
 
+def wait_for_end(what: str, job: Job, timeout_s: float, progress: Callable[[], None] = lambda: None) -> None:
+    """Returns when the job ended well; calls `progress` now and then. Raises BenchError if it fails or takes longer."""
+
+    def ended() -> bool | None:
+        running = job.running()
+        progress()
+        return None if running else True
+
+    wait_for(f"end of {what} (give it less to do if it needs longer)", None, timeout_s, ended)
+    if job.process.returncode != 0:
+        raise BenchError(f"{what} failed. Its last lines:\n{job.last_lines()}")
+
+
 def progress_bar() -> Progress:
     """On standard error, and only if that is a terminal: standard output belongs to the result."""
     return Progress(

@@ -98,7 +98,7 @@ class _Session:
         to_run = [each for each in chosen if isinstance(each, Trial)]
         self._bar.update(self._task, total=2 + len(to_run))
         for trial in to_run:
-            ran = self._job(trial.name, faults=trial.faults)
+            ran = self._job(trial.name, faults=trial.faults, extra=trial.options)
             outcome = judge(trial, ran, references)
             if outcome.verdict == "not tried":
                 found.not_tried.append(NotTried(trial.name, outcome.because))

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from keepstep.report.data_waits import DataWaits, data_waits_of
 from keepstep.report.journal import Commit, Line, RunRecord, read_run
 from keepstep.report.recovery import Fault, Recovery
+from keepstep.report.stragglers import Straggler, stragglers_of
 from keepstep.report.timeline import recoveries_of
 
 SECONDS_PER_HOUR = 3600.0
@@ -52,6 +54,8 @@ class Analysis:
     median_step_s: float | None
     recoveries: list[Recovery]
     spares_lost: list[Fault]
+    stragglers: list[Straggler]
+    data_waits: list[DataWaits]
     memory_per_rank: int | None  # bytes of shared memory
     memory_total: int | None
     sockets: int | None  # bytes of the kernel's buffers, at most
@@ -146,6 +150,8 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
         median_step_s=step_s,
         recoveries=recoveries,
         spares_lost=spares_lost,
+        stragglers=stragglers_of(record.lines),
+        data_waits=data_waits_of(record.metrics),
         memory_per_rank=(memory.integer("bytes_per_worker") if memory else None),
         memory_total=(memory.integer("total") if memory else None),
         sockets=(memory.integer("sockets") if memory else None),

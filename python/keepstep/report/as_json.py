@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from keepstep.report.analysis import Analysis
 from keepstep.report.recovery import Fault, Recovery
+from keepstep.report.stragglers import Straggler
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -60,6 +62,20 @@ def recovery_json(recovery: Recovery) -> dict[str, Any]:
     }
 
 
+def _straggler(straggler: Straggler) -> dict[str, Any]:
+    return {
+        "rank": straggler.rank,
+        "node": straggler.node,
+        "host": straggler.host,
+        "from_s": round(straggler.from_t, 6),
+        "until_s": None if straggler.until_t is None else round(straggler.until_t, 6),
+        "computed_ms": _ms(straggler.computed_s),
+        "others_ms": _ms(straggler.others_s),
+        "share": straggler.share,
+        "lost_s": round(straggler.lost_s, 3),
+    }
+
+
 def report_json(analysis: Analysis) -> dict[str, Any]:
     totals = analysis.totals
     return {
@@ -77,6 +93,8 @@ def report_json(analysis: Analysis) -> dict[str, Any]:
         "median_step_ms": _ms(analysis.median_step_s),
         "recoveries": [recovery_json(recovery) for recovery in analysis.recoveries],
         "spares_lost": [_fault(fault) for fault in analysis.spares_lost],
+        "stragglers": [_straggler(straggler) for straggler in analysis.stragglers],
+        "data_waits": [asdict(waits) for waits in analysis.data_waits],
         "totals": {
             "wall_s": round(totals.wall_s, 6),
             "starting_s": totals.starting_s,

@@ -142,11 +142,15 @@ def page(analysis: Analysis) -> str:
             f"<h2>Recoveries</h2><p>{legend}</p>{timeline_svg(analysis.recoveries)}"
             f"{_recovery_rows(analysis.recoveries)}"
         )
+    slow = ""
+    if analysis.stragglers:
+        items = "".join(f"<li>{escape(words.limped(straggler))}</li>" for straggler in analysis.stragglers)
+        slow = f"<h2>Slow ranks</h2><ul>{items}</ul>"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>keepstep report</title>'
         f"<style>{STYLE}</style></head><body><h1>keepstep report</h1><p>{summary}</p>"
-        f"<h2>Loss</h2>{loss_svg(analysis)}{recoveries}</body></html>\n"
+        f"<h2>Loss</h2>{loss_svg(analysis)}{recoveries}{slow}</body></html>\n"
     )
 
 

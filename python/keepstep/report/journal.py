@@ -62,13 +62,15 @@ class OutsideFault:
 class RunRecord:
     """All that is known about a run. ``unreadable`` counts lines that were no JSON objects.
 
-    ``elsewhere`` is what other nodes wrote into the same directory. Their clocks are not this node's.
+    ``elsewhere`` is what other nodes wrote into the same directory. Their clocks are not this node's. ``metrics`` are
+    the lines of all nodes' steps, as they are.
     """
 
     directory: Path
     lines: list[Line]
     elsewhere: list[Line]
     commits: list[Commit]
+    metrics: list[dict[str, Any]]
     outside_faults: list[OutsideFault]
     unreadable: int
 
@@ -158,10 +160,17 @@ def read_run(directory: Path) -> RunRecord:
     if not lines:
         raise RunDirectoryError(f"{journal} holds no readable line; did the job end before it started?")
     metrics, bad_metrics = read_objects(directory / "metrics.jsonl")
+    of_all = list(metrics)
+    for path in sorted(directory.glob("metrics.node*.jsonl")):
+        theirs_metrics, bad = read_objects(path)
+        of_all += theirs_metrics
+        unreadable += bad
     faults, bad_faults = read_objects(directory / "faults.jsonl")
     outside = []
     for found in faults:
         pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
         if mono is not None and (pid is not None or node is not None):
             outside.append(OutsideFault(pid, node, mono))
-    return RunRecord(directory, lines, elsewhere, _commits(metrics), outside, unreadable + bad_metrics + bad_faults)
+    return RunRecord(
+        directory, lines, elsewhere, _commits(metrics), of_all, outside, unreadable + bad_metrics + bad_faults
+    )

@@ -46,6 +46,10 @@ class Fault:
             return "a broken connection between nodes"
         if self.kind == "hang":
             return "a hang"
+        if self.kind == "digests":
+            return "digests that differ"
+        if self.kind == "corruption":
+            return "silent corruption"
         if self.signal:
             return f"signal {self.signal}" if self.signal != 9 else "SIGKILL"
         if self.exit_code:

@@ -65,6 +65,10 @@ def summary_table(analysis: Analysis) -> Table:
     table.add_row("recoveries", f"{len(analysis.recoveries)}, lost steps {totals.lost_steps}")
     if analysis.spares_lost:
         table.add_row("spares lost", ", ".join(f"{words.who(f)}: {f.how()}" for f in analysis.spares_lost))
+    for straggler in analysis.stragglers:
+        table.add_row("slow", words.limped(straggler))
+    for waits in analysis.data_waits:
+        table.add_row("data", words.waited(waits))
     if analysis.refused:
         table.add_row("refused", f"{analysis.refused} messages or connections (see the journal)")
     goodput = "-" if totals.goodput is None else f"{totals.goodput:.2%}"

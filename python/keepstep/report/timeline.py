@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from keepstep.report.journal import Line, RunRecord, as_integer, as_seconds
 from keepstep.report.recovery import Fault, Hydration, Recovery
 
@@ -27,7 +29,7 @@ class _Reader:
 
     def _on_fault_noticed(self, line: Line) -> None:
         fault = self._fault(line)
-        if fault.rank is None and not fault.ranks and self._open is None:
+        if fault.rank is None and not fault.ranks and fault.kind != "digests" and self._open is None:
             self.spares_lost.append(fault)
             return
         recovery = self._current(line)
@@ -37,6 +39,21 @@ class _Reader:
             recovery.marks.fault = fault.happened_mono
         else:
             recovery.marks.forget_attempt()
+
+    def _on_corruption(self, line: Line) -> None:
+        """Says whose fault it was that digests differed; or, after a redo, that a rank had been wrong before it."""
+        ranks, workers = line.integers("ranks"), line.integers("workers")
+        if not ranks:
+            return
+        recovery = self._current(line)
+        if recovery.marks.noticed is None:
+            recovery.marks.noticed = line.mono
+        recovery.faults = [fault for fault in recovery.faults if fault.kind != "digests"]
+        found = self._fault(line)
+        recovery.faults += [
+            replace(found, rank=rank, worker=worker, kind="corruption", noticed_by="vote", ranks=[])
+            for rank, worker in zip(ranks, workers, strict=False)
+        ]
 
     def _on_rung(self, line: Line) -> None:
         # The rung that ends a job is no recovery.

@@ -46,6 +46,8 @@ def check(session: Session) -> None:
     try:
         check_memory()
         check_computation()
+        check_data_plane(several_nodes="token" in session.welcome)
+        check_gpus()
         if session.users_health_check is not None:
             _users(session.users_health_check)
     except Unfit as unfit:
@@ -92,6 +94,24 @@ def _curved() -> int:
     values = torch.linspace(-3, 3, SIZE * SIZE, dtype=torch.float32, device="cpu").view(SIZE, SIZE)
     result = torch.nn.functional.layer_norm(torch.softmax(values @ values.t(), 1).tanh().exp(), [SIZE])
     return int(_engine.digest(*piece(dense(result))))
+
+
+def check_data_plane(several_nodes: bool) -> None:
+    """Raises `Unfit` if what ranks send each other does not arrive: over shared memory, and with nodes over TCP."""
+    for name, tcp in (("shared memory", False), ("TCP", True)):
+        if tcp and not several_nodes:
+            continue
+        wrong = _engine.check_loopback(tcp)
+        if wrong:
+            raise Unfit(f"loopback of the data plane over {name}", wrong, "all bytes arrive")
+
+
+def check_gpus() -> None:
+    """Raises `Unfit` if NVIDIA's driver says that a GPU of this machine has broken memory, or is gone."""
+    if torch.cuda.device_count() == 0:
+        return  # none, or none for this job
+    for unfit in _engine.unfit_gpus():
+        raise Unfit(*unfit)
 
 
 def check_memory() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +27,13 @@ def run_recoverable(
     if current.recoverable:
         raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
     current.recoverable = True
+    _leave_notices_to_the_agent(current)
     current.users_health_check = options.health_check
     current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
     run = Run(current, options, function)
     enter = functools.partial(function, run, *args, **kwargs)
-    returned = rehearsal.rehearse(run, enter) if rehearsal.wanted(current, options) else None
+    returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
     while True:
         try:
@@ -50,6 +53,13 @@ def run_recoverable(
     if options.finalize is not None:
         options.finalize()
     return result
+
+
+def _leave_notices_to_the_agent(current: Session) -> None:
+    """Slurm signals every process of a job; the agent says here what that means. A handler of the user's stays."""
+    main = threading.current_thread() is threading.main_thread()
+    if current.welcome["term_is_notice"] and main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _take_exception(current: Session, error: Exception) -> str:

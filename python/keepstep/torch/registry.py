@@ -297,6 +297,11 @@ def _mismatch(name: str, mine: str, theirs: str) -> str:
     )
 
 
+def values_json(flat: Flat) -> str:
+    """All small values of `flat`: the same text on every rank that holds the same."""
+    return json.dumps(flat.values, sort_keys=True)
+
+
 def manifest_json(flat: Flat) -> str:
     """What a peer needs to know to receive `flat`."""
     return json.dumps(

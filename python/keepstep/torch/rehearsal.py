@@ -52,6 +52,10 @@ class Over(BaseException):
     """
 
 
+class NotWorthIt(Over):
+    """Nothing in the first step of this function is dear enough; said to nobody."""
+
+
 @dataclass(frozen=True)
 class Returned:
     """The function returned before anything in it asked for a rank."""
@@ -59,9 +63,17 @@ class Returned:
     value: Any
 
 
+def compiles() -> bool:
+    """Whether ``torch.compile`` was called in this process, on whatever."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    # What it was called with. A private name: where it is gone we know nothing, and a rehearsal does no harm.
+    backends: dict[int, Any] = getattr(frames, "cached_backends", {0: True})
+    return frames is not None and any(backend is not None for backend in backends.values())
+
+
 def wanted(session: Session, options: RecoverOptions) -> bool:
     """Whether this process is to rehearse."""
-    if not options.rehearse or not session.spare or session.assignment is not None:
+    if options.rehearse is False or not session.spare or session.assignment is not None:
         return False
     if int(session.welcome["world"]) < 2:
         return False  # the only rank is rank 0
@@ -70,7 +82,7 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
     return _count(session, _SPOILT) == 0
 
 
-def rehearse(run: Run, function: Callable[[], Any]) -> Returned | None:
+def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> Returned | None:
     """Calls `function`, the first entry, until something needs a rank, and from there as a rehearsal.
 
     What it raises before that is raised here. Afterwards this process is as it was before, and has no rank.
@@ -78,14 +90,16 @@ def rehearse(run: Run, function: Callable[[], Any]) -> Returned | None:
     Raises:
         SystemExit: the protected state could not be put back; the process is of no use any more, and has said so.
     """
-    rehearsal = Rehearsal(run)
+    rehearsal = Rehearsal(run, only_compiled=options.rehearse is None)
     run._session.rehearsal = rehearsal
-    why = ""
+    why: str | None = ""
     try:
         result = function()
         if not rehearsal.begun:
             return Returned(result)
         why = "the function returned before its first run.commit"
+    except NotWorthIt:
+        why = None
     except Over as over:
         why = str(over)
     except _engine.JobEnded:
@@ -106,8 +120,9 @@ def rehearse(run: Run, function: Callable[[], Any]) -> Returned | None:
 class Rehearsal:
     """One, of this process. `begun`: the function runs as a rank that there is not."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, only_compiled: bool) -> None:
         self._run = run
+        self._only_compiled = only_compiled
         self._session = run._session
         self.begun = False
         self._entered = False
@@ -161,6 +176,11 @@ class Rehearsal:
         self._values = flat.values
         self._session.formed = True
 
+    def begin_steps(self) -> None:
+        """The loop over steps begins; ends the rehearsal where it would save nothing."""
+        if self._only_compiled and not compiles():
+            raise NotWorthIt
+
     def host(self) -> RehearsalHost:
         """Of a process group that the function makes."""
         if self._ops is None:
@@ -204,8 +224,8 @@ class Rehearsal:
         self._session.injector = self._injector
         self._session.assignment = None
 
-    def put_back(self, why: str) -> None:
-        """Everything as it was before; tells the agent how it went when the process parks."""
+    def put_back(self, why: str | None) -> None:
+        """Everything as it was before; tells the agent how it went, unless it is None, when the process parks."""
         run = self._run
         if self._ops is not None:
             self._ops.completer.close()
@@ -217,6 +237,8 @@ class Rehearsal:
         self._random.put_back()
         if changed:
             self._give_up(changed)
+        if why is None:
+            return
         seconds = time.monotonic() - self._seconds
         self._session.parked_note = {"rehearsed": not why, "seconds": seconds, "because": why[:2000]}
         if why and _count(self._session, _SAID, 1) == 1:

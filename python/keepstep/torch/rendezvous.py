@@ -74,7 +74,7 @@ def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, 
             f"works within one node. Unset {SWITCH} for this job"
         )
     # Each init_process_group of a process meets the same one of the others, with no keys left from the one before.
-    _store = NodeStore(_node.link(_job()), str(_made))
+    _store = NodeStore(_node.link(job_name()), str(_made))
     _made += 1
     return _store, rank, world_size
 
@@ -88,7 +88,7 @@ def _number(name: str, given: int) -> int:
     return int(text)
 
 
-def _job() -> str:
+def job_name() -> str:
     """A name that the ranks of one start of a job share, and nobody else."""
     given = os.environ
     parts = [

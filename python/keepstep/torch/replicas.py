@@ -69,6 +69,32 @@ def reproducible() -> list[Replicate]:
     return found
 
 
+def wrapped_parameters() -> set[int]:
+    """The ids of the parameters whose gradients the wrappers make equal on all ranks."""
+    found: set[int] = set()
+    for replica in _replicas:
+        ignored: set[str] = getattr(replica, "parameters_to_ignore", set())
+        found.update(id(p) for name, p in replica.module.named_parameters() if name not in ignored)
+    for ours in replicate.live():
+        found.update(id(parameter) for parameter in ours.module.parameters())
+    return found
+
+
+def why_gradients_may_differ(world_size: int) -> str | None:
+    """Why the wrappers of this process may leave other gradients on each rank; None: they do not."""
+    ours = replicate.live()
+    if not len(_replicas) and not ours:
+        return "no model is wrapped by run.replicate, DistributedDataParallel or Replicate"
+    for replica in _replicas:
+        if getattr(replica, "_comm_hooks", None):
+            return "a wrapper has a communication hook, after which each rank may hold something else"
+        if replica.process_group.size() != world_size:
+            return "a model is wrapped for some of the ranks only"
+    if any(each.ranks != world_size for each in ours):
+        return "a model is wrapped for some of the ranks only"
+    return None
+
+
 def drop_all() -> None:
     """Ends all wrappers: their hooks must not fire in the backward of the next generation."""
     for replica in list(_replicas):

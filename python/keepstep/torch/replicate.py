@@ -55,6 +55,7 @@ class Replicate(torch.nn.Module):
     Attributes:
         module: the wrapped module, whose parameters these are.
         reproducible: as given.
+        ranks: the size of the process group.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Replicate(torch.nn.Module):
         world_size = 1 if backend is None else backend.size()
         self.module = module
         self.reproducible = reproducible
+        self.ranks = world_size
         self.require_backward_grad_sync = True
         if init_sync and world_size > 1:
             _make_equal(module, process_group)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -18,8 +19,10 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
 from keepstep.torch import (
+    bit_flip,
     checks,
     cuda,
+    digests,
     early_exit,
     log_values,
     membership,
@@ -33,12 +36,19 @@ from keepstep.torch import (
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
-from keepstep.torch.steps import BatchPlan, MapDataset, Step
+from keepstep.torch.steps import MapDataset, Step
+from keepstep.torch.stream_plan import plan_for
 from keepstep.torch.update import Snapshot
+
+if TYPE_CHECKING:
+    from keepstep.torch.cached import CachedLoader
 
 T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
+# Flags of a vote: StepFlag in src/worker/step_vote.h.
+FLAG_DRAIN = 2  # the job stops after this step
+FLAG_VETO = 16  # nobody updates anything in this step
 
 _current: Run | None = None
 
@@ -74,6 +84,7 @@ class Run:
         self._options = options
         self._code = getattr(function, "__code__", None)
         self._registry = Registry()
+        session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
@@ -84,6 +95,9 @@ class Run:
         self._version = 0
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
         self._step: Step | None = None
+        self._votes = digests.Digests(session, self._registry)
+        self._noticed = False  # all ranks know that the job stops after the last committed step
+        self._on_notice: list[Callable[[], Any]] = []  # of this entry
         self._digests: dict[str, int] | None = None
         self._check_all = bool(session.welcome["check_all"])
         self._checks_left = checks.CHECKED_STEPS
@@ -229,7 +243,7 @@ class Run:
 
     def steps(
         self,
-        dataset: MapDataset,
+        dataset: MapDataset | CachedLoader,
         *,
         global_batch: int,
         micro_batch: int,
@@ -240,23 +254,24 @@ class Run:
         """The steps this job has still to make, from the last committed one to number `until`.
 
         Args:
-            dataset: map-style; sample i is ``dataset[i]``.
+            dataset: map-style; sample i is ``dataset[i]``. Or what `keepstep.data.cached` made of a loader: each of its
+                batches is one micro-batch, and order and collating are the loader's.
             global_batch: samples per step over all ranks; constant whatever the world size.
             micro_batch: samples per forward; must divide `global_batch`.
             until: the number of the last step.
             shuffle: another order each epoch, from the job's seed; else the dataset's own.
-            collate: a list of samples to a batch; default: torch's default_collate.
+            collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
+                torch's default_collate.
 
         Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
         """
-        from torch.utils.data import default_collate
-
         self._form("run.steps")
         if self._session.witness is not None:
             until = self._session.witness.bounded(until)
-        plan = BatchPlan(dataset, global_batch, micro_batch, shuffle, self.seed, self.rank, self.world_size)
+        plan = plan_for(dataset, global_batch, micro_batch, shuffle, collate, self.seed, self.rank, self.world_size)
         if self.rehearsing:
+            self._session.rehearsal.begin_steps()
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
@@ -264,10 +279,13 @@ class Run:
             early_exit.install(module, self._session)
         while self._version < until:
             self._check_interrupted()
+            if self._noticed:
+                self._stop_on_notice()
             number = self._version + 1
             self._session.injector.at("between", number)
             self._engine.at(number, 0)
-            step = Step(self, plan, number, collate or default_collate)
+            plan.read_ahead(number)
+            step = Step(self, plan, number)
             self._step = step
             self._check_before(number)
             try:
@@ -285,6 +303,7 @@ class Run:
         self,
         *update: Callable[[], Any],
         communicates: bool = False,
+        veto: Callable[[Step], str | bool | None] | None = None,
     ) -> None:
         """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
 
@@ -294,6 +313,9 @@ class Run:
         Args:
             communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
                 the vote comes after the update, and a redo restores the copy.
+            veto: looks at the step, its gradients reduced, and returns a reason to skip the update, or None. If any
+                rank's does, no rank runs any of `update`: the step counts, its gradients are dropped, ``step.vetoed``
+                is True, and nothing else changed. See `keepstep.veto`.
         """
         step = self._step
         if step is None or step.committed:
@@ -313,15 +335,19 @@ class Run:
             engine.copy_capsule(number)
         step._check_done(len(step._micros))
         engine.record_loss(number, *step._loss_to_record())
+        if waited := step.data_waits.line(self.rank):
+            engine.log(number, waited)
         self._check_at_commit(number)
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
+        flags = 0 if veto is None else self._ask(veto, step)
+        self._votes.record(number)
         step.voted = True
         if communicates:
-            self._commit_after(update, number)
+            step.vetoed = self._commit_after(update, number, flags)
         else:
-            self._commit_before(update, number)
+            step.vetoed = self._commit_before(update, number, flags)
         step.committed = True
         self._version = number
         step._global_loss = engine.mean_loss(number)
@@ -329,27 +355,40 @@ class Run:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._check_after(number)
 
-    def _vote(self, number: int) -> bool:
-        """True: decided here. False: the verdict counts the step all the same. Raises if it does not."""
+    def _ask(self, veto: Callable[[Step], str | bool | None], step: Step) -> int:
+        """The flags of this rank's vote."""
+        reason = veto(step)
+        if not reason:
+            return 0
+        text = reason if isinstance(reason, str) else "its veto function said so"
+        self._session.note("veto", step.number, f"rank {self.rank} vetoes the update of step {step.number}: {text}")
+        return FLAG_VETO
+
+    def _vote(self, number: int, flags: int) -> bool:
+        """Whether the update is to be skipped; the step counts either way. Raises if it does not."""
         if broken := self._engine.broken_link():
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
-        decided, _flags, _voted_ns, _decided_ns = self._engine.vote(number)
-        if not decided and self._engine.wait_verdict() < number:
-            raise Interruption(f"step {number} is redone")
-        return bool(decided)
+        decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
+        if not decided:
+            if self._engine.wait_verdict() < number:
+                raise Interruption(f"step {number} is redone")
+            all_flags = self._engine.decided_flags(number)
+        self._noticed = bool(decided and all_flags & FLAG_DRAIN)
+        return bool(all_flags & FLAG_VETO)
 
-    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
-        self._vote(number)
+    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
+        vetoed = self._vote(number, flags)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
         capsule = None if self._capsule is None or self._capsule.empty else self._capsule
         before = capsule.versions() if capsule is not None else {}
-        self._apply(update, number)
+        self._apply(() if vetoed else update, number)
         if capsule is not None:
             self._release_updated(capsule, before, number)
         self._engine.end_update(number)
+        return vetoed
 
     def _release_updated(self, capsule: Capsule, before: dict[str, int], number: int) -> None:
         """Buffers that the update changed are replicated state, not per-rank values of forward."""
@@ -358,19 +397,22 @@ class Run:
             capsule.release(moved)
             capsule.save(self._engine, number)
 
-    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
         snapshot = Snapshot(self._registry)
         self._engine.set_state("updating", number - 1)
         try:
             for function in update:
                 function()
-            self._vote(number)
+            vetoed = self._vote(number, flags)
         except BaseException:
             snapshot.restore()
             self._engine.set_state("clean", number - 1)
             raise
+        if vetoed:
+            snapshot.restore()
         self._registry.drop_gradients()
         self._engine.end_update(number)
+        return vetoed
 
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         hook = None
@@ -430,6 +472,38 @@ class Run:
             return None
         with self.slow(name or "once"):
             return function(*args, **kwargs)
+
+    # ---- a notice: the job has to stop soon ----
+
+    @property
+    def notice(self) -> str | None:
+        """Why the job stops after the step that was just committed; None: it goes on. The same on all ranks.
+
+        A notice is a signal to a launcher: SIGUSR1, under Slurm also SIGTERM.
+        """
+        if not self._noticed:
+            return None
+        return self._engine.notice() or "a notice came to another node"
+
+    def on_notice(self, function: Callable[[], Any]) -> None:
+        """Calls `function` on every rank after the last step of a job that stops because of a notice.
+
+        That is the place to save: all ranks hold the same ``run.version``, and peers can be reached. Then the job ends
+        with exit code 75; what follows the loop over ``run.steps`` does not run. After the job's last step there is
+        nothing to stop. Call it in every entry. A fault meanwhile makes all ranks do one more step and call it again.
+        """
+        self._on_notice.append(function)
+
+    def _stop_on_notice(self) -> None:
+        """Leaves the loop for good, with all other ranks. Does not return."""
+        self._engine.leave_loop()
+        self._step = None
+        with self.slow("on_notice"):
+            for function in self._on_notice:
+                function()
+        self._engine.finish(on_notice=True)
+        self._engine.wait_interruption()  # raises JobEnded, which unwinds the script
+        raise Interruption("the generation ended before the job stopped")
 
     # ---- checking mode ----
 
@@ -503,6 +577,7 @@ class Run:
             break
         communication.attach(self._session)
         self._joined = True
+        self._votes.enter(self.rank, self.world_size)
         self._digests = None
         if self._assignment("checks").generation > 1:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
@@ -527,6 +602,8 @@ class Run:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
         self._step = None
         self._keeps = 0
+        self._noticed = False  # who takes part next does not know of it; the next vote says it again
+        self._on_notice.clear()
         self._session.formed = False
         replicas.drop_all()
         replicas.groups_away(keep_world)

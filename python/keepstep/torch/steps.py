@@ -11,6 +11,7 @@ import torch
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import replicas, seeds
+from keepstep.torch.data_waits import DataWaits
 from keepstep.torch.global_loss import GlobalLoss
 
 if TYPE_CHECKING:
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
 
 
 class MapDataset(Protocol):
-    """What `run.steps` reads: a length, and samples by number."""
+    """What `run.steps` reads: a length, and samples by number.
+
+    A data set may also have ``job_order(seed, position, count, shuffle)``, the numbers of `count` samples from
+    `position` of the training on, where the order is its own; ``make_batch(numbers)``, which makes a whole
+    micro-batch where the user gives no `collate`; and ``will_need(numbers)``, which is told early what will be read,
+    and returns at once.
+    """
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+READ_AHEAD_STEPS = 2  # how long before it is needed a sample is read from disk
 
 
 class BatchPlan:
@@ -38,6 +48,7 @@ class BatchPlan:
         global_batch: int,
         micro_batch: int,
         shuffle: bool,
+        collate: Callable[[list[Any]], Any] | None,
         seed: int,
         rank: int,
         world_size: int,
@@ -59,6 +70,11 @@ class BatchPlan:
         self.rank = rank
         self.world_size = world_size
         self._shuffle = shuffle
+        if collate is None and not hasattr(dataset, "make_batch"):
+            from torch.utils.data import default_collate
+
+            collate = default_collate
+        self._collate = collate
         if self.micro_batches < world_size:
             raise KeepstepError(
                 f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
@@ -66,23 +82,45 @@ class BatchPlan:
                 "micro_batch"
             )
         self.micros = range(*_engine.even_run(self.micro_batches, rank, world_size))  # this rank's
+        self._coming: dict[int, list[int]] = {}  # samples of steps that were announced
 
     def shortened(self, most: int) -> BatchPlan:
         """The same with as many micro-batches a rank as the last one has, and at most `most`."""
         begin, end = _engine.even_run(self.micro_batches, self.world_size - 1, self.world_size)
         plan = copy.copy(self)
+        plan._coming = {}
         plan.micro_batches = min(most, end - begin) * self.world_size
         plan.global_batch = plan.micro_batches * self.micro_batch
         plan.micros = range(*_engine.even_run(plan.micro_batches, self.rank, self.world_size))
         return plan
 
+    def read_ahead(self, step: int) -> None:
+        """Tells the dataset what this rank will read in `step` and the next ones, if it wants to know."""
+        if not hasattr(self.dataset, "will_need"):
+            return
+        for coming in range(step, step + READ_AHEAD_STEPS + 1):
+            if coming not in self._coming:
+                self._coming[coming] = self._samples(coming)
+                self.dataset.will_need(self._coming[coming])
+
     def samples(self, step: int) -> list[int]:
         """The samples of this rank's micro-batches of `step` (1-based), in order."""
+        return self._coming.pop(step, None) or self._samples(step)
+
+    def _samples(self, step: int) -> list[int]:
         position = (step - 1) * self.global_batch + self.micros.start * self.micro_batch
         count = len(self.micros) * self.micro_batch
+        if hasattr(self.dataset, "job_order"):
+            return list(self.dataset.job_order(self.seed, position, count, self._shuffle))
         if self._shuffle:
             return _engine.samples_at(self.seed, position, count, len(self.dataset))
         return [(position + i) % len(self.dataset) for i in range(count)]
+
+    def batch(self, samples: list[int]) -> Any:
+        """The micro-batch of these samples."""
+        if self._collate is None:
+            return self.dataset.make_batch(samples)  # type: ignore[attr-defined]
+        return self._collate([self.dataset[i] for i in samples])
 
 
 class Step:
@@ -91,23 +129,27 @@ class Step:
     Attributes:
         number: from 1; committing step k makes version k of the protected state.
         sample_ids: the samples of this rank in this step, in the order of its micro-batches.
+        run: whose step it is.
+        data_waits: what the batches of this step had to wait for.
+        vetoed: once committed: a rank vetoed its update, and nothing changed (``run.commit(..., veto=...)``).
         reproducible: whether the model is wrapped so (``run.replicate(model, reproducible=True)``): then gradients and
             loss have the same bits for every number of ranks.
     """
 
-    def __init__(self, run: Run, plan: BatchPlan, number: int, collate: Callable[[list[Any]], Any]) -> None:
-        self._run = run
+    def __init__(self, run: Run, plan: BatchPlan, number: int) -> None:
+        self.run = run
         self._plan = plan
-        self._collate = collate
         self.number = number
         self._micros = plan.micros
         self.sample_ids: list[int] = plan.samples(number)
+        self.data_waits = DataWaits()
         self._losses: list[torch.Tensor] = []
         self._counts: list[int | None] = []
         self._replicas = replicas.reproducible()
         self.reproducible = bool(self._replicas)
         self._loss_of_all = GlobalLoss(plan.micro_batches, self._micros) if self.reproducible else None
         self._global_loss: float | None = None
+        self.vetoed = False
         self.voted = False
         self.committed = False
         self._seed(plan.micro_batches)
@@ -124,12 +166,13 @@ class Step:
         for replica in self._replicas:
             replica.begin_step(self._plan.micro_batches, self._micros)
         for index, micro_batch in enumerate(self._micros):
-            self._run._check_interrupted()
+            self.run._check_interrupted()
             self._check_done(index)
             self._seed(micro_batch)
-            self._run._engine.at(self.number, index + 1)
+            self.run._engine.at(self.number, index + 1)
             ids = self.sample_ids[index * size : (index + 1) * size]
-            batch = self._collate([self._plan.dataset[i] for i in ids])
+            with self.data_waits:
+                batch = self._plan.batch(ids)
             replicas.synchronize_on(index == len(self._micros) - 1)
             yield batch
         replicas.synchronize_on(True)

@@ -9,7 +9,7 @@ constexpr auto kSeqCst = std::memory_order_seq_cst;  // as in channel.cc: a coun
 constexpr size_t kMostBytesAtOnce = 128 << 10;       // so that offers and grants need not wait long behind them
 
 void end_pair(PairBlock& pair, GivenUp who) {
-  uint32_t nobody = 0;
+  uint64_t nobody = 0;
   pair.given_up_by.compare_exchange_strong(nobody, who.word(), kSeqCst);
 }
 
@@ -22,7 +22,7 @@ std::optional<PairMirror::Telling> PairMirror::next() {
   PairBlock& out = outgoing();
   PairBlock& in = incoming();
   for (int direction = 0; direction < 2; ++direction) {
-    const uint32_t by = (direction == 0 ? out : in).given_up_by.load(kSeqCst);
+    const uint64_t by = (direction == 0 ? out : in).given_up_by.load(kSeqCst);
     if (by != 0 && !end_told_[direction]) {
       end_told_[direction] = true;
       return Telling{

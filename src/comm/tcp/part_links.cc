@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "comm/progress.h"
 #include "comm/sync.h"
 
 namespace keepstep::comm::tcp {
@@ -162,7 +163,7 @@ void PartLinks::sleep(int64_t until_ns) {
   }
 }
 
-Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up) {
+Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) {
   while (true) {
     bool any = advance_all();
     for (int i = 0; i < tries_ && !any; ++i) {
@@ -170,6 +171,9 @@ Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const st
       if (any) {
         tries_ = std::min(2 * tries_, kMostTries);
       }
+    }
+    if (any) {
+      note_moved(*moved_);
     }
     if (request.done) {
       return Waited::kDone;
@@ -220,9 +224,11 @@ void PartLinks::give_up(uint64_t context, GivenUp who) {
   const int64_t now_ns = monotonic_ns();
   for (auto& [rank, peer] : peers_) {
     if (!peer.out.empty() && peer.out[0]->connected()) {
-      peer.out[0]->push(
-          {.kind = FrameKind::kGiveUp, .part = who.by, .context = context, .operation = who.link ? uint64_t{1} : 0},
-          nullptr, nullptr);
+      peer.out[0]->push({.kind = FrameKind::kGiveUp,
+                         .part = who.by,
+                         .context = context,
+                         .operation = who.link ? uint64_t{who.to} + 1 : 0},
+                        nullptr, nullptr);
       advance(peer, *peer.out[0], now_ns);
     }
   }

@@ -22,12 +22,15 @@ namespace keepstep::comm::tcp {
 class PartLinks {
  public:
   explicit PartLinks(const TcpConfig& config);
-  void start(const std::atomic<uint32_t>& interrupted) { interrupted_ = &interrupted; }
+  void start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved) {
+    interrupted_ = &interrupted;
+    moved_ = &moved;
+  }
 
   // As in Transport.
   void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes);
   void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer);
-  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up);
+  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up);
   void cancel();
   void give_up(uint64_t context, GivenUp who);
   GivenUp given_up(uint64_t context) const;
@@ -61,6 +64,7 @@ class PartLinks {
 
   const TcpConfig& config_;
   const std::atomic<uint32_t>* interrupted_ = nullptr;
+  std::atomic<uint64_t>* moved_ = nullptr;
   Fd wake_fd_;
   std::atomic<bool> has_adopted_ = false;
   std::mutex mutex_;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
+constexpr int64_t kLookForSilenceNs = 1'000'000'000;
 
 }  // namespace
 
@@ -88,8 +89,42 @@ bool SendStream::connect(int64_t now_ns) {
   return false;
 }
 
+// A link that lets nothing through and tells nobody: the kernel repeats what we sent for a quarter of an hour.
+bool SendStream::fell_silent(int64_t now_ns) {
+  if (now_ns - silence_looked_for_ns_ < kLookForSilenceNs) {
+    return false;
+  }
+  silence_looked_for_ns_ = now_ns;
+  if (fd() < 0) {
+    return false;
+  }
+  const int64_t unacknowledged_ns = unacknowledged_ms(fd()) * 1'000'000;
+  if (unacknowledged_ns == 0) {
+    silent_since_ns_ = 0;
+    return false;
+  }
+  if (silent_since_ns_ == 0) {
+    silent_since_ns_ = now_ns;  // the last acknowledgement may be older than what waits for one
+  }
+  const int64_t silent_ns = std::min(unacknowledged_ns, now_ns - silent_since_ns_);
+  if (silent_ns < config_.silent_ns) {
+    return false;
+  }
+  lost_ = absl::StrFormat("nothing that was sent to %s has been acknowledged for %.1f s", address_.text(),
+                          static_cast<double>(silent_ns) * 1e-9);
+  dial_.reset();
+  fd_.reset();
+  return true;
+}
+
 bool SendStream::advance(int64_t now_ns) {
-  if (!lost_.empty() || queue_.empty()) {
+  if (!lost_.empty()) {
+    return false;
+  }
+  if (fell_silent(now_ns)) {
+    return true;
+  }
+  if (queue_.empty()) {
     return false;
   }
   bool any = false;
@@ -232,7 +267,8 @@ bool ReceiveStream::take_header(Inbox& inbox, std::vector<News>& news) {
     placed_ = false;
   }
   if (frame_->kind == FrameKind::kGiveUp) {
-    news.push_back({frame_->context, {frame_->part, frame_->operation != 0}});
+    const bool link = frame_->operation != 0;
+    news.push_back({frame_->context, {frame_->part, link, link ? static_cast<Rank>(frame_->operation - 1) : 0}});
     frame_.reset();
     return true;
   }

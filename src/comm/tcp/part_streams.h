@@ -28,7 +28,7 @@ class SendStream {
 
   // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
   void push(const Frame& frame, const std::byte* payload, PartRequest* request);
-  // Connects, sends. True when something changed.
+  // Connects, sends, and finds out that what was sent goes nowhere. True when something changed.
   bool advance(int64_t now_ns);
   // Forgets what has not begun; of a frame half sent the rest is copied.
   void cancel();
@@ -51,6 +51,7 @@ class SendStream {
     std::unique_ptr<std::byte[]> own;  // the payload, once cancelled
   };
   bool connect(int64_t now_ns);
+  bool fell_silent(int64_t now_ns);
   bool write();
 
   const TcpConfig& config_;
@@ -60,6 +61,8 @@ class SendStream {
   int64_t unreached_since_ns_ = 0;  // nothing accepts there; 0: not so
   int64_t retry_at_ns_ = 0;
   int64_t pause_ns_ = 0;
+  int64_t silence_looked_for_ns_ = 0;
+  int64_t silent_since_ns_ = 0;  // 0: not silent
   Fd fd_;
   std::deque<Outgoing> queue_;
   size_t sent_ = 0;  // of the first one, its header included

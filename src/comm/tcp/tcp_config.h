@@ -27,6 +27,7 @@ struct TcpConfig {
   size_t ring_bytes = 256 << 10;         // of messages under way, per ordered pair of ranks; equal on all ranks
   int64_t patience_ns = 2'000'000'000;   // from a broken link to an error, for the interruption to come
   int64_t connect_ns = 15'000'000'000;   // without any connection to a peer this is an error: the link is broken
+  int64_t silent_ns = 10'000'000'000;    // without an acknowledgement of what was sent the link is broken
   int64_t handshake_ns = 5'000'000'000;  // for a stranger to introduce itself
   size_t most_strangers = 1024;          // connections in a handshake at one time
 };

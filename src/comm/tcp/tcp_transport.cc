@@ -40,10 +40,11 @@ class TcpTransport final : public Transport {
     }
   }
 
-  void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages) override {
+  void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
+             std::atomic<uint64_t>& moved) override {
     KEEPSTEP_CHECK(interruption_ == nullptr, "a transport serves one communicator");
     interruption_ = &interruption;
-    parts_.start(interrupted);
+    parts_.start(interrupted, moved);
     progress_.start(interrupted, messages);
     watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
   }
@@ -54,7 +55,7 @@ class TcpTransport final : public Transport {
   void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) override {
     parts_.receive(request, from, key, buffer);
   }
-  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint32_t>& given_up) override {
+  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) override {
     return parts_.wait(request, deadline_ns, given_up);
   }
   void cancel() override { parts_.cancel(); }

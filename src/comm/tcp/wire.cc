@@ -80,7 +80,8 @@ bool sound(const Frame& frame, uint32_t stream) {
       return frame.total <= kMaxPartBytes && frame.offset <= frame.total && frame.bytes <= frame.total - frame.offset &&
              (frame.bytes > 0 || frame.total == 0);
     case FrameKind::kGiveUp:
-      return frame.part <= kMaxRank && frame.operation <= 1 && frame.offset == 0 && frame.total == 0;
+      return frame.part <= kMaxRank && frame.operation <= uint64_t{kMaxRank} + 1 && frame.offset == 0 &&
+             frame.total == 0;
     case FrameKind::kOffer:
       return frame.offset == 0 && frame.total <= kMaxPartBytes;
     case FrameKind::kGrant:

@@ -56,7 +56,7 @@ struct Proof {
 
 enum class FrameKind : uint16_t {
   kPart = 1,      // bytes of a part, at `offset` of `total`
-  kGiveUp = 2,    // rank `part` ended the group `context`; `operation` 1: because a link broke
+  kGiveUp = 2,    // rank `part` ended the group `context`; `operation`: its link to that rank, less 1, broke; or 0
   kOffer = 3,     // offer number `operation`: tag `part`, `total` bytes, in `context`
   kGrant = 4,     // grant number `operation`: offer `offset`, capacity `total`
   kBytes = 5,     // bytes of the ring, from counter `offset` on

@@ -74,7 +74,7 @@ TEST(Wire, frames_that_no_peer_sends_are_refused) {
   EXPECT_TRUE(refused({FrameKind::kPairEnded, 0, 0, 0, 2, 0, 0}, 0)) << "a third direction";
   EXPECT_TRUE(refused({FrameKind::kPairEnded, ~uint32_t{0}, 0, 0, 0, 0, 0}, 0)) << "a rank that cannot be";
   EXPECT_TRUE(refused({FrameKind::kGiveUp, ~uint32_t{0}, 0, 7, 0, 0, 0}, 1)) << "a rank that cannot be";
-  EXPECT_TRUE(refused({FrameKind::kGiveUp, 0, 0, 7, 2, 0, 0}, 1)) << "a third reason";
+  EXPECT_TRUE(refused({FrameKind::kGiveUp, 0, 0, 7, uint64_t{1} << 32, 0, 0}, 1)) << "a link to a rank that cannot be";
   EXPECT_TRUE(refused({static_cast<FrameKind>(8), 0, 0, 0, 0, 0, 0}, 0)) << "an unknown kind";
   EXPECT_TRUE(refused({static_cast<FrameKind>(0), 0, 0, 0, 0, 0, 0}, 1)) << "no kind";
 }

@@ -32,9 +32,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def build(seed: int) -> Trained:
+def build(seed: int, layers: int = LAYERS) -> Trained:
     torch.manual_seed(seed)
-    model = GPT(GPTConfig(layers=LAYERS, width=WIDTH, heads=HEADS, context=CONTEXT))
+    model = GPT(GPTConfig(layers=layers, width=WIDTH, heads=HEADS, context=CONTEXT))
     optimizer = AdamW(model.parameters(), lr=3e-4)
     return Trained(model, optimizer, LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / 20)))
 

@@ -10,6 +10,7 @@ import torch
 import gpt_setup
 import keepstep
 from commit_log import CommitLog
+from keepstep.bench.workload import LAYERS
 from model import next_byte_loss
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ def ballast(mebibytes: int) -> torch.nn.Module:
     return module
 
 
-@keepstep.recoverable
+def build(chosen: argparse.Namespace) -> gpt_setup.Trained:
+    trained = gpt_setup.build(chosen.seed, chosen.layers)
+    if chosen.compile:
+        trained.model.compile()
+    return trained
+
+
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer, schedule = run.keep(lambda: gpt_setup.build(chosen.seed))
+    model, optimizer, schedule = run.keep(lambda: build(chosen))
     extra = run.keep(lambda: ballast(chosen.ballast_mib))
     text = run.keep(gpt_setup.text)
     run.protect(model=model, optimizer=optimizer, schedule=schedule, ballast=extra)
@@ -53,4 +60,8 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = gpt_setup.parser()
     options.add_argument("--ballast-mib", type=int, default=0)
-    train(options.parse_args())
+    options.add_argument("--rehearse", choices=["yes", "no", "default"], default="default")
+    options.add_argument("--layers", type=int, default=LAYERS)
+    options.add_argument("--compile", action="store_true")
+    given = options.parse_args()
+    keepstep.recoverable(rehearse={"yes": True, "no": False}.get(given.rehearse))(train)(given)

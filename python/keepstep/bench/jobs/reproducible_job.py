@@ -2,6 +2,7 @@
 
 A plain script under ``keepstep run``. Rank 0 writes one JSON file: for each way of synchronizing, and each number of
 micro-batches per rank, the seconds of every measured step (forward, backward, gradients equal; without the optimizer).
+After each turn it adds one byte to ``--turns``, a file.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def step(way: str, wrapper: DistributedDataParallel | Replicate, batches: list[t
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--turns", type=Path, required=True)
     parser.add_argument("--micro-batches", required=True, help="numbers per rank, with commas")
     parser.add_argument("--rounds", type=int, required=True)
     options = parser.parse_args()
@@ -63,6 +65,9 @@ def main() -> None:
                     wrapper.drop()
                 del wrapper
                 times[way] += measured if round_ else []
+                if dist.get_rank() == 0:
+                    with options.turns.open("ab") as turns:
+                        turns.write(b".")
         results[str(count)] = times
     if dist.get_rank() == 0:
         options.out.write_text(json.dumps(results))

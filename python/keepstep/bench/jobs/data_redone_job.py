@@ -1,0 +1,58 @@
+"""The job with faults of `keepstep bench data`: in each entry it times the first batch of the first step.
+
+From when `run.steps` gave the step to when the rank has its tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import keepstep
+from keepstep.data import TokenDataset
+
+if TYPE_CHECKING:
+    from keepstep import Run
+
+
+def build() -> tuple[torch.nn.Linear, torch.optim.SGD]:
+    model = torch.nn.Linear(32, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+@keepstep.recoverable
+def train(run: Run, chosen: argparse.Namespace) -> None:
+    model, optimizer = run.keep(build)
+    data = run.keep(lambda: TokenDataset(chosen.prefix, 2048))
+    run.protect(model=model, optimizer=optimizer)
+    replica = run.replicate(model)
+    first = True
+    for step in run.steps(data, global_batch=16 * run.world_size, micro_batch=8, until=chosen.until):
+        began = time.perf_counter()
+        for tokens in step:
+            if first:
+                note = {
+                    "ms": 1e3 * (time.perf_counter() - began),
+                    "generation": run.generation,
+                    "entry": run.entry,
+                    "step": step.number,
+                }
+                with open(Path(chosen.out, f"{os.getpid()}.jsonl"), "a") as out:
+                    out.write(json.dumps(note) + "\n")
+                first = False
+            step.backward(replica(tokens[:, :32].float() / 256).square().mean())
+        run.commit(optimizer.step)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser()
+    options.add_argument("--prefix", required=True)
+    options.add_argument("--out", required=True)
+    options.add_argument("--until", type=int, required=True)
+    train(options.parse_args())

@@ -1,0 +1,166 @@
+"""What is read: the files that patterns name, what is in them, and how they are cut into parts.
+
+The parts depend on the input alone, never on the number of workers: so a build may go on with more or fewer of them,
+and the corpus is the same bytes.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from keepstep._errors import KeepstepError
+from keepstep.data.builder import columns
+
+MIB = 1 << 20
+LEAST_PART = 2 * MIB
+MOST_PART = 256 * MIB
+MOST_PIECES = 10_000  # of a part
+PARTS = 64  # at least as many if the input is large enough, so that all workers end at about the same time
+
+_BY_NAME = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jsonlines": "jsonl", ".json": "json", ".parquet": "parquet",
+    ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_LINES = ("jsonl", "text-lines")
+COLUMNS = ("parquet", "arrow")
+_SNIFF = 8192
+
+
+@dataclass(frozen=True)
+class InputFile:
+    path: str
+    format: str  # jsonl, json, text, text-lines, parquet, arrow
+    compression: str  # none, gzip, zstd
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or a range of it: bytes of lines, row groups of Parquet."""
+
+    path: str
+    format: str
+    compression: str
+    bytes: int  # what it counts for in the progress
+    range: tuple[int, int] | None = None
+
+
+@dataclass
+class Found:
+    files: list[InputFile] = field(default_factory=list)
+    binary: int = 0  # files in directories that were left out
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def _below(folder: str) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise KeepstepError(f"cannot look into '{error.filename}': {error.strerror}")
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(root, name)
+            if not name.startswith(".") and os.path.isfile(path):
+                yield path
+
+
+def _look(path: str, wanted: str, in_directory: bool) -> InputFile | None:
+    """What is known of a file; None for a binary file in a directory."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            start = file.read(_SNIFF)
+    except OSError as error:
+        raise KeepstepError(f"cannot read '{path}': {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise KeepstepError(f"'{path}' is no regular file")
+    name = os.path.basename(path).lower()
+    bare, suffix = os.path.splitext(name)
+    compression = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "none")
+    if suffix in _COMPRESSED:
+        if compression != _COMPRESSED[suffix] and start:
+            raise KeepstepError(
+                f"'{path}' is named {suffix} and has no {_COMPRESSED[suffix]} data; rename it, or leave it out"
+            )
+        if not start:
+            raise KeepstepError(f"'{path}' is named {suffix} and is empty; was it copied completely?")
+        name, suffix = bare, os.path.splitext(bare)[1]
+    kind = wanted if wanted != "auto" else _BY_NAME.get(suffix, "text")
+    if kind in COLUMNS:
+        if compression != "none":
+            raise KeepstepError(f"'{path}': {kind} files are compressed inside; unpack it first ({compression})")
+    elif in_directory and compression == "none" and b"\0" in start:
+        return None
+    return InputFile(path, kind, compression, status.st_size, status.st_mtime_ns)
+
+
+def find(patterns: tuple[str, ...], wanted: str) -> Found:
+    """All files, in the order of the patterns, each pattern's by name, each file once. Errors name which."""
+    found = Found()
+    seen = set()
+    for pattern in patterns:
+        names = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not names:
+            what = "nothing matches" if glob.has_magic(pattern) else "there is no file or directory"
+            raise KeepstepError(f"--input: {what} '{pattern}' (seen from {os.getcwd()})")
+        for name in names:
+            in_directory = os.path.isdir(name)
+            for path in _below(name) if in_directory else [name]:
+                real = os.path.abspath(path)
+                if real in seen:
+                    continue
+                seen.add(real)
+                file = _look(path, wanted, in_directory)
+                if file is None:
+                    found.binary += 1
+                else:
+                    found.files.append(file)
+    if not found.files:
+        left_out = f" ({found.binary} binary files are left out)" if found.binary else ""
+        raise KeepstepError(f"--input: no file of text in {', '.join(map(repr, patterns))}{left_out}")
+    return found
+
+
+def _pieces(file: InputFile, target: int) -> Iterator[Piece]:
+    if file.format in _LINES and file.compression == "none" and file.size > target * 3 // 2:
+        count = -(-file.size // target)
+        for number in range(count):
+            begin, end = file.size * number // count, file.size * (number + 1) // count
+            yield Piece(file.path, file.format, file.compression, end - begin, (begin, end))
+    elif file.format == "parquet" and file.size > target * 3 // 2:
+        groups = columns.row_groups(file.path)
+        count = max(1, min(groups, -(-file.size // target)))
+        for number in range(count):
+            begin, end = groups * number // count, groups * (number + 1) // count
+            size = file.size * (number + 1) // count - file.size * number // count
+            yield Piece(file.path, file.format, file.compression, size, (begin, end))
+    else:
+        yield Piece(file.path, file.format, file.compression, file.size)
+
+
+def parts(files: list[InputFile]) -> list[list[Piece]]:
+    """The input in parts of 2 to 256 MiB, as far as its files can be cut, in its order."""
+    target = min(MOST_PART, max(LEAST_PART, sum(file.size for file in files) // PARTS))
+    made: list[list[Piece]] = []
+    current: list[Piece] = []
+    size = 0
+    for file in files:
+        for piece in _pieces(file, target):
+            current.append(piece)
+            size += piece.bytes
+            if size >= target or len(current) >= MOST_PIECES:
+                made.append(current)
+                current, size = [], 0
+    if current:
+        made.append(current)
+    return made

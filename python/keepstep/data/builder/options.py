@@ -1,0 +1,94 @@
+"""The options of ``keepstep data build``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+
+FORMATS = ("auto", "jsonl", "json", "text", "text-lines", "parquet", "arrow")
+TYPES = ("uint8", "int8", "int16", "uint16", "int32", "int64")
+
+DESCRIPTION = """Makes a corpus of tokens, PREFIX.bin and PREFIX.idx, from files of text: JSON lines and JSON (also
+compressed with gzip or zstd), Parquet, Arrow and Feather, plain text, directories of source files. Documents keep the
+order of the input. A build that is stopped or killed goes on where it was when the same command is given again; the
+corpus appears when all of it is there."""
+
+EPILOG = """exit codes: 0 built; 1 it could not be built (nothing new is there; finished parts are kept);
+2 wrong options; 130 stopped by Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """As given, checked for what can be checked without a look at the input."""
+
+    inputs: tuple[str, ...]
+    out: str  # without .bin or .idx
+    tokenizer: str  # "bytes", or the path of a tokenizer.json
+    field: str
+    format: str
+    append_eod: bool
+    eod: str | None  # a number, or a token of the tokenizer
+    special_tokens: bool
+    dtype: str | None
+    skip: bool
+    workers: int
+    force: bool
+    quiet: bool
+    json: bool
+
+
+def _workers(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1024:
+        raise argparse.ArgumentTypeError(f"{number} workers; 1 to 1024 are possible")
+    return number
+
+
+def parse(arguments: list[str]) -> BuildOptions:
+    """Exits with code 2 where the options are wrong, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="keepstep data build", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--input", required=True, nargs="+", action="extend", metavar="PATTERN",
+        help="files, directories, or patterns in quotes ('shards/**/*.jsonl.gz'); a directory is read with all below "
+        "it, without hidden and binary files")  # fmt: skip
+    add("--out", required=True, metavar="PREFIX", help="of the corpus: PREFIX.bin, PREFIX.idx, PREFIX.build.json")
+    add("--tokenizer", default="bytes", metavar="bytes|FILE",
+        help="'bytes', or a tokenizer.json of Hugging Face tokenizers (default %(default)s)")  # fmt: skip
+    add("--field", default="text", help="of JSON objects, or the column, that has the text (default %(default)s)")
+    add("--format", default="auto", choices=FORMATS,
+        help="of all inputs; auto goes by their names: .jsonl .ndjson .json .parquet .arrow .feather, also with .gz or "
+        ".zst; everything else is text, a document a file. text-lines: a document a line")  # fmt: skip
+    add("--append-eod", action="store_true", help="an end-of-document token after each document")
+    add("--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given")
+    add("--special-tokens", action="store_true", help="also those that the tokenizer adds to a text by itself (<s>)")
+    add("--dtype", choices=TYPES, help="of tokens in the file (default: the narrowest that holds the vocabulary)")
+    add("--on-error", default="stop", choices=("stop", "skip"),
+        help="documents that cannot be read: stop and name file and line, or skip and count (default "
+        "%(default)s)")  # fmt: skip
+    add(
+        "--workers",
+        type=_workers,
+        default=len(os.sched_getaffinity(0)),
+        help="processes (default: one a CPU, %(default)s)",
+    )
+    add("--force", action="store_true", help="replace a corpus that is there, and begin anew what was begun otherwise")
+    add("--quiet", action="store_true", help="no progress")
+    add("--json", action="store_true", help="the summary as one JSON object")
+    found = parser.parse_args(arguments)
+    if found.eod is not None and not found.append_eod:
+        parser.error("--eod says which token --append-eod appends; give both")
+    if found.special_tokens and found.tokenizer == "bytes":
+        parser.error("--special-tokens: bytes have none")
+    out = found.out
+    for suffix in (".bin", ".idx"):
+        out = out.removesuffix(suffix)
+    if not os.path.basename(out):
+        parser.error(f"--out {found.out}: a prefix, as in folder/corpus, is needed")
+    return BuildOptions(
+        inputs=tuple(found.input), out=out, tokenizer=found.tokenizer, field=found.field, format=found.format,
+        append_eod=found.append_eod, eod=found.eod, special_tokens=found.special_tokens, dtype=found.dtype,
+        skip=found.on_error == "skip", workers=found.workers, force=found.force, quiet=found.quiet, json=found.json,
+    )  # fmt: skip

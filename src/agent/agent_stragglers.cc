@@ -1,0 +1,122 @@
+// The agent's part against stragglers (docs/design/stragglers.md): it gathers what its ranks reported of their steps
+// and tells node 0's agent medians of it, which judges those of all nodes and says who limps.
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "agent/agent.h"
+#include "base/clock.h"
+
+namespace keepstep::agent {
+namespace {
+
+double seconds_of(brain::Time time) { return std::chrono::duration<double>(time).count(); }
+
+std::string time_text(brain::Time time) {
+  const double seconds = seconds_of(time);
+  return seconds < 1 ? absl::StrFormat("%.3g ms", seconds * 1e3) : absl::StrFormat("%.3g s", seconds);
+}
+
+}  // namespace
+
+void Agent::note_pace(brain::Rank rank, const worker::CommitRecord& record) {
+  step_window_.add(record.identity, rank, brain::Time(record.computed_ns), brain::Time(record.committed_ns));
+}
+
+void Agent::watch_pace() {
+  if (generation_ == nullptr || end_.has_value()) {
+    return;
+  }
+  const auto paces = step_window_.take(ranks_here_, brain::Time(monotonic_ns()));
+  if (!paces.has_value()) {
+    return;
+  }
+  const brain::Identity identity = step_window_.identity();
+  if (config_.node == 0) {
+    on_paces(identity, *paces);
+    return;
+  }
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const brain::RankPace& pace : *paces) {
+    ranks.push_back({pace.rank, pace.computed.count(), pace.quick.count(), pace.step.count()});
+  }
+  route(0, 'W', nlohmann::json{{"term", identity.term}, {"generation", identity.generation}, {"ranks", ranks}}.dump());
+}
+
+Status Agent::on_pace_report(brain::NodeId from, const nlohmann::json& report) {
+  const brain::Identity identity{report.at("term"), report.at("generation")};
+  if (generation_ == nullptr || identity != generation_->identity()) {
+    return absl::OkStatus();  // of one that is over
+  }
+  const brain::RankTable& table = generation_->prepare().table;
+  std::vector<brain::RankPace> paces;
+  for (const nlohmann::json& each : report.at("ranks")) {
+    const auto time = [&](size_t at) { return brain::Time(each.at(at).get<int64_t>()); };
+    const brain::RankPace pace{.rank = each.at(0), .computed = time(1), .quick = time(2), .step = time(3)};
+    if (pace.rank >= table.world_size() || table.place(pace.rank).node != from) {
+      return absl::InvalidArgumentError(absl::StrFormat("the pace of rank %d, which is not on that node", pace.rank));
+    }
+    paces.push_back(pace);
+  }
+  on_paces(identity, paces);
+  return absl::OkStatus();
+}
+
+// Node 0.
+void Agent::on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces) {
+  if (identity != generation_->identity()) {
+    return;
+  }
+  const brain::RankTable& table = generation_->prepare().table;
+  for (const brain::StragglerNews& news : stragglers_.step(identity, table.world_size(), paces)) {
+    const brain::NodeId node = table.place(news.rank).node;
+    const auto named = joined_.find(node);
+    const std::string host = named == joined_.end() ? config_.node_name : named->second;
+    const std::string who = absl::StrFormat("rank %d on node %d (%s)", news.rank, node, host);
+    const std::string times =
+        absl::StrFormat("it computes %s a step, the others %s", time_text(news.computed), time_text(news.others));
+    const std::string because = news.slow ? absl::StrFormat("%s is slow: %s; %.0f %% of each step of %s is lost to it",
+                                                            who, times, news.share * 100, time_text(news.step))
+                                          : absl::StrFormat("%s keeps up again: %s", who, times);
+    journal_.write("straggler", identity, because,
+                   {{"rank", int64_t{news.rank}},
+                    {"slow_node", int64_t{node}},
+                    {"host", host},
+                    {"slow", news.slow},
+                    {"computed_s", seconds_of(news.computed)},
+                    {"others_s", seconds_of(news.others)},
+                    {"step_s", seconds_of(news.step)},
+                    {"share", news.share}});
+    pump_.say("keepstep: " + because);
+  }
+}
+
+nlohmann::json Agent::describe_stragglers() const {
+  nlohmann::json result = nlohmann::json::array();
+  for (const auto& [rank, news] : stragglers_.named()) {
+    result.push_back({{"rank", rank},
+                      {"computed_s", seconds_of(news.computed)},
+                      {"others_s", seconds_of(news.others)},
+                      {"step_s", seconds_of(news.step)},
+                      {"share", news.share}});
+  }
+  return result;
+}
+
+// What people are told of the moment: what goes on, else who holds it up.
+std::string Agent::note() const {
+  if (!note_.empty() || stragglers_.named().empty()) {
+    return note_;
+  }
+  std::vector<std::string> ranks;
+  double share = 0;
+  for (const auto& [rank, news] : stragglers_.named()) {
+    ranks.push_back(std::to_string(rank));
+    share = std::max(share, news.share);
+  }
+  return absl::StrFormat("rank%s %s slow: %.0f %% of each step lost", ranks.size() == 1 ? "" : "s",
+                         absl::StrJoin(ranks, ", "), share * 100);
+}
+
+}  // namespace keepstep::agent

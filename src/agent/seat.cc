@@ -1,0 +1,49 @@
+#include "agent/seat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/handshake.h"
+
+namespace keepstep::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kOneTry{30};
+constexpr timespec kPause{.tv_sec = 1, .tv_nsec = 0};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<CoordinatorLink>> take_seat(const std::string& coordinator, const std::string& node_name,
+                                                     const JobToken& token, std::chrono::milliseconds timeout,
+                                                     const sigset_t& signals, int& got,
+                                                     const std::function<void(const std::string&)>& say) {
+  const auto until = Clock::now() + timeout;
+  bool said = false;
+  while (true) {
+    StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
+        coordinator, proto::kAnyNode, node_name, token, [](const brain::Effect&) {}, [](const std::string&) {},
+        kOneTry);
+    if (!absl::IsResourceExhausted(link.status())) {
+      return link;
+    }
+    const double timeout_s = static_cast<double>(timeout.count()) / 1000;
+    if (Clock::now() >= until) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("%s; no place became free within %g s (--join-timeout)", link.status().message(), timeout_s));
+    }
+    if (!std::exchange(said, true)) {
+      say(
+          absl::StrFormat("%s. This node tries again for up to %g s (--join-timeout): if one of them was just lost, "
+                          "its place is free in about 15 s",
+                          link.status().message(), timeout_s));
+    }
+    got = std::max(0, sigtimedwait(&signals, nullptr, &kPause));
+    if (got != 0) {
+      return absl::CancelledError("a signal came");
+    }
+  }
+}
+
+}  // namespace keepstep::agent

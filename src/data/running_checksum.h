@@ -1,0 +1,32 @@
+// XXH3 of 64 bits over data that come in pieces: the same as base/checksum.h's of all of them at once.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/check.h"
+
+namespace keepstep::data {
+
+class RunningChecksum {
+ public:
+  RunningChecksum() : state_(XXH3_createState()) {
+    KEEPSTEP_CHECK(state_ != nullptr, "no memory for a checksum");
+    XXH3_64bits_reset(state_.get());
+  }
+
+  void add(std::span<const std::byte> bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
+  uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
+}  // namespace keepstep::data

@@ -1,0 +1,213 @@
+"""A loader behind `keepstep.data.cached`: under `keepstep run` a small training job, elsewhere a plain loop.
+
+Sample i is the number i and a row whose width and values follow from i. What each committed step used is logged
+(``ids_RANK``); every batch is compared with what it must be. --kill-loading kills the loader process while it loads a
+batch, --kill-loader from the outside at the beginning of a step.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import time
+
+import torch
+
+import keepstep
+from keepstep.data import cached
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("--until", type=int, default=12)
+parser.add_argument("--samples", type=int, default=40)
+parser.add_argument("--micro-batches", type=int, default=4)
+parser.add_argument("--kill-loading", type=int, nargs="*", default=[], help="samples; each once")
+parser.add_argument("--kill-loader", type=int, nargs="*", default=[], help="steps; each once")
+parser.add_argument("--raise-at", type=int, default=-1, help="the loader raises at this sample")
+parser.add_argument("--limit-bytes", type=int)
+parser.add_argument("--ahead", type=int, default=3)
+parser.add_argument("--behind", type=int, default=1)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--generator", action="store_true", help="a loader without a length, which ends for good")
+parser.add_argument("--stateful", action="store_true", help="a loader that is resumed by its state")
+parser.add_argument("--dies", action="store_true", help="the loader dies whenever it is started")
+parser.add_argument("--epochs", type=int, default=2, help="of a plain loop")
+parser.add_argument("--plain", action="store_true", help="a plain loop, for ranks of torchrun")
+parser.add_argument("--spoil", action="store_true", help="ranks write into their batches")
+args = parser.parse_args()
+MICRO_BATCH = 2
+
+
+def first_time(what):
+    try:
+        os.close(os.open(os.path.join(args.out, f"once-{what}"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def width(sample):
+    return 1 + sample * 37 % 500
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return args.samples
+
+    def __getitem__(self, sample):
+        if args.dies:
+            die()
+        if sample in args.kill_loading and first_time(f"loading-{sample}"):
+            die()
+        if sample == args.raise_at:
+            raise ValueError(f"sample {sample} is broken")
+        return sample, torch.full((width(sample),), sample, dtype=torch.float32)
+
+
+def collate(samples):
+    return {
+        "ids": torch.tensor([sample for sample, _ in samples]),
+        "rows": [row for _, row in samples],
+        "facts": (os.getpid(), "text", None, {"nested": [1.5, True]}),
+    }
+
+
+class Stateful:
+    """Counts what it yielded, goes on there if it is told to, and dies once in the middle."""
+
+    batch_size = MICRO_BATCH
+
+    def __init__(self, loader):
+        self.loader = loader
+        self.given = None
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        start, self.given = self.given or 0, None
+        self.done = start
+        with open(os.path.join(args.out, "begun.txt"), "a") as file:
+            file.write(f"{start}\n")
+        for batch in list(self.loader)[start:]:
+            if self.done == 7 and first_time("state"):
+                die()
+            self.done += 1
+            yield batch
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    def load_state_dict(self, state):
+        self.given = state["done"]
+
+
+class Endless:
+    def __init__(self, loader):
+        self.left = iter([batch for _ in range(2) for batch in loader])
+
+    def __iter__(self):
+        return self.left
+
+
+def make_loader():
+    loader = torch.utils.data.DataLoader(
+        Samples(), batch_size=MICRO_BATCH, shuffle=True, collate_fn=collate, num_workers=args.workers
+    )
+    if args.generator:
+        loader = Endless(loader)
+    if args.stateful:
+        loader = Stateful(loader)
+    return cached(loader, ahead=args.ahead, behind=args.behind, limit_bytes=args.limit_bytes)
+
+
+def check(batch):
+    """Nobody else may have written into it, and nobody has."""
+    for sample, row in zip(batch["ids"].tolist(), batch["rows"], strict=True):
+        assert row.shape == (width(sample),) and bool((row == sample).all()), (sample, row)
+    assert batch["facts"][1:] == ("text", None, {"nested": [1.5, True]})
+
+
+log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
+
+
+def note(**values):
+    log.write(json.dumps(values) + "\n")
+
+
+def kill_loader(batch, step):
+    """Ends the process that loaded `batch`, if it lives still."""
+    if step in args.kill_loader and first_time(f"loader-{step}"):
+        pid = batch["facts"][0]
+        try:
+            with open(f"/proc/{pid}/comm") as file:
+                if file.read().strip() == "keepstep-loader":
+                    os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # another fault was quicker
+
+
+@keepstep.recoverable
+def train(run):
+    model, optimizer = run.keep(lambda: (m := torch.nn.Linear(4, 1), torch.optim.SGD(m.parameters(), lr=1e-3)))
+    run.protect(model=model, optimizer=optimizer)
+    replica = run.replicate(model)
+    data = make_loader()
+    kept = []
+    for step in run.steps(
+        data, global_batch=args.micro_batches * MICRO_BATCH, micro_batch=MICRO_BATCH, until=args.until
+    ):
+        ids = []
+        begun = time.perf_counter()
+        first_s = None
+        for batch in step:
+            first_s = time.perf_counter() - begun if first_s is None else first_s
+            check(batch)
+            ids += batch["ids"].tolist()
+            kill_loader(batch, step.number)
+            kept.append(batch)
+            step.backward(replica(torch.stack([row[:1].expand(4) for row in batch["rows"]])).sum() * 1e-3)
+            if args.spoil:
+                for row in batch["rows"]:
+                    row.fill_(-1)
+                batch["ids"] = batch["ids"].clone()
+        run.log(**{f"ids_{run.rank}": ids})
+        run.commit(optimizer.step)
+        if not args.spoil:
+            for batch in kept:
+                check(batch)  # long after the ring gave it up
+        note(step=step.number, rank=run.rank, first_s=first_s, entry=run.entry)
+    total = hashlib.sha256()
+    for parameter in model.parameters():
+        total.update(bytes(parameter.detach().flatten().view(torch.uint8).tolist()))
+    note(final=total.hexdigest(), rank=run.rank, waits=data.waits, pid=os.getpid())
+
+
+def plain():
+    """The loop of a script that knows nothing of keepstep but its loader; restarted from its checkpoint."""
+    data = make_loader()
+    rank = int(os.environ.get("RANK", "0"))
+    saved = os.path.join(args.out, "checkpoint.pt")
+    if os.path.exists(saved):
+        data.load_state_dict(torch.load(saved, weights_only=True))
+    while data.position < args.epochs * (args.samples // MICRO_BATCH):
+        for number, batch in enumerate(data):
+            check(batch)
+            kill_loader(batch, data.position)
+            note(rank=rank, position=data.position, number=number, ids=batch["ids"].tolist(), left=len(data))
+        note(rank=rank, epoch_ended=data.position)
+        if data.position >= args.samples // MICRO_BATCH and not os.path.exists(saved) and rank == 0:
+            torch.save(data.state_dict(), saved + ".part")
+            os.replace(saved + ".part", saved)
+    note(rank=rank, done=data.position)
+
+
+if args.plain:
+    plain()
+else:
+    train()
