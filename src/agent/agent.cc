@@ -102,13 +102,14 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   watch_health();
   loop_->every(std::chrono::milliseconds(100), [this] { periodic(); });
   loop_->run();
+  pump_.finish();
+  apply_log_rules();  // to what the ranks said last
   door_.reset();
   rings_.reset();
   health_watch_.reset();
   if (gives_up_) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
     starter_->stop();
-    pump_.finish();
     std::fprintf(stderr, "keepstep: %s\n", end_->message.c_str());
     _exit(end_->exit_code);
   }

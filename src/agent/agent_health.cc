@@ -95,7 +95,7 @@ void Agent::on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohma
 }
 
 void Agent::apply_log_rules() {
-  if (log_watch_ == nullptr || end_.has_value()) {
+  if (log_watch_ == nullptr) {
     return;
   }
   for (const LogFinding& finding : log_watch_->take(monotonic_ns())) {
@@ -110,8 +110,8 @@ void Agent::apply_log_rules() {
                     {"rank", int64_t{finding.rank}},
                     {"worker", int64_t{finding.worker}},
                     {"repeats", static_cast<int64_t>(finding.repeats)}});
-    if (finding.action == RuleAction::kJournal) {
-      continue;
+    if (finding.action == RuleAction::kJournal || end_.has_value()) {
+      continue;  // there is nobody left to replace, and nothing to stop
     }
     pump_.say("keepstep: " + because);
     if (finding.action == RuleAction::kStop) {

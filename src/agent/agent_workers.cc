@@ -149,7 +149,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kFinished:
       if (log_watch_ != nullptr) {
-        log_watch_->gone(process->id);
+        log_watch_->ended(process->id);
       }
       stopped_on_notice_ = body.value("notice", false);
       link_->send(brain::WorkerFinished{process->id, message.identity});
@@ -401,7 +401,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   }
   pump_.drain(process->id, 20);
   if (log_watch_ != nullptr) {
-    log_watch_->gone(process->id);
+    log_watch_->ended(process->id);
   }
   journal_.write("exit_confirmed", {}, "",
                  {{"worker", int64_t{process->id}},

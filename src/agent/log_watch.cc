@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -45,6 +46,7 @@ struct LogWatch::State {
 struct LogWatch::Worker {
   brain::Rank rank = 0;
   bool condemned = false;
+  bool ended = false;
   std::vector<State> states;  // as rules_
 };
 
@@ -59,7 +61,8 @@ LogWatch::~LogWatch() = default;
 
 void LogWatch::assigned(brain::WorkerId worker, brain::Rank rank, int64_t now_ns) {
   const std::lock_guard lock(mutex_);
-  const auto [it, fresh] = workers_.try_emplace(worker);
+  const auto [it, inserted] = workers_.try_emplace(worker);
+  const bool fresh = std::exchange(it->second.ended, false) || inserted;
   it->second.rank = rank;
   it->second.states.resize(rules_.size());
   for (size_t i = 0; i < rules_.size(); ++i) {
@@ -72,9 +75,11 @@ void LogWatch::assigned(brain::WorkerId worker, brain::Rank rank, int64_t now_ns
   }
 }
 
-void LogWatch::gone(brain::WorkerId worker) {
+void LogWatch::ended(brain::WorkerId worker) {
   const std::lock_guard lock(mutex_);
-  workers_.erase(worker);
+  if (const auto it = workers_.find(worker); it != workers_.end()) {
+    it->second.ended = true;
+  }
 }
 
 void LogWatch::lines(brain::WorkerId worker, std::string_view text, int64_t now_ns) {
@@ -144,7 +149,7 @@ std::vector<LogFinding> LogWatch::take(int64_t now_ns) {
     for (size_t i = 0; i < rules_.size() && !worker.condemned; ++i) {
       const LogRule& rule = rules_[i].rule;
       State& state = worker.states[i];
-      if (state.done || !rule.about_time()) {
+      if (state.done || worker.ended || !rule.about_time()) {
         continue;
       }
       if (away_ns > kMissedNs) {

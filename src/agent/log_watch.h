@@ -47,8 +47,9 @@ class LogWatch {
 
   // `worker` has `rank` from here on. Its limits for a first line run from the first call; a recovery renews `every`.
   void assigned(brain::WorkerId worker, brain::Rank rank, int64_t now_ns);
-  // It is dead, or its part is done: nothing is asked of it any more.
-  void gone(brain::WorkerId worker);
+  // It is dead, or its part is done: no line is awaited from it any more. Those on their way still count, so it is kept
+  // (some bytes a rule) until the job ends.
+  void ended(brain::WorkerId worker);
   // Lines that `worker` printed, with or without a newline at the end. Any thread.
   void lines(brain::WorkerId worker, std::string_view text, int64_t now_ns);
   // What was found since the last call, in order; asks the limits of time, too. Once a rule said replace or stop its

@@ -62,9 +62,27 @@ TEST_F(LogWatchTest, lines_that_do_not_match_and_lines_of_others_are_nothing) {
   say("good\n\n\nalso good");
   watch_->lines(kWorker + 1, "bad\n", now_);
   EXPECT_THAT(after(0), IsEmpty());
-  watch_->gone(kWorker);
+}
+
+TEST_F(LogWatchTest, of_a_worker_that_ended_lines_still_count_and_none_is_awaited) {
+  begin({.pattern = "bad", .every_s = 5});
+  watch_->ended(kWorker);
   say("bad\n");
-  EXPECT_THAT(after(0), IsEmpty());
+  EXPECT_THAT(after(60), IsEmpty());
+  begin({.pattern = "bad"});
+  watch_->ended(kWorker);
+  say("bad\n");
+  EXPECT_EQ(after(0).size(), 1u);
+}
+
+TEST_F(LogWatchTest, a_worker_that_ended_and_has_a_rank_again_is_awaited_from_there_on) {
+  begin({.pattern = "step", .every_s = 5});
+  say("step 1\n");
+  watch_->ended(kWorker);
+  EXPECT_THAT(after(60), IsEmpty());
+  watch_->assigned(kWorker, 1, now_);
+  EXPECT_THAT(after(5), IsEmpty());
+  EXPECT_EQ(after(1).size(), 1u);
 }
 
 TEST_F(LogWatchTest, ranks_that_are_not_named_are_asked_nothing) {

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import pytest
 from harness import JOBS, KEEPSTEP, environment, finish, start
 from test_bad_luck import run_script
 
@@ -93,6 +94,17 @@ def test_rules_hold_for_programs_without_python(tmp_path):
     assert job.exit_code == 0, job.explain()
     assert job.events("log_rule")[0]["rank"] == 0
     assert job.events("rung")[0]["rung"] == "restart", job.explain()
+
+
+@pytest.mark.parametrize("action", ["journal", "stop"])
+def test_what_a_rank_prints_last_is_journalled_too(tmp_path, action):
+    body = 'if [ "$RANK" = 1 ]; then echo "disk is slow"; fi\n'
+    rule = f"rules:\n  - {{name: disk, pattern: 'disk is slow', action: {action}}}\n"
+    process, command = start(tmp_path, program(tmp_path, body), options=["--no-python", *rules(tmp_path, rule)])
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 0 or action == "stop", job.explain()
+    (found,) = job.events("log_rule")
+    assert (found["action"], found["rank"]) == (action, 1)
 
 
 def test_a_line_that_does_not_come_in_time_is_found(tmp_path):
