@@ -15,4 +15,5 @@ class MessageType(IntEnum):
     CRASHED = 12
     INJECTED = 13
     NOTE = 18
+    USEFUL = 19
     UNFIT = 20

@@ -28,6 +28,17 @@ namespace {
 
 constexpr int64_t kGraceNs = 5'000'000'000;  // between SIGTERM and SIGKILL at the end of a job
 
+// In rank order.
+std::vector<brain::NodeId> nodes_of(const brain::RankTable& table) {
+  std::vector<brain::NodeId> nodes;
+  for (const brain::RankTable::Entry& entry : table.entries()) {
+    if (std::ranges::find(nodes, entry.node) == nodes.end()) {
+      nodes.push_back(entry.node);
+    }
+  }
+  return nodes;
+}
+
 nlohmann::json json_of(const Environment& environment) {
   nlohmann::json result = nlohmann::json::object();
   for (const auto& [name, value] : environment) {
@@ -40,7 +51,7 @@ nlohmann::json json_of(const Environment& environment) {
 
 comm::CommConfig comm_config(const JobSpec& spec) {
   comm::CommConfig config;
-  config.max_world = spec.world_size();
+  config.max_world = spec.most_ranks();
   return config;
 }
 
@@ -135,7 +146,7 @@ void Agent::open_rings() {
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
 void Agent::write_memory() {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
-  const uint64_t elsewhere = config_.spec.world_size() - config_.spec.nproc_per_node;
+  const uint64_t elsewhere = config_.spec.most_ranks() - config_.spec.nproc_per_node;
   const comm::MostSockets sockets = comm::most_sockets(elsewhere);
   journal_.write("memory", {}, "shared memory of this node, the same for the job's whole life",
                  {{"connections_per_rank", bytes(sockets.connections)},
@@ -157,6 +168,9 @@ void Agent::on_signal() {
     return;
   }
   if (is_notice(config_.spec, static_cast<int>(info.ssi_signo)) && on_notice(static_cast<int>(info.ssi_signo))) {
+    return;
+  }
+  if (leave_on(static_cast<int>(info.ssi_signo))) {
     return;
   }
   const char* name = strsignal(static_cast<int>(info.ssi_signo));
@@ -191,6 +205,10 @@ void Agent::carry_out(const brain::Effect& effect) {
           activate(each);
         } else if constexpr (std::is_same_v<T, brain::Kill>) {
           kill_worker(each);
+        } else if constexpr (std::is_same_v<T, brain::Pause>) {
+          pause(each);
+        } else if constexpr (std::is_same_v<T, brain::Part>) {
+          part(each);
         } else if constexpr (std::is_same_v<T, brain::Release>) {
           release(each);
         } else if constexpr (std::is_same_v<T, brain::EndJob>) {
@@ -316,13 +334,7 @@ void Agent::prepare(const brain::Prepare& effect) {
     active_ = false;
     first_commit_told_ = false;
     choose_master(effect);
-    std::vector<brain::NodeId> nodes;
-    for (const brain::RankTable::Entry& entry : effect.table.entries()) {
-      if (std::ranges::find(nodes, entry.node) == nodes.end()) {
-        nodes.push_back(entry.node);
-      }
-    }
-    carry_out(store_.set_homes(std::move(nodes)));
+    carry_out(store_.set_homes(nodes_of(effect.table)));
     ranks_here_.clear();
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);
@@ -394,6 +406,9 @@ RankAssignment Agent::assignment_of(const brain::Prepare& effect, brain::Rank ra
     before.insert(entry.node);
   }
   assignment.group_rank = static_cast<uint32_t>(before.size());
+  assignment.world = effect.table.world_size();
+  assignment.local_world = static_cast<uint32_t>(effect.members.size());
+  assignment.groups = nodes_of(effect.table).size();
   assignment.generation = effect.identity.generation;
   assignment.master_addr = master_addr_;
   assignment.master_port = master_port_;
@@ -429,7 +444,10 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
       return;  // it gets this when it attaches, if it ever does
     }
   }
-  const char* entry = effect.identity.generation == 1 ? "start" : member.newcomer ? "replacement" : "recovery";
+  const char* entry = effect.identity.generation == 1                               ? "start"
+                      : !member.newcomer                                            ? (effect.resized ? "resize" : "recovery")
+                      : effect.resized && member.previous == brain::kNoWorker ? "joined"
+                                                                              : "replacement";
   nlohmann::json body = {{"rank", member.rank},
                          {"version", effect.version},
                          {"workers", ids},
@@ -495,8 +513,8 @@ void Agent::end_job(const brain::EndJob& effect) {
     }
     if (!process->gone) {
       tell(*process, MessageType::kEnd, identity, {{"message", effect.message}});
-      // A parked spare has nothing to clean up.
-      if (!process->rank.has_value()) {
+      // A parked spare has nothing to clean up, unless it had a rank before the world shrank.
+      if (!process->had_rank) {
         kill_process(*process);
       } else if (process->pid > 0 && effect.exit_code != 0 && !end_->on_notice) {
         kill(process->pid, SIGTERM);
@@ -560,6 +578,7 @@ void Agent::periodic() {
   watch_for_hangs();
   watch_pace();
   watch_clock();
+  leave_in_time();
   finish_if_empty();
   update_status();
   status_.refresh();

@@ -159,6 +159,14 @@ class Agent {
   void tell_notice(const WorkerProcess& process);
   void end_on_notice();
 
+  // agent_elastic.cc: the world changes
+  uint32_t world() const;
+  void pause(const brain::Pause& effect);
+  void part(const brain::Part& effect);
+  bool leave_on(int signal);
+  void leave_in_time();
+  StatusOr<std::string> scale(const nlohmann::json& request);
+
   // agent_health.cc: what is wrong though nobody died
   void apply_log_rules();
   void watch_health();
@@ -265,6 +273,7 @@ class Agent {
   std::optional<HealthReading> health_;        // the last one
   std::vector<HealthFinding> unhealthy_;       // as said last
   bool gives_up_ = false;                      // this node is to have no ranks any more
+  int64_t leave_by_ns_ = 0;  // an elastic job: this node was told to leave
 
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name

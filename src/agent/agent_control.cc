@@ -96,7 +96,7 @@ nlohmann::json Agent::describe() const {
           {"nodes", config_.spec.nnodes},
           {"script", config_.spec.script},
           {"journal", absolute(config_.spec.journal_dir)},
-          {"world", config_.spec.world_size()},
+          {"world", world()},
           {"ranks", ranks},
           {"spares", spares},
           {"step", metrics_.last_step()},
@@ -184,9 +184,9 @@ StatusOr<std::string> Agent::inject(const std::string& text) {
   if (end_.has_value()) {
     return absl::FailedPreconditionError("the job is ending");
   }
-  if (spec.rank.has_value() && *spec.rank >= config_.spec.world_size()) {
+  if (spec.rank.has_value() && *spec.rank >= world()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("there is no rank %d; ranks are 0 to %d", *spec.rank, config_.spec.world_size() - 1));
+        absl::StrFormat("there is no rank %d; ranks are 0 to %d", *spec.rank, world() - 1));
   }
   if (spec.rank.has_value() && generation_ != nullptr &&
       generation_->prepare().table.place(*spec.rank).node != config_.node) {

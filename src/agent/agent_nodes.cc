@@ -216,7 +216,7 @@ void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
   joined_[from] = name;
   if (lines.empty()) {
-    if (joined_.size() == config_.spec.nnodes + config_.spec.spare_nodes && config_.all_came) {
+    if (joined_.size() == config_.spec.most_nodes() + config_.spec.spare_nodes && config_.all_came) {
       std::exchange(config_.all_came, nullptr)();
     }
     route(from, 'A', "{}");

@@ -147,6 +147,14 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                                        body.at("traceback"), body.at("fatal"), body.value("link", false),
                                        body.value("digests", false)});
       break;
+    case MessageType::kPaused:
+      link_->send(brain::WorkerPaused{process->id, message.identity});
+      break;
+    case MessageType::kUseful:
+      if (config_.spec.elastic) {
+        link_->send(brain::MostUseful{body.at("ranks")});
+      }
+      break;
     case MessageType::kFinished:
       if (log_watch_ != nullptr) {
         log_watch_->ended(process->id);
@@ -217,7 +225,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"check_all", config_.spec.check_all_steps},
                          {"digests", config_.spec.digests},
                          {"digest_every", config_.spec.digest_every},
-                         {"world", config_.spec.world_size()},
+                         {"world", world()},
                          {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
@@ -437,7 +445,7 @@ void Agent::update_status() {
   }
   now.step_time_s = metrics_.step_time_s();
   now.loss = metrics_.last_loss();
-  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here_.size() : config_.spec.world_size());
+  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here_.size() : world());
   for (const auto& [id, process] : workers_) {
     now.ranks += !process->dead && process->rank.has_value();
     now.spares += !process->dead && !process->rank.has_value() && process->parked;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/log_rules.h"
+#include "brain/elastic_policy.h"
 #include "brain/failure_detector.h"
 
 namespace keepstep::agent {
@@ -32,14 +33,20 @@ struct JobSpec {
   // Several nodes: one launcher each. One node needs no endpoint and binds no port.
   uint32_t nnodes = 1;
   uint32_t spare_nodes = 0;  // node ranks nnodes and up: they join and wait
+  // Elastic (--nnodes MIN:MAX): `nnodes` is the fewest that the job starts with, and its size is this policy's matter.
+  std::optional<brain::ElasticConfig> elastic;
+  uint32_t max_nodes = 0;
+  uint32_t ranks_per_replica = 1;
   uint32_t node_rank = 0;
   bool any_node_rank = false;  // several nodes: numbers are given in the order of coming
   std::string endpoint_host;   // where node 0 listens and all others connect
   uint16_t endpoint_port = 0;
   std::string local_addr;       // where other nodes reach this one; empty: the address of the route to the endpoint
   double join_timeout_s = 600;  // for all nodes to come together
-  uint32_t world_size() const { return nnodes * nproc_per_node; }
-  bool several_nodes() const { return nnodes + spare_nodes > 1; }
+  uint32_t most_nodes() const { return elastic ? max_nodes : nnodes; }  // with ranks
+  uint32_t world_size() const { return nnodes * nproc_per_node; }       // at the start, unless the job is elastic
+  uint32_t most_ranks() const { return most_nodes() * nproc_per_node; }
+  bool several_nodes() const { return most_nodes() + spare_nodes > 1; }
 
   std::string run_id = "none";  // torchrun's --rdzv-id
   std::string role = "default";

@@ -47,22 +47,30 @@ void add_compile_caches(Environment& environment) {
   }
 }
 
+void add_sizes(Environment& environment, uint32_t world, uint32_t local_world, uint32_t groups) {
+  environment.emplace_back("WORLD_SIZE", std::to_string(world));
+  environment.emplace_back("ROLE_WORLD_SIZE", std::to_string(world));
+  environment.emplace_back("LOCAL_WORLD_SIZE", std::to_string(local_world));
+  environment.emplace_back("GROUP_WORLD_SIZE", std::to_string(groups));
+}
+
+// A node may take the place of another.
+bool node_ranks_move(const JobSpec& spec) { return spec.spare_nodes > 0 || spec.elastic.has_value(); }
+
 }  // namespace
 
 Environment job_environment(const JobSpec& spec, bool has_omp_num_threads) {
-  const std::string world = std::to_string(spec.world_size());
   Environment result = {
-      {"WORLD_SIZE", world},
-      {"LOCAL_WORLD_SIZE", std::to_string(spec.nproc_per_node)},
-      {"GROUP_WORLD_SIZE", std::to_string(spec.nnodes)},
       {"ROLE_NAME", spec.role},
-      {"ROLE_WORLD_SIZE", world},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(spec.max_restarts)},
       {"TORCHELASTIC_RUN_ID", spec.run_id},
       // "True" would tell rank 0 that somebody else already serves a TCPStore at MASTER_PORT.
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
   };
-  if (spec.spare_nodes == 0) {  // else a node may take the place of another
+  if (!spec.elastic) {
+    add_sizes(result, spec.world_size(), spec.nproc_per_node, spec.nnodes);
+  }
+  if (!node_ranks_move(spec)) {
     result.emplace_back("GROUP_RANK", std::to_string(spec.node_rank));
   }
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) {
@@ -88,7 +96,10 @@ Environment rank_environment(const JobSpec& spec, const RankAssignment& assignme
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(assignment.generation - 1)},
       {"TORCHELASTIC_ERROR_FILE", folder.empty() ? "" : folder + "/error.json"},
   };
-  if (spec.spare_nodes > 0) {
+  if (spec.elastic) {
+    add_sizes(result, assignment.world, assignment.local_world, assignment.groups);
+  }
+  if (node_ranks_move(spec)) {
     result.emplace_back("GROUP_RANK", std::to_string(assignment.group_rank));
   }
   return result;

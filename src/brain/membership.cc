@@ -9,12 +9,26 @@
 namespace keepstep::brain {
 
 Membership::Membership(MembershipConfig config)
-    : config_(config), ladder_(config.ladder), identity_{config.term, 0}, slots_(config.world_size) {
-  require(config.nodes >= 1 && config.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
+    : config_(std::move(config)),
+      ladder_(config_.ladder),
+      identity_{config_.term, 0},
+      slots_(config_.elastic ? 0 : config_.world_size) {
+  require(config_.nodes >= 1 && config_.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
+  if (config_.elastic) {
+    require(config_.most_nodes >= config_.nodes && config_.ranks_per_node >= 1 && config_.ranks_per_replica >= 1 &&
+                (config_.ranks_per_node % config_.ranks_per_replica == 0 ||
+                 config_.ranks_per_replica % config_.ranks_per_node == 0),
+            "an elastic job says how many nodes it may have, and its replicas fill nodes or parts of them");
+    config_.world_size = config_.most_nodes * config_.ranks_per_node;
+    elastic_.emplace(*config_.elastic);
+  }
   require(config.world_size <= kMaxWorldSize && most_ranks_of_a_node() <= 65535, "too many ranks, or too many a node");
 }
 
-uint32_t Membership::most_ranks_of_a_node() const { return (config_.world_size + config_.nodes - 1) / config_.nodes; }
+uint32_t Membership::most_ranks_of_a_node() const {
+  return elastic_ || config_.elastic ? config_.ranks_per_node
+                                     : (config_.world_size + config_.nodes - 1) / config_.nodes;
+}
 
 Effects Membership::step(const Event& event, Time now) {
   now_ = now;
@@ -41,17 +55,24 @@ void Membership::on(const NodeJoined& event) {
   const bool fresh = !nodes_.contains(event.node);
   const auto unused =
       std::count_if(nodes_.begin(), nodes_.end(), [this](const auto& node) { return waits_unused(node.first); });
-  if (fresh && nodes_.size() - static_cast<size_t>(unused) >= config_.nodes + config_.spare_nodes) {
+  const uint32_t most = config_.elastic ? config_.most_nodes : config_.nodes;
+  if (fresh && nodes_.size() - static_cast<size_t>(unused) >= most + config_.spare_nodes) {
     journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
     return;
   }
   nodes_[event.node] = event.endpoint;
   if (phase_ == Phase::kWaiting) {
+    if (!enough_since_ && nodes_.size() >= config_.nodes) {
+      enough_since_ = now_;
+    }
     if (enough_nodes()) {
       start();
     }
   } else if (fresh) {
-    journal("node_joined", homeless_.empty() ? "it waits as a spare" : "it takes the place of a lost node",
+    journal("node_joined",
+            !homeless_.empty() ? "it takes the place of a lost node"
+            : elastic_         ? "it gets ready while training goes on"
+                               : "it waits as a spare",
             {{"joined_node", int64_t{event.node}}});
     house();
     while (spare_[event.node].size() < spares_of(event.node)) {
@@ -62,14 +83,23 @@ void Membership::on(const NodeJoined& event) {
 }
 
 bool Membership::enough_nodes() const {
+  if (elastic_) {
+    const size_t units = nodes_.size() * (config_.ranks_per_node / unit_ranks());
+    return nodes_.contains(0) && nodes_.size() >= config_.nodes && elastic_->largest_allowed(replicas_of(units)) > 0 &&
+           (nodes_.size() >= config_.most_nodes || (enough_since_ && now_ - *enough_since_ >= config_.start_grace));
+  }
   const auto first_spare = config_.spare_nodes == 0 ? nodes_.end() : nodes_.lower_bound(config_.nodes);
   return std::distance(nodes_.begin(), first_spare) == static_cast<int64_t>(config_.nodes);
 }
 
 // A node without ranks keeps as many workers ready as a lost node may have had ranks, unless its ranks were taken away.
 uint32_t Membership::spares_of(NodeId node) const {
-  if (waits_unused(node)) {
+  if (waits_unused(node) || leaving_nodes_.contains(node)) {
     return 0;
+  }
+  if (elastic_) {
+    const auto ranks = ranks_on_.find(node);
+    return config_.spares + config_.ranks_per_node - (ranks == ranks_on_.end() ? 0 : ranks->second);
   }
   return config_.spares + (with_ranks_.contains(node) ? 0 : most_ranks_of_a_node());
 }
@@ -78,6 +108,10 @@ uint32_t Membership::spares_of(NodeId node) const {
 void Membership::start() {
   phase_ = Phase::kGathering;
   because_ = "the job starts";
+  if (elastic_) {
+    start_elastic();
+    return;
+  }
   Rank rank = 0;
   uint32_t index = 0;
   for (const auto& [node, endpoint] : nodes_) {
@@ -250,7 +284,7 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, members_, prepared_because_});
+  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value()});
 }
 
 void Membership::on(const Ready& event) {
@@ -355,6 +389,7 @@ void Membership::formed() {
     spares_given_up_ = false;
     journal("formed", "all members are clean at the generation's version",
             {{"version", static_cast<int64_t>(version_)}});
+    resize_formed();
     renew_the_rest();
   }
 }
@@ -377,7 +412,7 @@ void Membership::keep_spares() {
     }
     return;
   }
-  if (config_.spares == 0 && config_.spare_nodes == 0) {
+  if (config_.spares == 0 && config_.spare_nodes == 0 && !elastic_) {
     return;
   }
   for (const auto& [node, endpoint] : nodes_) {
@@ -428,6 +463,13 @@ void Membership::end(int exit_code, const std::string& message, const std::strin
 }
 
 void Membership::on(const Tick&) {
+  if (phase_ == Phase::kWaiting && elastic_) {
+    if (enough_nodes()) {
+      start();
+    }
+    return;
+  }
+  consider_size();
   // While the job goes on without them, all of them had exited with 0.
   const bool missed = phase_ == Phase::kSealing || phase_ == Phase::kGathering;
   if (missed && !homeless_.empty() && now_ - homeless_since_ >= config_.node_timeout) {
@@ -455,6 +497,8 @@ void Membership::repeat_unanswered() {
     emit(Release{identity_});
   } else if (phase_ == Phase::kRunning && !formed_) {
     send_activate();
+  } else if (phase_ == Phase::kRunning && pausing_) {
+    pause();
   }
 }
 

@@ -13,8 +13,10 @@
 //   forming    Prepare is out; each member unwinds, maps its peers, and answers Ready with the state it holds. A plain
 //              script (no recoverable function) need not answer: it may do all its work here, until it exits with 0
 //   running    Activate is out: those that are empty hydrate from those that are clean, then train
-//   sealing    a member died or raised: words are sealed, the verdict follows from them (step_commit.h), then
-//              gathering again
+//   sealing    a member died or raised, or the world is to change: words are sealed, the verdict follows from them
+//              (step_commit.h), then gathering again
+// Where the job is elastic, the world grows and shrinks between two generations (elastic_policy.h says when, and
+// membership_elastic.cc how): running members pause at the end of a step, and are sealed there like after a fault.
 // The job ends when all members finished or exited with 0, when the ladder gives up, or when somebody asks.
 #pragma once
 
@@ -25,6 +27,7 @@
 #include <variant>
 #include <vector>
 
+#include "brain/elastic_policy.h"
 #include "brain/rank_table.h"
 #include "brain/recovery_ladder.h"
 #include "brain/step_commit.h"
@@ -130,10 +133,33 @@ struct StopRequested {
   int exit_code = 0;
   std::string because;
 };
+// Answer to Pause from one member: it committed a step with all others and waits at its end.
+struct WorkerPaused {
+  WorkerId worker = kNoWorker;
+  Identity identity;
+};
+// The node was told to leave, by a signal or a notice. Repeated until it hears Part.
+struct NodeLeaves {
+  NodeId node = 0;
+  std::string because;
+};
+// Somebody wants this many replicas; none: as many as the policy finds.
+struct ScaleRequested {
+  std::optional<uint32_t> replicas;
+};
+// The limits of an elastic job change. What makes no sense changes nothing, and is journalled.
+struct PolicyChanged {
+  ElasticConfig config;
+};
+// The job's batches feed no more ranks than this.
+struct MostUseful {
+  uint32_t ranks = 0;
+};
 struct Tick {};
 
 using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
-                           WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, Tick>;
+                           WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, WorkerPaused,
+                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
 
@@ -169,6 +195,7 @@ struct Prepare {
   RankTable table;
   std::vector<Member> members;  // by rank; what reaches an agent are those of its node
   std::string because;
+  bool resized = false;  // the world is not the one of the generation that formed last
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
 // digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank).
@@ -181,6 +208,16 @@ struct Activate {
 };
 struct Kill {
   WorkerId worker = kNoWorker;
+  std::string because;
+};
+// Members: pause at the end of the step you are in.
+struct Pause {
+  Identity identity;
+  std::string because;
+};
+// The node has no ranks any more, and may end with what it runs.
+struct Part {
+  NodeId node = 0;
   std::string because;
 };
 // All members finished: let them return.
@@ -200,7 +237,7 @@ struct Journal {
   std::vector<Field> fields;
 };
 
-using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Release, EndJob, Journal>;
+using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Part, Release, EndJob, Journal>;
 using Effects = std::vector<Effect>;
 
 struct MembershipConfig {
@@ -215,6 +252,12 @@ struct MembershipConfig {
   Time start_timeout = std::chrono::seconds(600);      // a worker that does not park, a newcomer that is not Ready, too
   Time node_timeout = std::chrono::seconds(60);        // for another node to take the place of a lost one
   int start_failures = 3;  // workers without a rank that may be lost in a row, with no progress in between
+  // An elastic job. `nodes` is the fewest that it starts with, `world_size` then follows from who is there.
+  std::optional<ElasticConfig> elastic;
+  uint32_t most_nodes = 0;
+  uint32_t ranks_per_node = 0;
+  uint32_t ranks_per_replica = 1;                  // divides ranks_per_node, or is a multiple of it
+  Time start_grace = std::chrono::seconds(2);      // for more nodes, once enough have come
 };
 
 class Membership {
@@ -240,6 +283,7 @@ class Membership {
     bool recoverable = false;
     Time recoverable_since{};
     bool taken = false;  // a rank counts on it, or it is (was) a member
+    bool left = false;   // it was a member until the world shrank, and waits as a spare, with its state
     Rank rank = 0;       // if taken
     Time spawned_at{};
     std::optional<Time> killed_at;  // the last Kill that we sent
@@ -269,6 +313,11 @@ class Membership {
   void on(const Progress& event);
   void on(const WorkerFinished& event);
   void on(const StopRequested& event);
+  void on(const WorkerPaused& event);
+  void on(const NodeLeaves& event);
+  void on(const ScaleRequested& event);
+  void on(const PolicyChanged& event);
+  void on(const MostUseful& event);
   void on(const Tick& event);
 
   // membership.cc: from gathering to running to the end
@@ -328,6 +377,23 @@ class Membership {
   void restart(const std::string& because);
   void end_worker(WorkerId worker, const std::string& because);
 
+  // membership_elastic.cc: how large the world is
+  struct Unit;
+  uint32_t unit_ranks() const;
+  uint32_t replicas_of(size_t units) const;
+  uint32_t replicas() const;
+  void start_elastic();
+  std::vector<Unit> units() const;
+  ElasticView elastic_view(const std::vector<Unit>& all) const;
+  void consider_size();
+  void pause();
+  void resize();
+  std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
+  const char* why_not_now(const std::vector<Unit>& chosen) const;
+  void settle(const std::vector<Unit>& chosen);
+  void leave_rank(WorkerId id);
+  void resize_formed();
+
   // small helpers
   Worker* find(WorkerId id);
   bool alive(const Member& member) const;
@@ -372,6 +438,28 @@ class Membership {
   std::set<WorkerId> outdated_;     // processes that a restart with state has yet to replace
   bool renewal_due_ = false;        // some of them go once the verdict is out
   std::map<NodeId, int> link_reports_;  // broken connections that ranks of a node told of since the last progress
+
+  // An elastic job's size.
+  std::optional<ElasticPolicy> elastic_;
+  struct Resize {
+    uint32_t replicas = 0;
+    bool forced = false;
+    std::string because;
+  };
+  std::optional<Resize> resize_;  // decided, and not carried out yet
+  bool pausing_ = false;          // members were asked to pause for it
+  std::set<Rank> paused_;
+  struct Leaving {
+    std::string because;
+    Time by{};
+  };
+  std::map<NodeId, Leaving> leaving_nodes_;
+  std::map<NodeId, uint32_t> ranks_on_;   // of each node with ranks, how many
+  std::optional<Resize> resized_;         // carried out, and not formed yet
+  uint32_t formed_replicas_ = 0;          // of the generation that formed last
+  uint32_t useful_ranks_ = 0;             // 0: not known
+  std::string stays_because_;             // journalled last
+  std::optional<Time> enough_since_;      // nodes to begin with
 
   // The generation `identity_`.
   std::vector<Member> members_;  // by rank

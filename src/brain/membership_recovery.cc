@@ -108,6 +108,7 @@ void Membership::on(const NodeLost& event) {
     ending_.erase(id);
   }
   spare_.erase(event.node);
+  leaving_nodes_.erase(event.node);
   journal("fault_noticed", what,
           {{"lost_node", int64_t{event.node}},
            {"noticed_by", std::string("connection")},
@@ -306,6 +307,8 @@ void Membership::on(const WorkerFaulted& event) {
 void Membership::seal(const std::string& because) {
   phase_ = Phase::kSealing;
   because_ = because;
+  pausing_ = false;
+  paused_.clear();
   sealed_nodes_.clear();
   words_.clear();
   outcomes_.clear();
@@ -407,6 +410,7 @@ void Membership::conclude() {
   phase_ = Phase::kGathering;
   vacate();
   renew();
+  resize();
   gather();
 }
 

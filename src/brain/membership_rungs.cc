@@ -146,6 +146,8 @@ void Membership::house() {
       moved.push_back(rank);
       return true;
     });
+    ranks_on_.erase(lost);
+    ranks_on_[*taker] = static_cast<uint32_t>(moved.size());
     journal("node_replaced", node_loss_,
             {{"lost_node", int64_t{lost}}, {"by_node", int64_t{*taker}}, {"ranks", moved}});
   }
@@ -156,7 +158,7 @@ void Membership::house() {
 std::optional<NodeId> Membership::taker_for(NodeId lost) const {
   std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
   for (const auto& [node, endpoint] : nodes_) {
-    if (with_ranks_.contains(node) && node != lost) {
+    if ((with_ranks_.contains(node) && node != lost) || leaving_nodes_.contains(node)) {
       continue;
     }
     const int bad = bad_nodes_.contains(node) ? 2 : node == lost ? 1 : 0;
@@ -250,6 +252,12 @@ void Membership::restart(const std::string& because) {
     if (alive(member)) {
       end_worker(member.worker, because);
       unconfirmed_.insert(member.worker);
+    }
+  }
+  for (auto& [id, worker] : workers_) {
+    if (worker.left && worker.status != Status::kGone) {
+      end_worker(id, because);  // with a state that the new start must not take for its own
+      unconfirmed_.insert(id);
     }
   }
   for (Slot& slot : slots_) {

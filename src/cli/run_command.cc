@@ -40,6 +40,10 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   config.term = kTerm;
   config.nodes = spec.nnodes;
   config.world_size = spec.world_size();
+  config.elastic = spec.elastic;
+  config.most_nodes = spec.most_nodes();
+  config.ranks_per_node = spec.nproc_per_node;
+  config.ranks_per_replica = spec.ranks_per_replica;
   config.spares = spec.spares;
   config.spare_nodes = spec.spare_nodes;
   config.ladder.restarts = spec.max_restarts;

@@ -349,8 +349,8 @@ void Reader::recovery() {
     const auto fault = agent::parse_inject(one.value);
     if (!fault.ok()) {
       mistake(one, std::string(fault.status().message()));
-    } else if (fault->rank && *fault->rank >= spec_.world_size()) {
-      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.world_size() - 1));
+    } else if (fault->rank && *fault->rank >= spec_.most_ranks()) {
+      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.most_ranks() - 1));
     } else if (fault->on_spare && spec_.spares == 0) {
       mistake(one, "there is no spare; give --spares");
     } else if (spec_.no_python && !agent::for_programs(fault->kind)) {
@@ -376,7 +376,7 @@ void Reader::log_rules() {
   std::string text(agent::kMaxLogRulesBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
-  agent::ParsedLogRules parsed = agent::parse_log_rules(text, given->value, spec_.world_size());
+  agent::ParsedLogRules parsed = agent::parse_log_rules(text, given->value, spec_.most_ranks());
   mistakes_.insert(mistakes_.end(), parsed.mistakes.begin(), parsed.mistakes.end());
   spec_.log_rules = std::move(parsed.rules);
 }

@@ -51,7 +51,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   Impl(CoordinatorConfig config, observe::Journal* journal)
       : config_(std::move(config)),
         journal_(journal),
-        seats_(config_.membership.nodes + config_.membership.spare_nodes),
+        seats_((config_.membership.elastic ? config_.membership.most_nodes : config_.membership.nodes) +
+               config_.membership.spare_nodes),
         service_(this),
         brain_(
             config_.membership, [this](const brain::Effect& e, brain::Identity newest) { carry_out(e, newest); },
@@ -292,6 +293,8 @@ void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity n
   } else if (const auto* spawn = std::get_if<brain::Spawn>(&effect)) {
     node_of_worker_[spawn->worker] = spawn->node;
     send_to(spawn->node, effect, newest, "spawn");
+  } else if (const auto* part = std::get_if<brain::Part>(&effect)) {
+    send_to(part->node, effect, newest, "part");
   } else if (const auto* kill = std::get_if<brain::Kill>(&effect)) {
     if (const auto it = node_of_worker_.find(kill->worker); it != node_of_worker_.end()) {
       send_to(it->second, effect, newest, "kill");

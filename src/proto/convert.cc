@@ -96,9 +96,44 @@ StatusOr<brain::Event> joined_from(const control::NodeJoined& from, brain::NodeI
   return joined;
 }
 
+void set_policy(const brain::ElasticConfig& from, control::PolicyChanged* to) {
+  to->set_min_replicas(from.min_replicas);
+  to->set_max_replicas(from.max_replicas);
+  to->set_increment_step(from.increment_step);
+  to->mutable_discrete_values()->Assign(from.discrete_values.begin(), from.discrete_values.end());
+  to->set_scaling_timeout(from.scaling_timeout.count());
+  to->set_graceful_shutdown_timeout(from.graceful_shutdown_timeout.count());
+  to->set_faulty_scale_down_timeout(from.faulty_scale_down_timeout.count());
+  to->set_scale_up_snooze(from.scale_up_snooze.count());
+  to->set_min_between_changes(from.min_between_changes.count());
+  to->set_backoff_factor(from.backoff_factor);
+  to->set_backoff_most(from.backoff_most.count());
+}
+
+StatusOr<brain::Event> policy_from(const control::PolicyChanged& from) {
+  constexpr int kMostValues = 4096;
+  if (from.discrete_values_size() > kMostValues) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d sizes that a job may have, %d is the most", from.discrete_values_size(), kMostValues));
+  }
+  brain::ElasticConfig config;
+  config.min_replicas = from.min_replicas();
+  config.max_replicas = from.max_replicas();
+  config.increment_step = from.increment_step();
+  config.discrete_values.assign(from.discrete_values().begin(), from.discrete_values().end());
+  config.scaling_timeout = brain::Time(from.scaling_timeout());
+  config.graceful_shutdown_timeout = brain::Time(from.graceful_shutdown_timeout());
+  config.faulty_scale_down_timeout = brain::Time(from.faulty_scale_down_timeout());
+  config.scale_up_snooze = brain::Time(from.scale_up_snooze());
+  config.min_between_changes = brain::Time(from.min_between_changes());
+  config.backoff_factor = from.backoff_factor();
+  config.backoff_most = brain::Time(from.backoff_most());
+  return brain::PolicyChanged{std::move(config)};  // whether it makes sense, the brain says
+}
+
 StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, HeldTables& tables) {
   const control::Prepare& from = message.effect().prepare();
-  brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because()};
+  brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because(), from.resized()};
   KEEPSTEP_ASSIGN_OR_RETURN(prepare.table, tables.take(from, prepare.identity));
   prepare.members.reserve(message.members_size());
   for (const control::Member& member : message.members()) {
@@ -237,6 +272,22 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    out.mutable_stop_requested()->set_exit_code(e.exit_code);
                    out.mutable_stop_requested()->set_because(text(e.because));
                  },
+                 [&](const brain::WorkerPaused& e) {
+                   set_identity(e.identity, message);
+                   out.mutable_worker_paused()->set_worker(e.worker);
+                 },
+                 [&](const brain::NodeLeaves& e) {
+                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+                   out.mutable_node_leaves()->set_because(text(e.because));
+                 },
+                 [&](const brain::ScaleRequested& e) {
+                   control::ScaleRequested* scale = out.mutable_scale_requested();
+                   if (e.replicas.has_value()) {
+                     scale->set_replicas(*e.replicas);
+                   }
+                 },
+                 [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
+                 [&](const brain::MostUseful& e) { out.mutable_most_useful()->set_ranks(e.ranks); },
                  [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
              },
@@ -283,6 +334,17 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerFinished{in.worker_finished().worker(), identity};
     case control::AgentEvent::kStopRequested:
       return brain::StopRequested{in.stop_requested().exit_code(), in.stop_requested().because()};
+    case control::AgentEvent::kWorkerPaused:
+      return brain::WorkerPaused{in.worker_paused().worker(), identity};
+    case control::AgentEvent::kNodeLeaves:
+      return brain::NodeLeaves{node, in.node_leaves().because()};
+    case control::AgentEvent::kScaleRequested:
+      return brain::ScaleRequested{in.scale_requested().has_replicas() ? std::optional(in.scale_requested().replicas())
+                                                                       : std::nullopt};
+    case control::AgentEvent::kPolicyChanged:
+      return policy_from(in.policy_changed());
+    case control::AgentEvent::kMostUseful:
+      return brain::MostUseful{in.most_useful().ranks()};
     case control::AgentEvent::KIND_NOT_SET:
       break;
   }
@@ -360,6 +422,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                  [&](const brain::Prepare& e) {
                    out.mutable_prepare()->set_version(e.version);
                    out.mutable_prepare()->set_because(text(e.because));
+                   out.mutable_prepare()->set_resized(e.resized);
                  },
                  [&](const brain::Activate& e) {
                    control::Activate* activate = out.mutable_activate();
@@ -372,6 +435,8 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_kill()->set_worker(e.worker);
                    out.mutable_kill()->set_because(text(e.because));
                  },
+                 [&](const brain::Pause& e) { out.mutable_pause()->set_because(text(e.because)); },
+                 [&](const brain::Part& e) { out.mutable_part()->set_because(text(e.because)); },
                  [&](const brain::Release&) { out.mutable_release(); },
                  [&](const brain::EndJob& e) {
                    out.mutable_end_job()->set_exit_code(e.exit_code);
@@ -403,6 +468,10 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
       return activate_from(in.activate(), identity);
     case control::CoordinatorEffect::kKill:
       return brain::Kill{in.kill().worker(), in.kill().because()};
+    case control::CoordinatorEffect::kPause:
+      return brain::Pause{identity, in.pause().because()};
+    case control::CoordinatorEffect::kPart:
+      return brain::Part{message.node(), in.part().because()};
     case control::CoordinatorEffect::kRelease:
       return brain::Release{identity};
     case control::CoordinatorEffect::kEndJob:

@@ -164,6 +164,9 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       notice_ = message.body.value("because", "a notice came");
       notice_came_ = true;
       break;
+    case MessageType::kPause:
+      pause_of_ = as_bits(message.identity);
+      break;
     case MessageType::kInject:
       if (injections_.size() < kMostInjections) {
         injections_.push_back(message.body.dump());
@@ -497,8 +500,9 @@ StatusOr<Version> Engine::wait_verdict() {
 VoteResult Engine::vote(Step step, uint32_t flags) {
   comm::WaitClock& waits = communicator_->waits();
   waits.begin(0, monotonic_ns());
-  const uint32_t drain = notice_came_.load(std::memory_order_relaxed) ? uint32_t{kFlagDrain} : 0U;
-  const VoteResult result = vote_->vote(step, flags | drain);
+  flags |= notice_came_.load(std::memory_order_relaxed) ? uint32_t{kFlagDrain} : 0U;
+  flags |= pause_of_.load(std::memory_order_relaxed) == identity_.load() ? uint32_t{kFlagPause} : 0U;
+  const VoteResult result = vote_->vote(step, flags);
   waits.end(monotonic_ns());
   return result;
 }
@@ -622,6 +626,12 @@ void Engine::leave_loop() {
 void Engine::slow(int change) {
   std::atomic<uint32_t>& depth = progress().slow;
   depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
+}
+
+Status Engine::pause() {
+  leave_loop();
+  (void)send(MessageType::kPaused);
+  return wait_interruption();
 }
 
 Status Engine::finish(bool on_notice) {

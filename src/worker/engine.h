@@ -98,7 +98,7 @@ class Engine {
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
   // ---- the step ----
-  // `flags`: StepFlag; kFlagDrain is added once a notice came.
+  // `flags`: StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
   VoteResult vote(brain::Step step, uint32_t flags);
   // Why the job has to stop soon, as this node's agent was told; empty: it was not. Any thread.
   std::string notice() const;
@@ -152,6 +152,10 @@ class Engine {
   void slow(int change);
 
   // ---- end ----
+  // All ranks said kFlagPause: waits, at the end of the step, for what the coordinator makes of it. Like
+  // wait_interruption().
+  Status pause();
+
   // The training function returned, or (`on_notice`) left its loop because of a notice: waits until all ranks' did.
   // ABORTED: interrupted. After a notice the job is not over before wait_interruption says CANCELLED.
   Status finish(bool on_notice = false);
@@ -227,6 +231,7 @@ class Engine {
   std::atomic<bool> injections_came_{false};
   std::string notice_;
   std::atomic<bool> notice_came_{false};
+  std::atomic<uint64_t> pause_of_{0};  // the generation that is to pause, as identity_; 0: none
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;

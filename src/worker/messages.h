@@ -24,6 +24,7 @@ enum class MessageType : uint16_t {
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kCollect = 8,      // {}: the log (log_ring.h) should be read now
+  kPaused = 9,       // {}: committed a step with all others, and waits at its end
   kFault = 10,     // {step, what, traceback, fatal, link, digests}: user code raised, a link broke, or the ranks voted
                    // for different things; the process lives
   kFinished = 11,  // {notice}: the training function returned, or (notice) left its loop because of a notice
@@ -34,6 +35,7 @@ enum class MessageType : uint16_t {
   kLeave = 16,     // {}: the same rank needs its communicator no more
   kAbort = 17,     // {because}: ends the communicator for all its ranks
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
+  kUseful = 19,    // {ranks}: the job's batches feed no more ranks
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
@@ -47,6 +49,7 @@ enum class MessageType : uint16_t {
   kWaiting = 40,     // {missing: [rank]}: who has not joined yet
   kRefused = 41,     // {because}: the join, or the connection
   kNotice = 42,      // {because}: the job has to stop soon; this rank says so with its next vote
+  kPause = 43,       // {because}: this rank says with its next vote that all pause at the end of the step
   kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };
 

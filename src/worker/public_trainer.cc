@@ -74,7 +74,9 @@ absl::Status Trainer::join() {
 
 uint32_t Trainer::rank() const { return impl_->assignment.has_value() ? impl_->assignment->rank : kNoRank; }
 
-uint32_t Trainer::world() const { return impl_->engine->welcome().at("world").get<uint32_t>(); }
+uint32_t Trainer::world() const {
+  return impl_->assignment.has_value() ? impl_->assignment->world : impl_->engine->welcome().at("world").get<uint32_t>();
+}
 
 uint32_t Trainer::generation() const {
   return impl_->assignment.has_value() ? impl_->assignment->identity.generation : 0;
@@ -177,6 +179,10 @@ Status Trainer::Impl::attempt(uint64_t until) {
     finished = true;
     return absl::OkStatus();
   }
+  if (pauses) {
+    KEEPSTEP_RETURN_IF_ERROR(engine->pause());
+    return absl::AbortedError("the world changes");
+  }
   if (noticed) {
     if (on_notice) {
       engine->slow(1);
@@ -243,6 +249,7 @@ Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
   voted = true;
   const worker::VoteResult result = engine->vote(step, 0);
   noticed = result.decided && (result.flags & worker::kFlagDrain) != 0;
+  pauses = result.decided && (result.flags & worker::kFlagPause) != 0;
   if (!result.decided) {
     KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->wait_verdict());
     if (verdict < step) {

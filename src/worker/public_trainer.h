@@ -61,6 +61,7 @@ struct Trainer::Impl {
   bool joined = false;  // the current generation
   bool finished = false;
   bool noticed = false;  // all ranks know that the job stops after the last committed step
+  bool pauses = false;   // all ranks know that the world changes after it
   std::function<void()> on_notice;
   uint64_t version = 0;
   uint64_t step = 0;

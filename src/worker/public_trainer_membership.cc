@@ -218,6 +218,7 @@ void Trainer::Impl::leave() {
     (void)inject("recovery");  // an exception here is what the interruption is anyway
   }
   joined = false;
+  pauses = false;
   noticed = false;  // who takes part next does not know of it; the next vote says it again
   step = 0;
   const std::lock_guard lock(mutex);

@@ -100,6 +100,7 @@ void bind_engine(nb::module_& module) {
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
       .def("wait_interruption",
            [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
+      .def("pause", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.pause(); })); })
       .def(
           "finish",
           [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },

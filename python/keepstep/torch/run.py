@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
 from keepstep.torch import (
@@ -47,6 +48,7 @@ T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
 # Flags of a vote: StepFlag in src/worker/step_vote.h.
+FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
 FLAG_VETO = 16  # nobody updates anything in this step
 
@@ -97,7 +99,10 @@ class Run:
         self._step: Step | None = None
         self._votes = digests.Digests(session, self._registry)
         self._noticed = False  # all ranks know that the job stops after the last committed step
+        self._pauses = False  # all ranks know that the world changes after it
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
+        self._on_resize: list[Callable[[int, int], Any]] = []
+        self._useful = 0  # ranks, as the agent was told
         self._digests: dict[str, int] | None = None
         self._check_all = bool(session.welcome["check_all"])
         self._checks_left = checks.CHECKED_STEPS
@@ -134,7 +139,11 @@ class Run:
 
     @property
     def entry(self) -> str:
-        """Why this entry of the function happened: "start", "recovery" (a survivor), "replacement" or "rehearsal"."""
+        """Why this entry of the function happened.
+
+        "start"; "recovery" (a survivor of a fault) or "replacement"; "resize" (a rank that goes on in another world) or
+        "joined"; "rehearsal".
+        """
         return self._assignment("run.entry").entry
 
     @property
@@ -270,6 +279,7 @@ class Run:
         if self._session.witness is not None:
             until = self._session.witness.bounded(until)
         plan = plan_for(dataset, global_batch, micro_batch, shuffle, collate, self.seed, self.rank, self.world_size)
+        self._tell_useful(plan.micro_batches)
         if self.rehearsing:
             self._session.rehearsal.begin_steps()
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
@@ -279,6 +289,8 @@ class Run:
             early_exit.install(module, self._session)
         while self._version < until:
             self._check_interrupted()
+            if self._pauses:
+                self._pause()
             if self._noticed:
                 self._stop_on_notice()
             number = self._version + 1
@@ -298,6 +310,12 @@ class Run:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
         self._engine.leave_loop()
         self._step = None
+
+    def _tell_useful(self, micro_batches: int) -> None:
+        """Each rank needs a micro-batch of its own: an elastic job grows no further."""
+        if self.rank == 0 and not self.rehearsing and self._useful != micro_batches:
+            self._useful = micro_batches
+            self._session.send(MessageType.USEFUL, {"ranks": micro_batches})
 
     def commit(
         self,
@@ -376,6 +394,7 @@ class Run:
                 raise Interruption(f"step {number} is redone")
             all_flags = self._engine.decided_flags(number)
         self._noticed = bool(decided and all_flags & FLAG_DRAIN)
+        self._pauses = bool(decided and all_flags & FLAG_PAUSE)
         return bool(all_flags & FLAG_VETO)
 
     def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
@@ -505,6 +524,30 @@ class Run:
         self._engine.wait_interruption()  # raises JobEnded, which unwinds the script
         raise Interruption("the generation ended before the job stopped")
 
+    # ---- an elastic job: the world changes ----
+
+    def on_resize(self, function: Callable[[int, int], Any]) -> None:
+        """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process.
+
+        Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
+        another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. A process that joins begins
+        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split.
+        """
+        if function not in self._on_resize:
+            self._on_resize.append(function)
+
+    def _pause(self) -> None:
+        """Waits at the end of a step, with all other ranks, for the world to change."""
+        self._step = None
+        self._engine.pause()
+        raise Interruption("the world changes")
+
+    def _note_resize(self, before: int) -> None:
+        now = self.world_size
+        if now != before:
+            for function in self._on_resize:
+                function(before, now)
+
     # ---- checking mode ----
 
     def _checking(self) -> bool:
@@ -594,7 +637,9 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
+        before = self.world_size
         self._session.next_assignment()
+        self._note_resize(before)
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
 
@@ -603,6 +648,7 @@ class Run:
         self._step = None
         self._keeps = 0
         self._noticed = False  # who takes part next does not know of it; the next vote says it again
+        self._pauses = False
         self._on_notice.clear()
         self._session.formed = False
         replicas.drop_all()

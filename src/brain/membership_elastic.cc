@@ -1,0 +1,431 @@
+// The membership brain's part for elastic jobs: how large the world is, and where its ranks are. The policy
+// (elastic_policy.h) says how many replicas; here that becomes units: places of a node, or whole nodes, that come and go
+// together.
+//
+// Newcomers get ready while training runs. Then all members pause at the end of a step, are sealed there, and the next
+// generation has other slots. Survivors keep their process; their rank may be another one, because ranks have no gaps.
+// Who has no rank any more waits as a spare, with its state, and is the first to get one again.
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "brain/membership.h"
+#include "brain/membership_text.h"
+
+namespace keepstep::brain {
+
+// Places `group` * unit_ranks() to (`group` + 1) * unit_ranks() - 1 of a node.
+struct Membership::Unit {
+  NodeId node = 0;
+  uint32_t group = 0;
+  bool member = false;   // its ranks are in the running generation
+  bool whole = false;    // and all of them live
+  bool ready = false;    // not a member; workers for all its ranks are parked
+  bool leaving = false;  // its node was told to leave
+};
+
+// A replica of several nodes consists of whole nodes, any of them: the state is the same everywhere.
+uint32_t Membership::unit_ranks() const { return std::min(config_.ranks_per_replica, config_.ranks_per_node); }
+
+uint32_t Membership::replicas_of(size_t units) const {
+  return static_cast<uint32_t>(units * unit_ranks() / config_.ranks_per_replica);
+}
+
+uint32_t Membership::replicas() const { return static_cast<uint32_t>(slots_.size()) / config_.ranks_per_replica; }
+
+// The first node holds rank 0 (it is the coordinator's), the others follow by their numbers.
+void Membership::start_elastic() {
+  const uint32_t groups = config_.ranks_per_node / unit_ranks();
+  const uint32_t size = elastic_->largest_allowed(replicas_of(nodes_.size() * groups));
+  std::vector<Unit> chosen;
+  for (const auto& [node, endpoint] : nodes_) {
+    for (uint32_t group = 0; group < groups && replicas_of(chosen.size()) < size; ++group) {
+      chosen.push_back({.node = node, .group = group});
+    }
+  }
+  settle(chosen);
+  journal("elastic_start", "so many replicas can run on the nodes that came",
+          {{"replicas", int64_t{size}},
+           {"ranks", static_cast<int64_t>(slots_.size())},
+           {"nodes", static_cast<int64_t>(nodes_.size())}});
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    take(spawn(slots_[rank].node, false, because_), rank, Origin::kStart);
+  }
+  for (const auto& [node, endpoint] : nodes_) {
+    for (uint32_t spare = spares_of(node); spare > 0; --spare) {
+      spawn(node, true, because_);
+    }
+  }
+}
+
+// ---- what there is ------------------------------------------------------------------------------------------------
+
+// Of all nodes that attend, by node and group.
+std::vector<Membership::Unit> Membership::units() const {
+  const uint32_t size = unit_ranks();
+  std::map<std::pair<NodeId, uint32_t>, uint32_t> living;  // of units with ranks: how many of those live
+  for (const Slot& slot : slots_) {
+    living[{slot.node, slot.local_rank / size}] += slot.holder != kNoWorker ? 1 : 0;
+  }
+  std::vector<Unit> all;
+  for (const auto& [node, endpoint] : nodes_) {
+    uint32_t parked = 0;
+    if (const auto spares = spare_.find(node); spares != spare_.end()) {
+      parked = static_cast<uint32_t>(std::count_if(spares->second.begin(), spares->second.end(), [this](WorkerId id) {
+        const Worker& worker = workers_.at(id);
+        return worker.status == Status::kParked && !worker.killed_at;
+      }));
+    }
+    const size_t first = all.size();
+    for (uint32_t group = 0; group < config_.ranks_per_node / size; ++group) {
+      const auto found = living.find({node, group});
+      const bool member = found != living.end();
+      if (!member && waits_unused(node)) {
+        continue;
+      }
+      all.push_back({node, group, member, member && found->second == size, false, leaving_nodes_.contains(node)});
+      parked -= member ? std::min(parked, size - found->second) : 0;  // they go to the dead ranks first
+    }
+    for (size_t i = first; i < all.size(); ++i) {
+      if (!all[i].member && parked >= size) {
+        all[i].ready = true;
+        parked -= size;
+      }
+    }
+  }
+  return all;
+}
+
+ElasticView Membership::elastic_view(const std::vector<Unit>& all) const {
+  size_t stay = 0;
+  size_t ready = 0;
+  size_t coming = 0;
+  size_t leaving = 0;
+  for (const Unit& unit : all) {
+    if (unit.leaving) {
+      leaving += unit.member ? 1 : 0;
+    } else {
+      ++(unit.member ? stay : unit.ready ? ready : coming);
+    }
+  }
+  const uint32_t now = replicas();
+  const uint32_t rest = replicas_of(stay + leaving);
+  ElasticView view{.replicas = now,
+                   .ready = replicas_of(stay + ready),
+                   .missing = now - std::min(now, rest),
+                   .leaving = rest - std::min(rest, replicas_of(stay)),
+                   .useful = useful_ranks_ / config_.ranks_per_replica};
+  view.coming = replicas_of(stay + ready + coming) - view.ready;
+  for (const auto& [node, leave] : leaving_nodes_) {
+    if (ranks_on_.contains(node)) {
+      view.leave_by = std::min(view.leave_by.value_or(leave.by), leave.by);
+    }
+  }
+  return view;
+}
+
+// ---- what is wanted -----------------------------------------------------------------------------------------------
+
+void Membership::on(const ScaleRequested& event) {
+  if (!elastic_) {
+    journal("refused", "the job is not elastic: its size cannot be changed (--nnodes MIN:MAX)");
+    return;
+  }
+  const std::string mistake = elastic_->scale_to(event.replicas);
+  if (mistake.empty()) {
+    journal("scale_requested", event.replicas ? "by a user" : "by a user: the policy decides again",
+            {{"replicas", int64_t{event.replicas.value_or(0)}}});
+    consider_size();
+  } else {
+    journal("refused", mistake);
+  }
+}
+
+void Membership::on(const PolicyChanged& event) {
+  if (!elastic_) {
+    journal("refused", "the job is not elastic: it has no policy to change (--nnodes MIN:MAX)");
+    return;
+  }
+  const std::vector<std::string> mistakes = elastic_->configure(event.config);
+  for (const std::string& mistake : mistakes) {
+    journal("refused", mistake);
+  }
+  if (mistakes.empty()) {
+    config_.elastic = event.config;
+    journal("policy_changed", "by a user",
+            {{"min_replicas", int64_t{event.config.min_replicas}}, {"max_replicas", int64_t{event.config.max_replicas}}});
+    consider_size();
+  }
+}
+
+void Membership::on(const MostUseful& event) {
+  if (elastic_ && std::exchange(useful_ranks_, event.ranks) != event.ranks) {
+    journal("most_useful", "a step has so many micro-batches, and each rank needs one",
+            {{"ranks", int64_t{event.ranks}}});
+  }
+}
+
+void Membership::on(const NodeLeaves& event) {
+  if (!elastic_ || !nodes_.contains(event.node) || phase_ == Phase::kWaiting) {
+    return;
+  }
+  if (slots_.front().node == event.node) {
+    journal("refused", "node " + std::to_string(event.node) +
+                           " has rank 0 and the coordinator, and cannot leave: " + event.because);
+    return;
+  }
+  const Time by = now_ + config_.elastic->graceful_shutdown_timeout;
+  if (!leaving_nodes_.emplace(event.node, Leaving{event.because, by}).second) {
+    return;
+  }
+  journal("node_leaves", event.because,
+          {{"leaving_node", int64_t{event.node}},
+           {"within_s", std::chrono::duration<double>(config_.elastic->graceful_shutdown_timeout).count()}});
+  if (!ranks_on_.contains(event.node)) {
+    resize_formed();
+  } else {
+    consider_size();
+  }
+}
+
+// Asked at every tick, and when something happened that may change the answer.
+void Membership::consider_size() {
+  if (!elastic_ || slots_.empty()) {
+    return;
+  }
+  const bool waits = phase_ == Phase::kGathering && !homeless_.empty();
+  const bool runs = phase_ == Phase::kRunning && stepped_ && !released_ && finished_.empty() && exited_.empty();
+  if ((!waits && !runs) || !survivors_recoverable(false)) {
+    return;
+  }
+  const ElasticView view = elastic_view(units());
+  const ElasticDecision decision = elastic_->step(view, now_);
+  if (decision.kind == ElasticDecision::Kind::kStay) {
+    if (!decision.because.empty() && std::exchange(stays_because_, decision.because) != decision.because) {
+      journal("size_kept", decision.because, decision.considered);
+    }
+  } else if (!resize_ || resize_->replicas != decision.replicas) {
+    resize_ = Resize{decision.replicas, decision.forced, decision.because};
+    std::vector<Field> fields = {{"from", int64_t{view.replicas}}, {"to", int64_t{decision.replicas}}};
+    fields.insert(fields.end(), decision.considered.begin(), decision.considered.end());
+    journal("resize_planned", decision.because, std::move(fields));
+  }
+  if (!resize_) {
+    return;
+  }
+  if (waits) {
+    resize();
+    gather();
+    return;
+  }
+  // Who has to leave does not wait for the end of a long step longer than it may.
+  const Time margin = config_.elastic->graceful_shutdown_timeout / 5;
+  if (view.leave_by && now_ + margin >= *view.leave_by) {
+    seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
+  } else if (!std::exchange(pausing_, true)) {
+    pause();
+  }
+}
+
+void Membership::pause() {
+  sent_at_ = now_;
+  emit(Pause{identity_, resize_ ? resize_->because : because_});
+}
+
+void Membership::on(const WorkerPaused& event) {
+  const Worker* worker = find(event.worker);
+  if (event.identity != identity_ || phase_ != Phase::kRunning || worker == nullptr ||
+      worker->status != Status::kMember || !paused_.insert(worker->rank).second) {
+    return;
+  }
+  sent_at_ = now_;
+  if (paused_.size() == members_.size()) {
+    seal(resize_ ? resize_->because : "a change of size that is not wanted any more");
+  }
+}
+
+// ---- another world ------------------------------------------------------------------------------------------------
+
+// The verdict is out. What was wanted may not be there any more: then as much of it as can be had.
+void Membership::resize() {
+  if (!resize_) {
+    return;
+  }
+  const Resize wanted = *std::exchange(resize_, std::nullopt);
+  const std::vector<Unit> all = units();
+  const uint32_t possible =
+      replicas_of(static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Unit& unit) {
+        return !unit.leaving && (unit.member || unit.ready);
+      })));
+  const uint32_t size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
+  if (size == 0) {
+    journal("resize_dropped", "too few replicas are left: " + wanted.because, {{"possible", int64_t{possible}}});
+    return;
+  }
+  const std::vector<Unit> chosen = choose(all, size);
+  if (const char* why = why_not_now(chosen)) {
+    journal("resize_postponed", why, {{"to", int64_t{size}}});
+    return;
+  }
+  const uint32_t before = replicas();
+  std::vector<int64_t> left;
+  std::set<std::pair<NodeId, uint32_t>> stay;
+  for (const Unit& unit : chosen) {
+    stay.emplace(unit.node, unit.group);
+  }
+  std::vector<WorkerId> leavers;
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    const Slot& slot = slots_[rank];
+    if (!stay.contains({slot.node, slot.local_rank / unit_ranks()})) {
+      left.push_back(rank);
+      if (slot.holder != kNoWorker) {
+        leavers.push_back(slot.holder);
+      }
+    }
+  }
+  settle(chosen);
+  for (const WorkerId id : leavers) {
+    leave_rank(id);
+  }
+  because_ = wanted.because;
+  resized_ = wanted;
+  resized_->replicas = size;
+  journal("resized", wanted.because,
+          {{"from", int64_t{before}},
+           {"to", int64_t{size}},
+           {"ranks", static_cast<int64_t>(slots_.size())},
+           {"left", left},
+           {"joined", std::vector<int64_t>(empty_.begin(), empty_.end())}});
+}
+
+// Who is a member stays one, as far as there is room: first those that live, then by rank. At least one unit is of the
+// node that has rank 0: what its page says of the last step is never lost while the job lives (step_commit.md).
+std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, uint32_t replicas) const {
+  const NodeId first = slots_.front().node;
+  std::vector<Unit> candidates;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(candidates),
+               [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); });
+  const auto order = [first](const Unit& unit) { return std::tuple(unit.node != first, unit.node, unit.group); };
+  std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
+    return std::tuple(!a.member, !a.whole, order(a)) < std::tuple(!b.member, !b.whole, order(b));
+  });
+  const auto anchor = std::find_if(candidates.begin(), candidates.end(),
+                                   [first](const Unit& unit) { return unit.node == first; });
+  if (anchor != candidates.end()) {
+    std::rotate(candidates.begin(), anchor, anchor + 1);
+  }
+  candidates.resize(std::min<size_t>(candidates.size(), replicas * config_.ranks_per_replica / unit_ranks()));
+  std::sort(candidates.begin(), candidates.end(),
+            [&](const Unit& a, const Unit& b) { return order(a) < order(b); });
+  return candidates;
+}
+
+// What only the leavers have would be lost with them: the state, or a rank's own values of which another process has
+// the copy, one that died at the same time or has none yet. Without `homeless_` ranks such a moment passes.
+const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
+  if (slots_.front().node != chosen.front().node) {
+    return "the node of rank 0 has to stay";
+  }
+  std::set<std::pair<NodeId, uint32_t>> stay;
+  for (const Unit& unit : chosen) {
+    stay.emplace(unit.node, unit.group);
+  }
+  bool hold_state = version_ == 0;
+  bool have_all = true;
+  for (const Member& member : members_) {
+    const Slot& slot = slots_[member.rank];
+    if (stay.contains({slot.node, slot.local_rank / unit_ranks()})) {
+      hold_state |= alive(member) && holds_state(member.rank);
+      have_all &= alive(member) && slot.formed_holder == member.worker;
+    }
+  }
+  if (!hold_state) {
+    return "only ranks that would leave have the state right now";
+  }
+  return have_all || !homeless_.empty() ? nullptr : "a rank that stays is being replaced right now";
+}
+
+// The slots of the next generation: what stays as it is, in the order of `chosen`, the others empty.
+void Membership::settle(const std::vector<Unit>& chosen) {
+  std::map<std::pair<NodeId, uint16_t>, const Slot*> before;
+  for (const Slot& slot : slots_) {
+    before[{slot.node, slot.local_rank}] = &slot;
+  }
+  std::vector<Slot> slots;
+  for (const Unit& unit : chosen) {
+    for (uint32_t i = 0; i < unit_ranks(); ++i) {
+      const auto local = static_cast<uint16_t>(unit.group * unit_ranks() + i);
+      const auto found = before.find({unit.node, local});
+      slots.push_back(found != before.end() ? *found->second : Slot{.node = unit.node, .local_rank = local});
+    }
+  }
+  slots_ = std::move(slots);
+  empty_.clear();
+  starting_.clear();
+  homeless_.clear();
+  with_ranks_.clear();
+  ranks_on_.clear();
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    const Slot& slot = slots_[rank];
+    with_ranks_.insert(slot.node);
+    ++ranks_on_[slot.node];
+    if (slot.holder == kNoWorker) {
+      empty_.insert(rank);
+      continue;
+    }
+    Worker& worker = workers_.at(slot.holder);
+    worker.rank = rank;
+    if (worker.status == Status::kStarting) {
+      starting_.insert(rank);
+    }
+  }
+}
+
+// Its process stays, as a spare that has the state already.
+void Membership::leave_rank(WorkerId id) {
+  Worker& worker = workers_.at(id);
+  worker.taken = false;
+  if (worker.status == Status::kMember) {
+    worker.status = Status::kParked;
+    worker.left = true;
+  }
+  spare_[worker.node].insert(id);
+}
+
+// A generation formed, or a node without ranks is to leave.
+void Membership::resize_formed() {
+  if (!elastic_) {
+    return;
+  }
+  const uint32_t now = replicas();
+  if (formed_ && formed_replicas_ != now) {
+    if (formed_replicas_ != 0) {
+      elastic_->on_changed(formed_replicas_, now, resized_ && resized_->forced, now_);
+    }
+    formed_replicas_ = now;
+  }
+  if (formed_) {
+    resized_.reset();
+  }
+  for (auto it = leaving_nodes_.begin(); it != leaving_nodes_.end();) {
+    const auto [node, leaving] = *it;
+    if (ranks_on_.contains(node) || phase_ != Phase::kRunning || !formed_) {
+      ++it;
+      continue;
+    }
+    journal("node_left", leaving.because, {{"left_node", int64_t{node}}});
+    emit(Part{node, leaving.because});
+    for (auto& [id, worker] : workers_) {
+      if (worker.node == node && worker.status != Status::kGone) {
+        retire(id);
+      }
+      unconfirmed_.erase(worker.node == node ? id : kNoWorker);
+    }
+    nodes_.erase(node);
+    spare_.erase(node);
+    it = leaving_nodes_.erase(it);
+  }
+}
+
+}  // namespace keepstep::brain
