@@ -399,13 +399,11 @@ void Membership::resize_formed() {
     return;
   }
   const uint32_t now = replicas();
-  if (formed_ && formed_replicas_ != now) {
-    if (formed_replicas_ != 0) {
-      elastic_->on_changed(formed_replicas_, now, resized_ && resized_->forced, now_);
+  if (formed_) {
+    if (resized_) {
+      elastic_->on_changed(formed_replicas_, now, resized_->forced, now_);
     }
     formed_replicas_ = now;
-  }
-  if (formed_) {
     resized_.reset();
   }
   for (auto it = leaving_nodes_.begin(); it != leaving_nodes_.end();) {

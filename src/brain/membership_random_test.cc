@@ -20,9 +20,10 @@ constexpr int64_t kDeadline = 120'000 * kMs;
 std::string type_name(size_t index, bool event) {
   static const char* const events[] = {"NodeJoined", "NodeLost", "Parked",   "Recoverable", "Died",
                                        "Hung",       "Exited",   "Faulted",  "Sealed",      "Ready",
-                                       "Formed",     "Progress", "Finished", "Stop",        "Tick"};
+                                       "Formed",     "Progress", "Finished", "Stop",        "Paused",
+                                       "NodeLeaves", "Scale",    "Policy",   "MostUseful",  "Tick"};
   static const char* const effects[] = {"Spawn", "Seal",    "Decide", "Prepare", "Activate",
-                                        "Kill",  "Release", "EndJob", "Journal"};
+                                        "Kill",  "Pause",   "Part",   "Release", "EndJob", "Journal"};
   return event ? events[index] : effects[index];
 }
 
@@ -54,11 +55,14 @@ class Schedule {
     chances_.corruption = pick({0.0, 0.0, 0.05, 0.2});
     chances_.flip = pick({0.0, 0.0, 0.02, 0.1});
     target_ = 1 + loop_.below(5);
+    if (loop_.below(3) == 0) {
+      make_elastic();
+    }
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
     nodes_ = std::make_unique<Nodes>(loop_, ledger_, paths_, chances_, target_,
                                      [this](Event event) { tell_brain(std::move(event)); });
-    if (config_.nodes == 1) {
+    if (config_.nodes == 1 && config_.most_nodes <= 1) {
       nodes_->on_one_node();
     }
     nodes_->compare_states_every(loop_.below(4));
@@ -69,6 +73,9 @@ class Schedule {
       tell_brain(NodeJoined{node, {ipv4(10, 0, 0, static_cast<uint8_t>(node)), 20000}});
     }
     loop_.after(5 * kMs, [this] { tick(); });
+    if (config_.elastic) {
+      loop_.after(10 * kMs, [this] { change_something(); });
+    }
     loop_.after(quiet_from_, [this] { chances_ = Chances{.reorder = chances_.reorder}; });
     while (!ended_) {
       must(loop_.now() < kDeadline, "training did not reach its target although deaths had stopped");
@@ -91,6 +98,9 @@ class Schedule {
     must(ended_->exit_code == 0, "the job ended with: " + ended_->message);
     must(ledger_.newest_decided() == target_, "the job ended before its last step");
     paths_.count("finished");
+    if (config_.elastic) {
+      paths_.count("finished, elastic");
+    }
     if (config_.nodes > 1) {
       paths_.count(nodes_->lost() ? "finished after a node was lost" : "finished on several nodes");
     }
@@ -98,6 +108,51 @@ class Schedule {
 
  private:
   double pick(std::initializer_list<double> values) { return values.begin()[loop_.below(values.size())]; }
+
+  Time some_time(uint64_t most_ms) { return std::chrono::milliseconds(loop_.below(most_ms + 1)); }
+
+  // A world of 1 to 12 ranks that changes: nodes come and go, and users have wishes.
+  void make_elastic() {
+    config_.nodes = 1 + static_cast<uint32_t>(loop_.below(2));
+    config_.spare_nodes = 0;
+    config_.most_nodes = config_.nodes + static_cast<uint32_t>(loop_.below(3));
+    config_.ranks_per_node = 1 + static_cast<uint32_t>(loop_.below(3));
+    config_.ranks_per_replica = loop_.below(3) == 0 ? config_.ranks_per_node : 1;
+    config_.start_grace = some_time(10);
+    const uint32_t most = config_.most_nodes * config_.ranks_per_node / config_.ranks_per_replica;
+    ElasticConfig elastic;
+    elastic.min_replicas = 1;
+    elastic.max_replicas = most;
+    elastic.scaling_timeout = some_time(20);
+    elastic.graceful_shutdown_timeout = some_time(100);
+    elastic.faulty_scale_down_timeout = some_time(40);
+    elastic.scale_up_snooze = some_time(20);
+    elastic.min_between_changes = some_time(20);
+    elastic.backoff_factor = 1.0 + static_cast<double>(loop_.below(2));
+    elastic.backoff_most = elastic.min_between_changes + some_time(100);
+    config_.elastic = elastic;
+    target_ += 10;
+  }
+
+  void change_something() {
+    if (loop_.now() >= quiet_from_) {
+      return;
+    }
+    switch (loop_.below(4)) {
+      case 0:
+        nodes_->join_another();
+        break;
+      case 1:
+        nodes_->tell_to_leave(config_.elastic->graceful_shutdown_timeout / std::chrono::microseconds(1) + 10 * kMs);
+        break;
+      case 2:
+        tell_brain(ScaleRequested{1 + static_cast<uint32_t>(loop_.below(config_.elastic->max_replicas))});
+        break;
+      default:
+        tell_brain(ScaleRequested{});
+    }
+    loop_.after(static_cast<int64_t>(loop_.below(20)) * kMs, [this] { change_something(); });
+  }
 
   void tick() {
     feed(Tick{});
@@ -146,6 +201,9 @@ class Schedule {
     if (trace_ && !std::holds_alternative<Tick>(event)) {
       std::cerr << loop_.now() << " > " << type_name(event.index(), true) << describe(event) << "\n";
     }
+    if (const auto* joined = std::get_if<NodeJoined>(&event); joined != nullptr && parted_.contains(joined->node)) {
+      return;  // an agent says that once
+    }
     const Version floor_before = brain_->version();
     const Effects effects = brain_->step(event, std::chrono::microseconds(loop_.now()));
     bool restarted = false;
@@ -158,7 +216,7 @@ class Schedule {
         continue;
       }
       auto shared = std::make_shared<Effect>(effect);
-      carry(true, last_effect_, [this, shared] { nodes_->handle(*shared); });
+      carry(!std::holds_alternative<Part>(effect), last_effect_, [this, shared] { nodes_->handle(*shared); });
     }
     must(restarted || brain_->version() >= floor_before, "the floor went back");
   }
@@ -184,6 +242,8 @@ class Schedule {
       check_prepare(*prepare);
     } else if (const auto* kill = std::get_if<Kill>(&effect)) {
       killed_.insert(kill->worker);
+    } else if (const auto* part = std::get_if<Part>(&effect)) {
+      parted_.insert(part->node);
     } else if (const auto* spawn = std::get_if<Spawn>(&effect)) {
       must(spawned_.insert(spawn->worker).second, "a worker's number was used twice");
     } else if (const auto* journal = std::get_if<Journal>(&effect)) {
@@ -248,17 +308,39 @@ class Schedule {
     }
     must(!last_prepare_ || prepare.identity > last_prepare_->identity, "a generation went back");
     must(prepare.version >= ledger_.newest_decided(), "a decided step was undone");
-    must(prepare.members.size() == config_.world_size, "a generation with holes");
-    must(prepare.table.world_size() == config_.world_size, "a rank table with holes");
-    must(prepare.table.entries().size() == config_.nodes, "a node has more than one run of ranks");
+    must(prepare.table.world_size() == prepare.members.size(), "a rank table with holes");
+    if (config_.elastic) {
+      check_size(prepare);
+    } else {
+      must(prepare.members.size() == config_.world_size, "a generation with holes");
+      must(prepare.table.entries().size() == config_.nodes, "a node has more than one run of ranks");
+    }
     std::set<WorkerId> workers;
     for (Rank rank = 0; rank < prepare.members.size(); ++rank) {
       const Member& member = prepare.members[rank];
       must(member.rank == rank && workers.insert(member.worker).second, "a worker with two ranks");
       const auto [held, fresh] = rank_of_.emplace(member.worker, rank);
-      must(fresh || held->second == rank, "a worker changed its rank");
+      must(fresh || held->second == rank || config_.elastic, "a worker changed its rank");
     }
     last_prepare_ = prepare;
+  }
+
+  void check_size(const Prepare& prepare) {
+    const auto ranks = static_cast<uint32_t>(prepare.members.size());
+    must(ranks % config_.ranks_per_replica == 0, "half a replica");
+    must(ElasticPolicy(*config_.elastic).allows(ranks / config_.ranks_per_replica), "a size that the job may not have");
+    must(prepare.members.front().node == 0, "rank 0 left its node");
+    if (last_prepare_ && last_prepare_->members.size() != ranks) {
+      must(prepare.resized, "another size that nobody is told of");
+      paths_.count(last_prepare_->members.size() < ranks ? "grown" : "shrunk");
+      bool again = false;
+      for (const Member& member : prepare.members) {
+        again |= member.newcomer && member.previous == kNoWorker && rank_of_.contains(member.worker);
+      }
+      if (again) {
+        paths_.count("a rank for who had left");
+      }
+    }
   }
 
   void check_restart() {
@@ -267,7 +349,10 @@ class Schedule {
       paths_.count("restart after too many lies");  // nobody's state is trusted any more
     }
     for (const auto& [id, worker] : nodes_->workers()) {
-      must(too_many_lies_ || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
+      // Who left when the world shrank has a copy, too, but does not know what was decided without it.
+      const bool left = last_prepare_ && std::none_of(last_prepare_->members.begin(), last_prepare_->members.end(),
+                                                      [id](const Member& member) { return member.worker == id; });
+      must(too_many_lies_ || left || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
                ledger_.newest_decided() == 0 ||
                worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
            "a restart although a clean copy survives");
@@ -292,6 +377,7 @@ class Schedule {
   std::map<WorkerId, Rank> rank_of_;
   std::set<WorkerId> spawned_;
   std::set<WorkerId> killed_;
+  std::set<NodeId> parted_;
   bool again_ = false;
   bool lied_ = false;           // the journal said so
   bool too_many_lies_ = false;  // what the newest rung was taken for
@@ -370,6 +456,13 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "ended without a majority",
                            "restart after too many lies",
                            "lying node replaced",
+                           "paused",
+                           "grown",
+                           "shrunk",
+                           "a rank for who had left",
+                           "node left",
+                           "node that had no time to leave",
+                           "finished, elastic",
                            "finished"}) {
     EXPECT_GT(paths.taken[path], 0u) << "this path was never taken: " << path;
   }

@@ -208,6 +208,10 @@ void Membership::renew() {
     }
     (stay.contains(member.worker) ? stayed : replaced).push_back(member.rank);
   }
+  if (replaced.empty() && members_.size() == 1) {
+    outdated_.clear();  // the world shrank to one rank meanwhile: nobody else could keep the state for it
+    return;
+  }
   journal("restart_with_state", because_,
           {{"version", static_cast<int64_t>(version_)}, {"restarted", replaced}, {"later", stayed}});
   for (const int64_t rank : replaced) {

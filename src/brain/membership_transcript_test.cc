@@ -68,6 +68,21 @@ class Scene {
     config.ladder.restarts = static_cast<int>(line.number("restarts", 3));
     config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
     config.ladder.faults_per_node = static_cast<int>(line.number("faults_per_node", 3));
+    if (line.has("max_nodes")) {
+      config.most_nodes = static_cast<uint32_t>(line.number("max_nodes"));
+      config.ranks_per_node = static_cast<uint32_t>(line.number("ranks_per_node", 1));
+      config.ranks_per_replica = static_cast<uint32_t>(line.number("ranks_per_replica", 1));
+      config.start_grace = {};
+      ElasticConfig elastic;
+      elastic.min_replicas = static_cast<uint32_t>(line.number("min_replicas", 1));
+      elastic.max_replicas = static_cast<uint32_t>(line.number(
+          "max_replicas", config.most_nodes * config.ranks_per_node / config.ranks_per_replica));
+      elastic.min_between_changes = {};
+      elastic.scale_up_snooze = {};
+      elastic.scaling_timeout = std::chrono::seconds(line.number("scaling_timeout_s", 5));
+      elastic.faulty_scale_down_timeout = std::chrono::seconds(line.number("faulty_scale_down_s", 30));
+      config.elastic = elastic;
+    }
     full_journal_ = line.text("journal") == "full";
     brain_.emplace(config);
   }
@@ -150,6 +165,11 @@ class Scene {
     if (line.verb == "sealed") return {sealed(line)};
     if (line.verb == "formed") return {Formed{identity(line)}};
     if (line.verb == "progress") return {progress(line)};
+    if (line.verb == "leaves") return {NodeLeaves{static_cast<NodeId>(line.number("node")), line.text("because")}};
+    if (line.verb == "scale") {
+      return {ScaleRequested{line.has("to") ? std::optional(static_cast<uint32_t>(line.number("to"))) : std::nullopt}};
+    }
+    if (line.verb == "useful") return {MostUseful{static_cast<uint32_t>(line.number("ranks"))}};
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;
     for (const WorkerId worker : numbers(line.text("worker"))) {
@@ -166,6 +186,7 @@ class Scene {
     if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty"))};
     if (line.verb == "hung")
       return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
+    if (line.verb == "paused") return WorkerPaused{worker, identity(line)};
     if (line.verb == "finished") return WorkerFinished{worker, identity(line)};
     if (line.verb == "died") {
       const std::string signal = line.text("signal", "0");
@@ -232,6 +253,8 @@ class Scene {
                      (effect.compare ? " compare" : ""));
   }
   void show(const Kill& effect) { lines_.push_back("kill worker=" + std::to_string(effect.worker)); }
+  void show(const Pause& effect) { lines_.push_back("pause" + gen(effect.identity)); }
+  void show(const Part& effect) { lines_.push_back("part node=" + std::to_string(effect.node)); }
   void show(const Release& effect) { lines_.push_back("release" + gen(effect.identity)); }
   void show(const EndJob& effect) {
     lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(effect.message) +
@@ -242,10 +265,12 @@ class Scene {
     const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
                           effect.event == "kill" || effect.event == "spares_given_up" ||
                           effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                          effect.event == "node_kept" || effect.event == "corruption";
+                          effect.event == "node_kept" || effect.event == "corruption" ||
+                          effect.event.starts_with("resize") || effect.event == "size_kept" ||
+                          effect.event == "node_leaves" || effect.event == "node_left";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
                              effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                             effect.event == "corruption";
+                             effect.event == "corruption" || effect.event == "resized";
     if (!full_journal_ && !says_why) {
       return;
     }

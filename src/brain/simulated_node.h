@@ -34,6 +34,7 @@ enum class At {
   kVerdict,
   kUpdating,
   kClosing,
+  kPaused,
   kFinished,
   kHung,
 };
@@ -76,6 +77,8 @@ struct Generation {
   Step decided = 0;
   Step disagreed = 0;  // somebody told of it
   bool released = false;
+  bool pausing = false;      // its ranks were told to say so with their next vote
+  std::set<Step> pause_after;  // somebody did
 };
 
 class Nodes {
@@ -90,6 +93,28 @@ class Nodes {
   }
 
   void on_one_node() { one_node_ = true; }
+  // Somebody starts another agent.
+  void join_another() { attend(next_node_++); }
+  // A node that is not the first is told to leave, and ends at the end of its time in any case.
+  void tell_to_leave(int64_t grace) {
+    std::vector<NodeId> others;
+    for (const NodeId node : nodes_) {
+      if (node != first_node() && !lost_.contains(node)) {
+        others.push_back(node);
+      }
+    }
+    if (others.empty()) {
+      return;
+    }
+    const NodeId node = others[loop_.below(others.size())];
+    tell_(NodeLeaves{node, "somebody else needs it"});
+    loop_.after(grace, [this, node] {
+      if (!lost_.contains(node)) {
+        paths_.count("node that had no time to leave");
+        lose_node(node);
+      }
+    });
+  }
   void compare_states_every(Step steps) { compare_every_ = steps; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
@@ -205,6 +230,19 @@ class Nodes {
       generations_[prepared_].released = true;
     }
   }
+  void on(const Pause& effect) {
+    if (effect.identity == prepared_ && effect.identity > sealed_) {
+      generations_[prepared_].pausing = true;
+    }
+  }
+  void on(const Part& effect) {
+    for (const Member& member : generations_[prepared_].prepare.members) {
+      must(member.node != effect.node, "a node with ranks was let go");
+    }
+    paths_.count("node left");
+    silence(effect.node);
+    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { attend(next_node_++); });
+  }
   void on(const EndJob&) {}
   void on(const Journal&) {}
 
@@ -309,6 +347,8 @@ class Nodes {
         return update(worker);
       case At::kClosing:
         return close(worker);
+      case At::kPaused:
+        return await_change(worker);
       case At::kFinished:
         return await_release(worker);
       case At::kHung:
@@ -409,6 +449,9 @@ class Nodes {
 
   void join(Worker& worker) {
     Generation& generation = generation_of(worker);
+    if (generation.prepare.resized) {  // in another world ranks get theirs anew
+      worker.capsules[(worker.step - 1) % 2] = {worker.step - 1, capsule_of(worker)};
+    }
     generation.formed.insert(worker.rank);
     if (is_formed(generation)) {
       check_equal(generation);
@@ -530,6 +573,9 @@ class Nodes {
       return;
     }
     generation_of(worker).voted[worker.step].insert(worker.rank);
+    if (generation_of(worker).pausing) {
+      generation_of(worker).pause_after.insert(worker.step);
+    }
     worker.at = At::kVoted;
     wake_all();
   }
@@ -609,8 +655,21 @@ class Nodes {
       return;
     }
     tell_(Progress{worker.entered, worker.step, worker.digest});
+    const bool pauses = generation_of(worker).pause_after.contains(worker.step) && worker.step < target_;
     ++worker.step;
-    go_on(worker);
+    if (pauses) {
+      paths_.count("paused");
+      worker.at = At::kPaused;
+      tell_(WorkerPaused{worker.id, worker.entered});
+    } else {
+      go_on(worker);
+    }
+  }
+
+  void await_change(Worker& worker) {
+    if (interrupted(worker)) {
+      worker.at = At::kWaiting;
+    }
   }
 
   void await_release(Worker& worker) {
@@ -641,9 +700,7 @@ class Nodes {
 
   static NodeId first_node() { return 0; }
 
-  // Another agent takes its place after a while, under a name of its own.
-  void lose_node(NodeId node) {
-    paths_.count("node lost");
+  void silence(NodeId node) {
     lost_.insert(node);
     for (auto& [id, worker] : workers_) {
       if (worker.node == node) {
@@ -656,6 +713,12 @@ class Nodes {
         worker.alive = false;
       }
     }
+  }
+
+  // Another agent takes its place after a while, under a name of its own.
+  void lose_node(NodeId node) {
+    paths_.count("node lost");
+    silence(node);
     loop_.after(200 + static_cast<int64_t>(loop_.below(3000)), [this, node] { tell_(NodeLost{node, "it burnt"}); });
     loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { attend(next_node_++); });
   }
