@@ -70,7 +70,12 @@ Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, ob
       layout_(comm_config_),
       store_(config_.node),
       metrics_(journal),
-      hang_watch_(config_.spec.hang) {}
+      hang_watch_(config_.spec.hang) {
+  if (config_.spec.elastic) {
+    grace_ = config_.spec.elastic->graceful_shutdown_timeout;
+    policy_.emplace(*config_.spec.elastic);
+  }
+}
 
 Agent::~Agent() = default;
 
@@ -444,8 +449,8 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
       return;  // it gets this when it attaches, if it ever does
     }
   }
-  const char* entry = effect.identity.generation == 1                               ? "start"
-                      : !member.newcomer                                            ? (effect.resized ? "resize" : "recovery")
+  const char* entry = effect.identity.generation == 1                         ? "start"
+                      : !member.newcomer                                      ? (effect.resized ? "resize" : "recovery")
                       : effect.resized && member.previous == brain::kNoWorker ? "joined"
                                                                               : "replacement";
   nlohmann::json body = {{"rank", member.rank},

@@ -18,6 +18,7 @@
 #include "agent/clock_probe.h"
 #include "agent/control_door.h"
 #include "agent/coordinator_link.h"
+#include "agent/elastic_values.h"
 #include "agent/endpoint.h"
 #include "agent/event_loop.h"
 #include "agent/generation.h"
@@ -47,6 +48,14 @@ class RingService;
 // The exit code of a job that stopped because of a notice: BSD's EX_TEMPFAIL, "try again later".
 inline constexpr int kNoticeExitCode = 75;
 
+// What node 0's coordinator knows of an elastic job, for who asks.
+struct SizeNews {
+  std::vector<brain::NodeId> nodes;  // that attend
+  std::string event;                 // of the journal, the last one about the size; empty: none yet
+  std::string because;
+  double seconds_ago = 0;
+};
+
 struct AgentConfig {
   JobSpec spec;
   brain::NodeId node = 0;
@@ -58,6 +67,7 @@ struct AgentConfig {
   NodePorts ports;                        // with several nodes: what they reach
   std::unique_ptr<CoordinatorLink> seat;  // keeps `node` for us until we attend; null: it needs no keeping
   std::function<void()> all_came;         // node 0's, once: all nodes are there, the spare ones too
+  std::function<SizeNews()> size_news;    // node 0's
 };
 
 // How the job ended, as the launcher reports it.
@@ -166,6 +176,13 @@ class Agent {
   bool leave_on(int signal);
   void leave_in_time();
   StatusOr<std::string> scale(const nlohmann::json& request);
+  StatusOr<std::string> scale_to(std::optional<uint32_t> replicas);
+  StatusOr<std::string> change_policy(const PolicyValues& values);
+  StatusOr<nlohmann::json> describe_size() const;
+  Status decides_on_size() const;
+  uint32_t replicas() const;
+  void tell_grace(brain::NodeId to);
+  void on_grace(const nlohmann::json& body);
 
   // agent_health.cc: what is wrong though nobody died
   void apply_log_rules();
@@ -273,7 +290,11 @@ class Agent {
   std::optional<HealthReading> health_;        // the last one
   std::vector<HealthFinding> unhealthy_;       // as said last
   bool gives_up_ = false;                      // this node is to have no ranks any more
-  int64_t leave_by_ns_ = 0;  // an elastic job: this node was told to leave
+  // Of an elastic job.
+  int64_t leave_by_ns_ = 0;  // this node was told to leave
+  brain::Time grace_{};      // what it gets then; node 0 says when that changes
+  // Node 0: what the coordinator's policy was told, so that whoever asks for something impossible hears so.
+  std::optional<brain::ElasticPolicy> policy_;
 
   // Of several nodes, for node 0.
   std::map<brain::NodeId, std::string> joined_;  // by name

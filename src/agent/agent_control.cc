@@ -58,7 +58,8 @@ void Agent::open_door() {
         journal_.write("refused", {}, "control door: " + because, {{"count", static_cast<int64_t>(count)}});
       });
   if (!door.ok()) {
-    spdlog::warn("no commands will reach this job (keepstep stacks, inject): {}", std::string(door.status().message()));
+    spdlog::warn("no commands will reach this job (keepstep stacks, inject, scale): {}",
+                 std::string(door.status().message()));
     return;
   }
   door_ = *std::move(door);
@@ -75,6 +76,13 @@ void Agent::on_request(const nlohmann::json& request, const ControlDoor::Answer&
     const StatusOr<std::string> done = inject(request.at("fault"));
     answer(done.ok() ? nlohmann::json{{"ok", true}, {"done", *done}}
                      : error_answer(std::string(done.status().message())));
+  } else if (op == "scale" && !request.contains("replicas") && !request.contains("policy")) {
+    const StatusOr<nlohmann::json> size = describe_size();
+    answer(size.ok() ? *size : error_answer(std::string(size.status().message())));
+  } else if (op == "scale") {
+    const StatusOr<std::string> done = scale(request);
+    answer(done.ok() ? nlohmann::json{{"ok", true}, {"done", *done}}
+                     : error_answer(std::string(done.status().message())));
   } else {
     answer(error_answer(absl::StrFormat("this version of keepstep (%s) knows no request '%s'", config_.version, op)));
   }
@@ -89,11 +97,22 @@ nlohmann::json Agent::describe() const {
     }
     spares += !process->dead && !process->rank.has_value() && process->parked;
   }
+  std::set<brain::NodeId> nodes;  // with ranks
+  if (config_.spec.elastic && generation_ != nullptr) {
+    for (const brain::RankTable::Entry& entry : generation_->prepare().table.entries()) {
+      nodes.insert(entry.node);
+    }
+  }
+  nlohmann::json size;  // what the policy allows now, only node 0 knows
+  if (policy_ && config_.node == 0) {
+    size = {{"replicas", replicas()}, {"min", policy_->config().min_replicas}, {"max", policy_->config().max_replicas}};
+  }
   return {{"ok", true},
           {"job", job_},
           {"pid", getpid()},
           {"node", config_.node},
-          {"nodes", config_.spec.nnodes},
+          {"nodes", nodes.empty() ? size_t{config_.spec.nnodes} : nodes.size()},
+          {"size", size},
           {"script", config_.spec.script},
           {"journal", absolute(config_.spec.journal_dir)},
           {"world", world()},

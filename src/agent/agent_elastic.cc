@@ -1,9 +1,11 @@
-// The agent's part for elastic jobs: its ranks pause when the world is to change, and a node that was told to leave hands
-// its ranks' work over and ends, while the job goes on.
+// The agent's part for elastic jobs: its ranks pause when the world is to change, and a node that was told to leave
+// hands its ranks' work over and ends, while the job goes on.
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
+#include "absl/strings/str_join.h"
 #include "agent/agent.h"
 #include "base/clock.h"
 
@@ -27,8 +29,8 @@ void Agent::pause(const brain::Pause& effect) {
 
 // What had ranks here goes on elsewhere, or is not needed any more.
 void Agent::part(const brain::Part& effect) {
-  pump_.say(absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", config_.node,
-                            effect.because));
+  pump_.say(
+      absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", config_.node, effect.because));
   leave_by_ns_ = 0;
   carry_out(brain::EndJob{0, "", ""});
 }
@@ -40,12 +42,11 @@ bool Agent::leave_on(int signal) {
       leave_by_ns_ != 0) {
     return false;
   }
-  const brain::Time grace = config_.spec.elastic->graceful_shutdown_timeout;
-  leave_by_ns_ = monotonic_ns() + grace.count();
+  leave_by_ns_ = monotonic_ns() + grace_.count();
   const std::string because =
       absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
   pump_.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
-                            std::chrono::duration<double>(grace).count()));
+                            std::chrono::duration<double>(grace_).count()));
   journal_.write("notice", generation_->identity(), because, {{"signal", int64_t{signal}}});
   link_->send(brain::NodeLeaves{config_.node, because});
   return true;
@@ -65,27 +66,133 @@ void Agent::leave_in_time() {
                           ""});
 }
 
-// `keepstep scale`, as the control door hands it on: {replicas: N or null} or {policy: {..}}.
-StatusOr<std::string> Agent::scale(const nlohmann::json& request) {
-  if (!config_.spec.elastic) {
+// ---- `keepstep scale` ---------------------------------------------------------------------------------------------
+
+// Of the running generation.
+uint32_t Agent::replicas() const { return generation_ == nullptr ? 0 : world() / config_.spec.ranks_per_replica; }
+
+Status Agent::decides_on_size() const {
+  if (!policy_) {
     return absl::FailedPreconditionError(
-        "the job is not elastic, so its size cannot be changed; start it with --nnodes MIN:MAX");
+        "the job is not elastic, so its size cannot be changed; start it with --nnodes MIN:MAX, or with "
+        "--min-replicas");
   }
   if (config_.node != 0) {
-    return absl::FailedPreconditionError("ask node 0 of the job: it decides on its size");
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "this is the launcher of node %d, and node 0 decides on the job's size: ask on its machine (%s)", config_.node,
+        config_.coordinator));
   }
-  brain::ElasticPolicy policy(*config_.spec.elastic);
-  std::optional<uint32_t> replicas;
-  if (!request.at("replicas").is_null()) {
-    replicas = request.at("replicas").get<uint32_t>();
+  return end_.has_value() ? absl::FailedPreconditionError("the job is ending") : absl::OkStatus();
+}
+
+// As the control door hands it on: {"replicas": N or null}, or {"policy": {name: text}}.
+StatusOr<std::string> Agent::scale(const nlohmann::json& request) {
+  KEEPSTEP_RETURN_IF_ERROR(decides_on_size());
+  if (request.contains("policy")) {
+    return change_policy(request.at("policy").get<PolicyValues>());
   }
-  if (const std::string mistake = policy.scale_to(replicas); !mistake.empty()) {
+  const nlohmann::json& replicas = request.at("replicas");
+  if (replicas.is_null()) {
+    return scale_to(std::nullopt);
+  }
+  if (!replicas.is_number_unsigned() || replicas.get<uint64_t>() > brain::ElasticConfig::kMostReplicas) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s is no number of replicas; ask for 1 to %d", replicas.dump(),
+                                                      brain::ElasticConfig::kMostReplicas));
+  }
+  return scale_to(replicas.get<uint32_t>());
+}
+
+StatusOr<std::string> Agent::scale_to(std::optional<uint32_t> replicas) {
+  if (const std::string mistake = policy_->scale_to(replicas); !mistake.empty()) {
     return absl::InvalidArgumentError(mistake);
   }
   link_->send(brain::ScaleRequested{replicas});
-  const uint32_t now = world() / config_.spec.ranks_per_replica;
-  return replicas ? absl::StrFormat("the job goes from %d to %d replicas, as far as its nodes can hold them", now, *replicas)
-                  : absl::StrFormat("the job has %d replicas, and its policy decides again", now);
+  if (!replicas) {
+    return absl::StrFormat("the job has %d replicas, and its policy decides again", this->replicas());
+  }
+  if (generation_ == nullptr) {
+    return absl::StrFormat(
+        "the job has not begun; it gets %d replicas as soon as its nodes hold them, and keeps that "
+        "size until `keepstep scale --to auto`",
+        *replicas);
+  }
+  return absl::StrFormat(
+      "the job goes from %d to %d replicas, as far as its nodes hold them, and keeps that size until "
+      "`keepstep scale --to auto`",
+      this->replicas(), *replicas);
+}
+
+StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
+  std::vector<std::string> mistakes = policy_value_mistakes(values);
+  brain::ElasticConfig config = policy_->config();
+  if (mistakes.empty()) {
+    apply_policy_values(values, config);
+    mistakes = policy_mistakes(config_.spec, config);
+  }
+  if (mistakes.empty()) {
+    mistakes = policy_->configure(config);
+  }
+  if (!mistakes.empty()) {
+    return absl::InvalidArgumentError("nothing was changed: " + absl::StrJoin(mistakes, "; "));
+  }
+  link_->send(brain::PolicyChanged{policy_->config()});
+  grace_ = policy_->config().graceful_shutdown_timeout;
+  for (const auto& [node, name] : joined_) {
+    tell_grace(node);
+  }
+  return absl::StrFormat("the policy of the job is now: %s",
+                         absl::StrJoin(policy_values(policy_->config()), ", ", absl::PairFormatter(" ")));
+}
+
+// By node 0: the other nodes count their time to leave by themselves.
+void Agent::tell_grace(brain::NodeId to) {
+  if (policy_ && to != config_.node && grace_ != config_.spec.elastic->graceful_shutdown_timeout) {
+    route(to, 'E', nlohmann::json{{"grace_ns", grace_.count()}}.dump());
+  }
+}
+
+void Agent::on_grace(const nlohmann::json& body) {
+  const int64_t grace_ns = body.at("grace_ns").get<int64_t>();
+  grace_ = brain::Time(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
+}
+
+StatusOr<nlohmann::json> Agent::describe_size() const {
+  KEEPSTEP_RETURN_IF_ERROR(decides_on_size());
+  std::map<brain::NodeId, uint32_t> ranks;
+  if (generation_ != nullptr) {
+    for (const brain::RankTable::Entry& entry : generation_->prepare().table.entries()) {
+      ranks[entry.node] += entry.ranks;
+    }
+  }
+  const SizeNews news = config_.size_news ? config_.size_news() : SizeNews{};
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const brain::NodeId node : news.nodes) {
+    const auto name = joined_.find(node);
+    const auto has = ranks.find(node);
+    nodes.push_back({{"node", node},
+                     {"name", name == joined_.end() ? config_.node_name : name->second},
+                     {"ranks", has == ranks.end() ? 0 : has->second}});
+  }
+  nlohmann::json sizes = nlohmann::json::array();
+  const brain::ElasticConfig& config = policy_->config();
+  for (uint32_t size = policy_->smallest_allowed(1); size != 0; size = policy_->smallest_allowed(size + 1)) {
+    sizes.push_back(size);
+  }
+  return nlohmann::json{
+      {"ok", true},
+      {"job", job_},
+      {"step", metrics_.last_step()},
+      {"replicas", replicas()},
+      {"ranks", world()},
+      {"ranks_per_replica", config_.spec.ranks_per_replica},
+      {"min", config.min_replicas},
+      {"max", config.max_replicas},
+      {"sizes", sizes},
+      {"asked_for", policy_->asked_for() ? nlohmann::json(*policy_->asked_for()) : nlohmann::json()},
+      {"nodes", nodes},
+      {"most_nodes", config_.spec.max_nodes},
+      {"policy", policy_values(config)},
+      {"last", {{"event", news.event}, {"because", news.because}, {"seconds_ago", news.seconds_ago}}}};
 }
 
 }  // namespace keepstep::agent

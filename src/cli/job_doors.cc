@@ -145,6 +145,22 @@ Jobs find_jobs(milliseconds limit) {
   return jobs;
 }
 
+Jobs without_other_nodes(Jobs jobs) {
+  const auto is_first = [](const RunningJob& job) {
+    return job.problem.empty() && job.description.value("node", 0) == 0;
+  };
+  std::set<std::string> with_first;
+  for (const RunningJob& job : jobs.mine) {
+    if (is_first(job)) {
+      with_first.insert(job.door.job);
+    }
+  }
+  std::erase_if(jobs.mine, [&](const RunningJob& job) {
+    return job.problem.empty() && !is_first(job) && with_first.contains(job.door.job);
+  });
+  return jobs;
+}
+
 StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
   if (word.empty()) {
     if (jobs.mine.size() == 1) {

@@ -56,6 +56,9 @@ struct Jobs {
 // within `limit` has a problem.
 Jobs find_jobs(std::chrono::milliseconds limit = std::chrono::seconds(3));
 
+// Without launchers of other nodes where that of node 0 of the same job runs here too: for what node 0 decides. Pure.
+Jobs without_other_nodes(Jobs jobs);
+
 // The job that `word` means: its name, its journal's folder, or its launcher's pid. An empty word: the only one.
 // Pure. The errors list what there is.
 StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word);

@@ -55,5 +55,18 @@ TEST(JobDoors, what_is_not_there_is_answered_with_what_is) {
   EXPECT_EQ(choose_job(nodes, "11")->pid, 11);
 }
 
+TEST(JobDoors, what_node_0_decides_is_asked_of_its_launcher_where_several_run_here) {
+  const auto launcher = [](const std::string& name, pid_t pid, int node) {
+    agent::DoorName door;
+    door.job = name;
+    return RunningJob{door, pid, {{"node", node}}, ""};
+  };
+  const Jobs jobs = {{launcher("a", 1, 1), launcher("a", 2, 0), launcher("b", 3, 1)}, {}};
+  const Jobs left = without_other_nodes(jobs);
+  ASSERT_EQ(left.mine.size(), 2u);
+  EXPECT_EQ(choose_job(left, "a")->pid, 2);
+  EXPECT_EQ(choose_job(left, "b")->pid, 3) << "it says itself that it cannot decide";
+}
+
 }  // namespace
 }  // namespace keepstep::cli

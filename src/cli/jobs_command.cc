@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kHelp = R"(usage: keepstep jobs [--json]
 
 The jobs of this user that run on this machine: each launcher's name, pid, node, last committed step, ranks here, and
-what is going on. `keepstep stacks` and `keepstep inject` take the name, the pid, or the journal's folder.
+what is going on; of an elastic job also its replicas now and the bounds, MIN..MAX. `keepstep stacks`, `inject` and
+`scale` take the name, the pid, or the journal's folder.
 
   --json   one JSON object a line: what the launcher says of itself
 
@@ -26,6 +27,16 @@ std::string ranks_of(const nlohmann::json& description) {
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks.empty() ? "-" : absl::StrJoin(ranks, ",");
+}
+
+// Of an elastic job: "4/2..8 replicas"; only node 0 knows the bounds as they are now.
+std::string size_of(const nlohmann::json& description) {
+  const auto size = description.find("size");
+  if (size == description.end() || !size->is_object()) {
+    return "";
+  }
+  return absl::StrFormat("%d/%d..%d replicas", size->value("replicas", 0), size->value("min", 0),
+                         size->value("max", 0));
 }
 
 }  // namespace
@@ -59,10 +70,12 @@ int jobs_main(const std::vector<std::string>& args) {
       std::printf("%-28s %8d %s\n", job.door.job.c_str(), job.pid, job.problem.c_str());
     } else {
       const nlohmann::json& it = job.description;
+      std::vector<std::string> words = {size_of(it), it.value("note", "")};
+      std::erase(words, "");
       std::printf("%-28s %8d %6s %8lld %-12s %s\n", job.door.job.c_str(), job.pid,
                   absl::StrFormat("%d/%d", it.value("node", 0), it.value("nodes", 1)).c_str(),
                   static_cast<long long>(it.value("step", int64_t{0})), ranks_of(it).c_str(),
-                  it.value("note", "").c_str());
+                  absl::StrJoin(words, "; ").c_str());
     }
   }
   return 0;

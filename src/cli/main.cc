@@ -14,6 +14,7 @@
 #include "cli/node_command.h"
 #include "cli/rendezvous_bench.h"
 #include "cli/run_command.h"
+#include "cli/scale_command.h"
 #include "cli/stacks_command.h"
 #include "cli/suggest.h"
 #include "cli/version.h"
@@ -35,6 +36,7 @@ commands:
   jobs     the jobs of this user that run on this machine
   stacks   what every rank of a running job is doing right now
   inject   a fault into a running job, to see how it answers
+  scale    the size of a running elastic job: show it, change it, change its policy
   node     serve ranks that torchrun or srun started (they start it by themselves)
 
   keepstep COMMAND --help    all options of a command
@@ -77,7 +79,7 @@ int exec_python(const std::string& module, const std::vector<std::string>& args)
 }
 
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run", "node", "jobs", "stacks", "inject", "--help", "--version"};
+  std::vector<std::string> known = {"run", "node", "jobs", "stacks", "inject", "scale", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -120,6 +122,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "inject") {
     return inject_main(args);
+  }
+  if (command == "scale") {
+    return scale_main(args);
   }
   if (command == "rendezvous-bench") {  // not in the overview: `keepstep bench rendezvous` starts it
     return rendezvous_bench_main();

@@ -139,6 +139,16 @@ StatusOr<Meeting> meet_others(agent::JobSpec& spec, const JobToken& token, const
   return meeting;
 }
 
+agent::SizeNews size_news(const coordinator::Coordinator& coordinator) {
+  agent::SizeNews news{.nodes = coordinator.attending()};
+  if (const auto said = coordinator.size_news()) {
+    news.event = said->event;
+    news.because = said->because;
+    news.seconds_ago = std::chrono::duration<double>(std::chrono::steady_clock::now() - said->at).count();
+  }
+  return news;
+}
+
 // A signal came before there was anything to stop.
 agent::JobEnd stopped_early(const agent::JobSpec& spec, int signal) {
   const std::string what = absl::StrFormat("stopped by %s", strsignal(signal));
@@ -245,10 +255,10 @@ int run_main(const std::vector<std::string>& args) {
   }
   observe::StatusLine status;
   agent::OutputPump pump(spec, &status);
-  agent::Agent node(
-      {spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(), meeting->endpoint,
-       std::move(meeting->ports), std::move(meeting->seat), [&left_token] { left_token.remove(); }},
-      **journal, pump, status);
+  agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(),
+                     meeting->endpoint, std::move(meeting->ports), std::move(meeting->seat),
+                     [&left_token] { left_token.remove(); }, [&coordinator] { return size_news(*coordinator); }},
+                    **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();
   status.close();

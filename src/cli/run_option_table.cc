@@ -1,9 +1,11 @@
 #include "cli/run_option_table.h"
 
 #include <cctype>
+#include <chrono>
 
 #include "absl/strings/str_format.h"
 #include "agent/inject_spec.h"
+#include "brain/elastic_policy.h"
 
 namespace keepstep::cli {
 namespace {
@@ -23,11 +25,13 @@ std::vector<RunOption> world_options() {
        "that "
        "dies.",
        "0", absl::StrFormat("0 to %d; with --no-python for programs that attach", kMaxSpares)},
-      {group, "nnodes", 0, "N|N:N",
+      {group, "nnodes", 0, "N|MIN:MAX",
        "Nodes of the job, with --nproc-per-node ranks each. One `keepstep run` is started on every node, with the same "
-       "options but --node-rank.",
+       "options but --node-rank. MIN:MAX: the job is elastic. It starts with MIN nodes or more, grows as others come, "
+       "and shrinks when nodes leave (see Elastic jobs, below).",
        "1; under srun the nodes of the step but the --spare-nodes",
-       absl::StrFormat("1 to %d; MIN:MAX with two numbers comes with a later version", kMaxNodes), true},
+       absl::StrFormat("1 to %d; MIN not above MAX, and where both are the same the job is not elastic", kMaxNodes),
+       true},
       {group, "node-rank", 0, "N",
        "Number of this node. Node 0 has the coordinator: the job ends when it does. Its address is the one that "
        "--rdzv-endpoint names. Give it on all nodes or on none.",
@@ -35,11 +39,65 @@ std::vector<RunOption> world_options() {
        "under srun Slurm's",
        "below --nnodes; spare nodes have the numbers that follow", true},
       {group, "spare-nodes", 0, "N", "Nodes beyond --nnodes that join and wait, to take the place of one that is lost.",
-       "0", absl::StrFormat("0 to %d", kMaxNodes)},
+       "0",
+       absl::StrFormat("0 to %d; none where the job is elastic: there nodes beyond what it uses wait anyway",
+                       kMaxNodes)},
       {group, "join-timeout", 0, "SECONDS", "How long a node waits for the others to come, and for the coordinator.",
        "600", absl::StrFormat("above 0, at most %g", kMaxSeconds)},
       {group, "role", 0, "NAME", "Name of the ranks' role: ROLE_NAME, and the prefix of teed lines.", "default", "",
        true},
+  };
+}
+
+std::vector<RunOption> elastic_options() {
+  const std::string group = "Elastic jobs (each of these options makes a job elastic, also on one node)";
+  const std::string seconds =
+      absl::StrFormat("0 to %.0f", std::chrono::duration<double>(brain::ElasticConfig::kMostTime).count());
+  const std::string replicas = absl::StrFormat("1 to %d", brain::ElasticConfig::kMostReplicas);
+  const brain::ElasticConfig standard;
+  const auto text = [](brain::Time time) { return absl::StrFormat("%g", std::chrono::duration<double>(time).count()); };
+  return {
+      {group, "ranks-per-replica", 0, "R",
+       "Ranks that come and go together: what the other options here count. Less than --nproc-per-node: several "
+       "replicas on a node; more: a replica is several whole nodes.",
+       "--nproc-per-node: a replica is a node", "a divisor or a multiple of --nproc-per-node"},
+      {group, "min-replicas", 0, "N", "The job never runs with fewer (minReplicas).",
+       "what the MIN nodes of --nnodes hold, or the smallest of --replica-discrete-values", replicas},
+      {group, "max-replicas", 0, "N", "The job never runs with more (maxReplicas).",
+       "what the MAX nodes of --nnodes hold, or the largest of --replica-discrete-values",
+       replicas + ", and no more than the nodes hold"},
+      {group, "replica-increment-step", 0, "N",
+       "Sizes go from --min-replicas to --max-replicas in such steps (replicaIncrementStep).",
+       std::to_string(standard.increment_step), "must lead to --max-replicas"},
+      {group, "replica-discrete-values", 0, "N,...", "The sizes that the job may have (replicaDiscreteValues).",
+       "all of --replica-increment-step", "between --min-replicas and --max-replicas; not with steps"},
+      {group, "scaling-timeout", 0, "SECONDS",
+       "So long must nodes have been there without a break before the job grows onto them (scalingTimeoutInSeconds).",
+       text(standard.scaling_timeout), seconds},
+      {group, "graceful-shutdown-timeout", 0, "SECONDS",
+       "What a node gets that is told to leave (SIGTERM): the step ends, its state moves on, the job goes on with its "
+       "next step. Then it ends all the same, as a lost one (gracefulShutdownTimeoutInSeconds).",
+       text(standard.graceful_shutdown_timeout), seconds},
+      {group, "faulty-scale-down-timeout", 0, "SECONDS",
+       "How long the job waits for the replacement of a lost node before it goes on with fewer "
+       "(faultyScaleDownTimeoutInSeconds).",
+       text(standard.faulty_scale_down_timeout), seconds},
+      {group, "scale-up-snooze-time", 0, "SECONDS",
+       "No growth for so long after nodes left or were lost (scaleUpSnoozeTimeInSeconds).",
+       text(standard.scale_up_snooze), seconds},
+      {group, "min-change-interval", 0, "SECONDS",
+       "From any change of size to one that nobody forced (minChangeIntervalInSeconds).",
+       text(standard.min_between_changes), seconds},
+      {group, "elastic-backoff", 0, "FACTOR",
+       "What --min-change-interval is multiplied by each time such a change comes soon after the one before "
+       "(backoffFactor).",
+       absl::StrFormat("%g", standard.backoff_factor), "1 (no backoff) to 100"},
+      {group, "elastic-backoff-most", 0, "SECONDS", "... up to this (backoffMostInSeconds).",
+       text(standard.backoff_most), seconds + ", at least --min-change-interval"},
+      {group, "elastic-policy", 0, "FILE",
+       "YAML file with these values under the names in brackets; options given beside it win. `keepstep scale` changes "
+       "them while the job runs. Those of node 0 count. See scale.md.",
+       "none", "all mistakes in it are listed before anything starts"},
   };
 }
 
@@ -289,8 +347,8 @@ std::string RunOption::environment() const {
 const std::vector<RunOption>& run_options_table() {
   static const std::vector<RunOption> table = [] {
     std::vector<RunOption> all;
-    for (const auto& part : {world_options(), script_options(), output_options(), recovery_options(), address_options(),
-                             torchrun_options()}) {
+    for (const auto& part : {world_options(), elastic_options(), script_options(), output_options(), recovery_options(),
+                             address_options(), torchrun_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
@@ -316,7 +374,8 @@ std::string run_help() {
       "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
       "kill:rank=2,step=20,phase=backward train.py\n"
       "  keepstep run --nnodes 2 --node-rank 0 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token "
-      "train.py\n";
+      "train.py\n"
+      "  keepstep run --nnodes 2:8 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token train.py\n";
   return text;
 }
 

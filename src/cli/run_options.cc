@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/inject_spec.h"
 #include "base/token.h"
+#include "cli/elastic_options.h"
 #include "cli/find_python.h"
 #include "cli/run_option_table.h"
 #include "cli/run_values.h"
@@ -156,8 +157,10 @@ void Reader::nodes() {
     spec_.nnodes = slurm_->nodes;  // less those that wait, below
     spec_.node_rank = slurm_->node;
   }
-  take("nnodes", spec_.nnodes, number_of_nodes,
-       absl::StrFormat("give a number from 1 to %d; a range (MIN:MAX) comes with a later version", kMaxNodes));
+  NodeRange range{spec_.nnodes, spec_.nnodes};
+  take("nnodes", range, number_of_nodes,
+       absl::StrFormat("give a number from 1 to %d, or MIN:MAX with two such numbers, MIN not above MAX", kMaxNodes));
+  spec_.nnodes = range.least;
   take(
       "spare-nodes", spec_.spare_nodes, [](const auto& text) { return integer_in<uint32_t>(text, 0, kMaxNodes); },
       absl::StrFormat("give a number from 0 to %d", kMaxNodes));
@@ -166,16 +169,19 @@ void Reader::nodes() {
                                         spec_.spare_nodes, slurm_->nodes));
   } else if (slurm_) {
     spec_.nnodes -= spec_.spare_nodes;
+    range.most = spec_.nnodes;
   }
+  spec_.max_nodes = range.most;
+  read_elastic_options(tokens_, spec_, mistakes_);
   take(
       "join-timeout", spec_.join_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
-  const uint32_t last = spec_.nnodes + spec_.spare_nodes - 1;
+  const uint32_t last = spec_.most_nodes() + spec_.spare_nodes - 1;
   take(
       "node-rank", spec_.node_rank, [&](const auto& text) { return integer_in<uint32_t>(text, 0, last); },
       last == 0 ? "the job has one node, whose rank is 0; give --nnodes for several"
                 : absl::StrFormat("give a number from 0 to %d: the job has %d nodes and %d spare ones", last,
-                                  spec_.nnodes, spec_.spare_nodes));
+                                  spec_.most_nodes(), spec_.spare_nodes));
   if (!spec_.several_nodes()) {
     return;
   }

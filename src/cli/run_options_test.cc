@@ -139,13 +139,13 @@ TEST_F(RunOptions, torchruns_environment_variables_count_where_the_option_is_not
 
 TEST_F(RunOptions, all_mistakes_are_listed_at_once_each_with_its_option_and_value) {
   const auto lines =
-      mistakes({"--nproc-per-node=0", "--spares=-1", "--nnodes=2:4", "--node-rank=1", "--max-restarts=x",
+      mistakes({"--nproc-per-node=0", "--spares=-1", "--nnodes=4:2", "--node-rank=1", "--max-restarts=x",
                 "--start-method=thread", "--redirects=7", "--tee=0:1,0:2", "--local-ranks-filter=a",
                 "--master-port=70000", "--rdzv-endpoint=h:p", "--interrupt-timeout=0", "--hang-timeout=never",
                 "--seed=-1", "--inject=kill:rank=0", "--rdzv-id=a/b", "--rdzv-backend=etcd", "--colour", "--tee"},
                false);
   const std::vector<std::string> expected = {
-      "--nproc-per-node is '0'",   "--spares is '-1'",         "--nnodes is '2:4'",
+      "--nproc-per-node is '0'",   "--spares is '-1'",         "--nnodes is '4:2'",
       "--node-rank is '1'",        "--max-restarts is 'x'",    "--start-method is 'thread'",
       "--redirects is '7'",        "--tee is '0:1,0:2'",       "--local-ranks-filter is 'a'",
       "--master-port is '70000'",  "--rdzv-endpoint is 'h:p'", "--interrupt-timeout is '0'",
@@ -318,6 +318,161 @@ TEST_F(RunOptions, nodes_without_a_number_get_one_as_they_come) {
   EXPECT_FALSE(spec({}).any_node_rank);
 }
 
+// A job of several nodes, but for its number of nodes and what makes it elastic.
+class ElasticRunOptions : public RunOptions {
+ protected:
+  ElasticRunOptions() { environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0"; }
+  std::vector<std::string> job(std::vector<std::string> args) {
+    args.insert(args.begin(), {"--rdzv-endpoint=a", "--nproc-per-node=4"});
+    return args;
+  }
+  agent::JobSpec elastic(std::vector<std::string> args) {
+    const agent::JobSpec spec = this->spec(job(std::move(args)));
+    EXPECT_TRUE(spec.elastic.has_value());
+    return spec;
+  }
+  std::vector<std::string> wrong(std::vector<std::string> args) { return mistakes(job(std::move(args))); }
+  std::string file_with(const std::string& text) {
+    std::ofstream(dir_ / "policy.yaml") << text;
+    return dir_ / "policy.yaml";
+  }
+};
+
+TEST_F(ElasticRunOptions, a_range_of_nodes_is_an_elastic_job_whose_replicas_are_nodes) {
+  const agent::JobSpec spec = elastic({"--nnodes=2:8"});
+  EXPECT_EQ(spec.nnodes, 2u);
+  EXPECT_EQ(spec.most_nodes(), 8u);
+  EXPECT_EQ(spec.most_ranks(), 32u);
+  EXPECT_EQ(spec.ranks_per_replica, 4u);
+  EXPECT_EQ(spec.elastic->min_replicas, 2u);
+  EXPECT_EQ(spec.elastic->max_replicas, 8u);
+  EXPECT_TRUE(spec.several_nodes());
+  EXPECT_TRUE(spec.any_node_rank);
+  EXPECT_TRUE(elastic({"--nnodes=1:2"}).several_nodes());
+  environment_["PET_NNODES"] = "3:5";
+  EXPECT_EQ(elastic({}).elastic->max_replicas, 5u);
+}
+
+TEST_F(ElasticRunOptions, two_equal_numbers_are_a_job_of_that_size) {
+  const agent::JobSpec spec = this->spec(job({"--nnodes=3:3"}));
+  EXPECT_FALSE(spec.elastic.has_value());
+  EXPECT_EQ(spec.nnodes, 3u);
+  EXPECT_EQ(spec.most_nodes(), 3u);
+  EXPECT_EQ(elastic({"--nnodes=3:3", "--min-replicas=1"}).elastic->max_replicas, 3u);
+}
+
+TEST_F(ElasticRunOptions, one_node_is_elastic_where_replicas_are_asked_for) {
+  const agent::JobSpec spec =
+      this->spec({"--nproc-per-node=4", "--ranks-per-replica=1", "--min-replicas=1", "--node-rank=0"});
+  ASSERT_TRUE(spec.elastic.has_value());
+  EXPECT_FALSE(spec.several_nodes());
+  EXPECT_EQ(spec.elastic->min_replicas, 1u);
+  EXPECT_EQ(spec.elastic->max_replicas, 4u);
+  EXPECT_EQ(this->spec({"--nproc-per-node=4", "--ranks-per-replica=2", "--max-replicas=1"}).elastic->min_replicas, 1u);
+}
+
+TEST_F(ElasticRunOptions, replicas_are_parts_of_nodes_or_several_nodes) {
+  EXPECT_EQ(elastic({"--nnodes=1:3", "--ranks-per-replica=2"}).elastic->max_replicas, 6u);
+  const agent::JobSpec large = elastic({"--nnodes=2:7", "--ranks-per-replica=8"});
+  EXPECT_EQ(large.elastic->min_replicas, 1u);
+  EXPECT_EQ(large.elastic->max_replicas, 3u) << "the seventh node waits for an eighth, which there is not";
+  EXPECT_THAT(wrong({"--nnodes=1:3", "--ranks-per-replica=3"}),
+              ElementsAre(AllOf(HasSubstr("--ranks-per-replica is '3'"), HasSubstr("divides --nproc-per-node (4)"))));
+  EXPECT_THAT(wrong({"--nnodes=1:3", "--ranks-per-replica=16"}), ElementsAre(HasSubstr("a number from 1 to 12")));
+  EXPECT_THAT(
+      wrong({"--nnodes=1:3", "--ranks-per-replica=8"}),
+      ElementsAre(HasSubstr("start with 1 node, which hold 0 replicas of 8 ranks, and 1 is the smallest size")));
+}
+
+TEST_F(ElasticRunOptions, every_option_reaches_the_policy) {
+  const brain::ElasticConfig policy =
+      *elastic({"--nnodes=2:8", "--min-replicas=1", "--max-replicas=7", "--replica-increment-step=3",
+                "--scaling-timeout=1.5", "--graceful-shutdown-timeout=20", "--faulty-scale-down-timeout=0",
+                "--scale_up_snooze_time=40", "--min-change-interval=50", "--elastic-backoff=1.25",
+                "--elastic-backoff-most=60"})
+           .elastic;
+  EXPECT_EQ(policy.min_replicas, 1u);
+  EXPECT_EQ(policy.max_replicas, 7u);
+  EXPECT_EQ(policy.increment_step, 3u);
+  EXPECT_EQ(policy.scaling_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(policy.graceful_shutdown_timeout, std::chrono::seconds(20));
+  EXPECT_EQ(policy.faulty_scale_down_timeout, std::chrono::seconds(0));
+  EXPECT_EQ(policy.scale_up_snooze, std::chrono::seconds(40));
+  EXPECT_EQ(policy.min_between_changes, std::chrono::seconds(50));
+  EXPECT_EQ(policy.backoff_factor, 1.25);
+  EXPECT_EQ(policy.backoff_most, std::chrono::seconds(60));
+}
+
+TEST_F(ElasticRunOptions, discrete_sizes_give_the_bounds_that_nobody_gave) {
+  const agent::JobSpec spec = elastic({"--nnodes=2:8", "--replica-discrete-values=4,1,2"});
+  EXPECT_EQ(spec.elastic->min_replicas, 1u);
+  EXPECT_EQ(spec.elastic->max_replicas, 4u);
+  EXPECT_THAT(spec.elastic->discrete_values, ElementsAre(1u, 2u, 4u));
+}
+
+TEST_F(ElasticRunOptions, a_file_may_hold_the_policy_and_options_beside_it_win) {
+  const std::string file = file_with(
+      "elasticPolicy:\n  minReplicas: 2\n  maxReplicas: 6\n  replicaIncrementStep: 2\n  scalingTimeoutInSeconds: 5\n");
+  const brain::ElasticConfig of_file = *elastic({"--nnodes=2:8", "--elastic-policy", file}).elastic;
+  EXPECT_EQ(of_file.max_replicas, 6u);
+  EXPECT_EQ(of_file.increment_step, 2u);
+  EXPECT_EQ(of_file.scaling_timeout, std::chrono::seconds(5));
+  const brain::ElasticConfig beside =
+      *elastic({"--nnodes=2:8", "--elastic-policy", file, "--replica-discrete-values=2,3", "--scaling-timeout=7"})
+           .elastic;
+  EXPECT_EQ(beside.increment_step, 1u) << "said in another way";
+  EXPECT_THAT(beside.discrete_values, ElementsAre(2u, 3u));
+  EXPECT_EQ(beside.max_replicas, 6u);
+  EXPECT_EQ(beside.scaling_timeout, std::chrono::seconds(7));
+}
+
+TEST_F(ElasticRunOptions, all_mistakes_of_a_policy_are_listed_and_name_who_said_it) {
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=0", "--scaling-timeout=soon", "--elastic-backoff=0.5",
+                     "--ranks-per-replica=x", "--replica-discrete-values=1;2", "--elastic-policy=/no/such/file"}),
+              UnorderedElementsAre(HasSubstr("--min-replicas is '0'"), HasSubstr("--scaling-timeout is 'soon'"),
+                                   HasSubstr("--elastic-backoff is '0.5'"), HasSubstr("--ranks-per-replica is 'x'"),
+                                   HasSubstr("--replica-discrete-values is '1;2'"),
+                                   HasSubstr("--elastic-policy is '/no/such/file'")));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=7", "--max-replicas=3", "--elastic-backoff-most=1"}),
+              UnorderedElementsAre(HasSubstr("--min-replicas 7 is more than --max-replicas 3"),
+                                   AllOf(HasSubstr("--elastic-backoff-most"), HasSubstr("--min-change-interval"))));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--replica-increment-step=4"}),
+              ElementsAre(AllOf(HasSubstr("--max-replicas 8 is never reached"), HasSubstr("leads to 6 and to 10"))));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=2", "--replica-discrete-values=1,2,4"}),
+              ElementsAre(HasSubstr("--replica-discrete-values has 1, outside of --min-replicas 2")));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--max-replicas=9"}),
+              ElementsAre(AllOf(HasSubstr("--max-replicas 9 is more than 8 nodes"), HasSubstr("give at most 8"))));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=3"}),
+              ElementsAre(AllOf(HasSubstr("start with 2 nodes, which hold 2 replicas of 4 ranks"),
+                                HasSubstr("3 is the smallest size"))));
+  const std::string file = file_with("minReplicas: 5\n");
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--elastic-policy", file, "--max-replicas=4"}),
+              ElementsAre(file + ": minReplicas 5 is more than --max-replicas 4: no size is between them"));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--elastic-policy", file_with("minReplicas: 1\nmaxReplicas: 1\nfoo: 1\n")}),
+              ElementsAre(HasSubstr(":3: there is no 'foo'")));
+}
+
+TEST_F(ElasticRunOptions, nodes_that_wait_are_no_spare_nodes) {
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--spare-nodes=1"}),
+              ElementsAre(AllOf(HasSubstr("--spare-nodes is '1'"), HasSubstr("wait anyway"))));
+}
+
+TEST_F(ElasticRunOptions, ranks_and_nodes_are_judged_by_the_largest_world) {
+  EXPECT_EQ(elastic({"--nnodes=2:8", "--node-rank=7"}).node_rank, 7u);
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--node-rank=8"}), ElementsAre(HasSubstr("a number from 0 to 7")));
+  EXPECT_EQ(elastic({"--nnodes=2:8", "--inject=kill:rank=31,step=1,phase=backward"}).inject.size(), 1u);
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--inject=kill:rank=32,step=1,phase=backward"}),
+              ElementsAre(HasSubstr("ranks are 0 to 31")));
+  EXPECT_THAT(wrong({"--nnodes=0:8"}), testing::Contains(HasSubstr("--nnodes is '0:8'")));
+}
+
+TEST_F(ElasticRunOptions, a_program_that_attaches_may_be_elastic) {
+  std::vector<std::string> args = job({"--nnodes=1:2", "--no-python", "sh"});
+  const auto request = parse(args);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->spec.elastic.has_value());
+}
+
 class RunOptionsUnderSrun : public RunOptions {
  protected:
   RunOptionsUnderSrun() {
@@ -355,6 +510,16 @@ TEST_F(RunOptionsUnderSrun, what_is_given_counts_before_what_slurm_says) {
   environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
   EXPECT_EQ(spec({}).token, "0123456789abcdef0");
   EXPECT_EQ(spec({}).token_file, "");
+}
+
+TEST_F(RunOptionsUnderSrun, the_nodes_of_the_step_may_be_an_elastic_job_and_a_range_that_is_given_counts) {
+  const auto node = spec({"--min-replicas=1"});
+  EXPECT_EQ(node.nnodes, 3u);
+  EXPECT_EQ(node.elastic->min_replicas, 1u);
+  EXPECT_EQ(node.elastic->max_replicas, 3u);
+  EXPECT_EQ(node.endpoint_host, "n1");
+  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  EXPECT_EQ(spec({"--nnodes=1:5", "--rdzv-endpoint=m"}).most_nodes(), 5u);
 }
 
 TEST_F(RunOptionsUnderSrun, one_node_needs_no_endpoint_and_no_file) {

@@ -7,13 +7,11 @@
 
 namespace keepstep::cli {
 
-std::optional<uint32_t> number_of_nodes(const std::string& text) {
+std::optional<NodeRange> number_of_nodes(const std::string& text) {
   const size_t colon = text.find(':');
   const auto least = integer_in<uint32_t>(text.substr(0, colon), 1, kMaxNodes);
-  if (colon == std::string::npos || (least && integer_in<uint32_t>(text.substr(colon + 1), 1, kMaxNodes) == least)) {
-    return least;
-  }
-  return std::nullopt;
+  const auto most = colon == std::string::npos ? least : integer_in<uint32_t>(text.substr(colon + 1), 1, kMaxNodes);
+  return least && most && *least <= *most ? std::optional(NodeRange{*least, *most}) : std::nullopt;
 }
 
 std::optional<double> seconds_up_to(const std::string& text, double most) {

@@ -23,8 +23,12 @@ std::optional<Integer> integer_in(const std::string& text, Integer least, Intege
   return value;
 }
 
-// A number of nodes: "2" or "2:2".
-std::optional<uint32_t> number_of_nodes(const std::string& text);
+// Numbers of nodes: "2", or "2:8" with the fewest first. Both numbers are the same where there is one.
+struct NodeRange {
+  uint32_t least = 1;
+  uint32_t most = 1;
+};
+std::optional<NodeRange> number_of_nodes(const std::string& text);
 
 // Seconds above 0 and at most `most`.
 std::optional<double> seconds_up_to(const std::string& text, double most);

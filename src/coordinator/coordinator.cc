@@ -44,6 +44,11 @@ std::string reason_in(const std::string& grpc_error) {
 // A stranger must not be able to fill the disk with lines about him.
 bool worth_a_line(uint64_t count) { return count <= 100 || count % 100 == 0; }
 
+// Lines of the journal with which an elastic job says why it has the size it has.
+bool about_size(const std::string& event) {
+  return event == "elastic_start" || event == "size_kept" || event.starts_with("resize");
+}
+
 }  // namespace
 
 class Coordinator::Impl final : public AgentStream::Owner {
@@ -64,6 +69,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::string address() const { return address_; }
   uint64_t refused_count() const { return refused_.load(); }
   uint64_t stale_count() const { return stale_.load(); }
+  std::vector<brain::NodeId> attending() const;
+  std::optional<SizeNews> size_news() const;
 
   std::string admit(AgentStream* stream) override;
   StatusOr<brain::NodeId> seat(AgentStream* stream) override;
@@ -100,13 +107,14 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::atomic<uint64_t> refused_ = 0;
   std::atomic<uint64_t> stale_ = 0;
 
-  std::mutex mutex_;  // taken after a stream's own, never before
+  mutable std::mutex mutex_;  // taken after a stream's own, never before
   std::condition_variable all_ended_;
   std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
   Seats seats_;                                // numbers that were given, and whose nodes are about to attend
   bool stopping_ = false;
-  std::optional<brain::EndJob> end_;                         // how the job ended
+  std::optional<brain::EndJob> end_;  // how the job ended
+  std::optional<SizeNews> size_news_;
   std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
   TableHoldings tables_;
 
@@ -290,6 +298,10 @@ void Coordinator::Impl::refused(const AgentStream& stream, const std::string& wh
 void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity newest) {
   if (const auto* line = std::get_if<brain::Journal>(&effect)) {
     journal_->write(line->event, newest, line->because, line->fields);
+    if (about_size(line->event)) {
+      const std::lock_guard lock(mutex_);
+      size_news_ = {line->event, line->because, std::chrono::steady_clock::now()};
+    }
   } else if (const auto* spawn = std::get_if<brain::Spawn>(&effect)) {
     node_of_worker_[spawn->worker] = spawn->node;
     send_to(spawn->node, effect, newest, "spawn");
@@ -308,6 +320,20 @@ void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity n
     }
     send_to_all(effect, newest);
   }
+}
+
+std::vector<brain::NodeId> Coordinator::Impl::attending() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<brain::NodeId> nodes;
+  for (const auto& [node, stream] : nodes_) {
+    nodes.push_back(node);
+  }
+  return nodes;
+}
+
+std::optional<Coordinator::SizeNews> Coordinator::Impl::size_news() const {
+  const std::lock_guard lock(mutex_);
+  return size_news_;
 }
 
 void Coordinator::Impl::send_to(brain::NodeId node, const brain::Effect& effect, brain::Identity newest,
@@ -366,6 +392,8 @@ Coordinator::Coordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Coordinator::~Coordinator() = default;
 std::string Coordinator::address() const { return impl_->address(); }
 void Coordinator::stop() { impl_->stop(); }
+std::vector<brain::NodeId> Coordinator::attending() const { return impl_->attending(); }
+std::optional<Coordinator::SizeNews> Coordinator::size_news() const { return impl_->size_news(); }
 uint64_t Coordinator::refused() const { return impl_->refused_count(); }
 uint64_t Coordinator::stale() const { return impl_->stale_count(); }
 

@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/token.h"
@@ -38,6 +40,16 @@ class Coordinator {
 
   // Sends what is queued, closes all streams and joins the brain's thread. Idempotent.
   void stop();
+
+  // The nodes that attend right now.
+  std::vector<brain::NodeId> attending() const;
+  // What the brain said last about the size of an elastic job; nothing: not a word yet. From any thread.
+  struct SizeNews {
+    std::string event;  // of the journal: "size_kept", "resize_planned", ...
+    std::string because;
+    std::chrono::steady_clock::time_point at;
+  };
+  std::optional<SizeNews> size_news() const;
 
   // Peers and messages refused, and events dropped for their term, so far.
   uint64_t refused() const;

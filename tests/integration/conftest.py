@@ -1,6 +1,10 @@
+import os
+import signal
+
 import pytest
 
 from harness import run_small
+from running_jobs import Running
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,18 @@ def undisturbed(tmp_path_factory):
         return known[key]
 
     return get
+
+
+@pytest.fixture
+def running(tmp_path):
+    jobs = []
+
+    def begin(name, **how):
+        jobs.append(Running(tmp_path / name, f"{name}-{os.getpid()}", **how))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        if job.process.poll() is None:
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.wait()
