@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.environment import BenchError
+
 JOB = Path(__file__).parent / "jobs" / "allreduce_job.py"
 SIZES = "4096,65536,1048576,16777216,67108864"
 
@@ -48,7 +50,7 @@ def measure(ranks: int, options: argparse.Namespace, folder: Path) -> list[dict[
         for process in processes:
             process.kill()
     if any(codes):
-        raise SystemExit(f"keepstep bench allreduce: a rank ended with exit code {max(codes, key=abs)}")
+        raise BenchError(f"a rank ended with exit code {max(codes, key=abs)}")
     results = [json.loads((folder / f"{ranks}-{rank}.json").read_text()) for rank in range(ranks)]
     bandwidth = sum(result["triad"] for result in results)
     rows = []

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from keepstep.bench import data_corpus, data_first_batch, data_memory, data_rates, data_redone
-from keepstep.bench.environment import BenchError, keepstep_command, machine
+from keepstep.bench.environment import keepstep_command, machine
 from keepstep.bench.torchdata_peer import TORCHDATA
 from keepstep.bench.waiting import progress_bar
 
@@ -112,18 +111,11 @@ def _print(result: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    try:
-        keepstep_command()  # what is missing is said before the first minute is spent
-        if "torchdata" in options.against:
-            TORCHDATA.python()
-        with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=options.folder) as folder:
-            result = _measure(options, Path(folder))
-    except BenchError as error:
-        print(f"keepstep bench data: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench data: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+    keepstep_command()  # what is missing is said before the first minute is spent
+    if "torchdata" in options.against:
+        TORCHDATA.python()
+    with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=options.folder) as folder:
+        result = _measure(options, Path(folder))
     if not options.json:
         _print(result)
     print(json.dumps(result))

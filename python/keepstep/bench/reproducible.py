@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.environment import JOBS, BenchError, job_environment, keepstep_command, machine
+from keepstep.bench.environment import JOBS, job_environment, keepstep_command, machine
 from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import progress_bar, wait_for_end
 
@@ -61,26 +60,22 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     turns = WAYS * (options.rounds + 1) * len(options.micro_batches.split(","))
-    try:
-        for world in (int(part) for part in options.worlds.split(",")):
-            with progress_bar() as bar:
-                task = bar.add_task(f"{world} ranks", total=turns, note="turns")
-                measured = measure(
-                    world,
-                    options.micro_batches,
-                    options.rounds,
-                    lambda done, bar=bar, task=task: bar.update(task, completed=done),  # type: ignore[misc]
+    for world in (int(part) for part in options.worlds.split(",")):
+        with progress_bar() as bar:
+            task = bar.add_task(f"{world} ranks", total=turns, note="turns")
+            measured = measure(
+                world,
+                options.micro_batches,
+                options.rounds,
+                lambda done, bar=bar, task=task: bar.update(task, completed=done),  # type: ignore[misc]
+            )
+        for row in measured:
+            rows.append(row)
+            if not options.json:
+                print(
+                    f"{row['ranks']} ranks, {row['micro_batches_per_rank']} micro-batches each: DDP "
+                    f"{1e3 * row['ddp_s']:.1f} ms, Replicate {1e3 * row['replicate_s']:.1f} ms, reproducible "
+                    f"{1e3 * row['reproducible_s']:.1f} ms ({row['ratio']:.2f} of DDP)"
                 )
-            for row in measured:
-                rows.append(row)
-                if not options.json:
-                    print(
-                        f"{row['ranks']} ranks, {row['micro_batches_per_rank']} micro-batches each: DDP "
-                        f"{1e3 * row['ddp_s']:.1f} ms, Replicate {1e3 * row['replicate_s']:.1f} ms, reproducible "
-                        f"{1e3 * row['reproducible_s']:.1f} ms ({row['ratio']:.2f} of DDP)"
-                    )
-    except BenchError as error:
-        print(f"keepstep bench reproducible: {error}", file=sys.stderr)
-        return 1
     print(json.dumps({"steps": rows, "environment": machine()}))
     return 0

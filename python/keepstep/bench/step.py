@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -77,22 +76,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {}
-    try:
-        command = keepstep_command()
-        for world in options.worlds:
-            figures = results[str(world)] = measure(command, world, options.steps)
-            if not options.json:
-                print(
-                    f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
-                    f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
-                    f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
-                )
-    except BenchError as error:
-        print(f"keepstep bench step: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench step: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+    command = keepstep_command()
+    for world in options.worlds:
+        figures = results[str(world)] = measure(command, world, options.steps)
+        if not options.json:
+            print(
+                f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
+                f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
+                f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
+            )
     share = max(figures["share"] for figures in results.values())
     print(json.dumps({"worlds": results, "share": share, "step_ms": STEP_MS, "cpus": os.cpu_count()}))
     return 0
