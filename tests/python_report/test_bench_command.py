@@ -49,6 +49,25 @@ def test_ctrl_c_ends_a_benchmark_and_its_job(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("step", "--worlds"),
+        ("digest", "--worlds"),
+        ("digest", "--micro-batches"),
+        ("reproducible", "--micro-batches"),
+        ("data", "--batches"),
+        ("transport", "--ranks-per-node"),
+        ("allreduce", "--ranks"),
+    ],
+)
+def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path, name: str, option: str) -> None:
+    for bad in ("2,x", "0", "2,"):
+        done = bench(name, option, bad, command=tmp_path / "missing")
+        assert done.returncode == 2
+        assert f"argument {option}: '{bad}': numbers from 1, separated by commas, are needed" in done.stderr
+
+
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     done = bench("speed", command=tmp_path / "missing")
     assert done.returncode == 2

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.arguments import numbers
 from keepstep.bench.environment import JOBS, job_environment, keepstep_command, machine
 from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import wait_for_end
@@ -61,17 +62,22 @@ def measure(world: int, samples: int, micro_batches: int, steps: int) -> dict[st
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench digest", description=__doc__)
-    parser.add_argument("--worlds", default="2", help="numbers of ranks, with commas (default %(default)s)")
     parser.add_argument(
-        "--micro-batches", default="1,8", help="micro-batches of each rank in a step, with commas (default %(default)s)"
+        "--worlds", type=numbers, default="2", help="numbers of ranks, with commas (default %(default)s)"
+    )
+    parser.add_argument(
+        "--micro-batches",
+        type=numbers,
+        default="1,8",
+        help="micro-batches of each rank in a step, with commas (default %(default)s)",
     )
     parser.add_argument("--samples", type=int, default=8, help="samples of a micro-batch (default %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="measured steps (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
-    for world in (int(part) for part in options.worlds.split(",")):
-        for micro_batches in (int(part) for part in options.micro_batches.split(",")):
+    for world in options.worlds:
+        for micro_batches in options.micro_batches:
             row = measure(world, options.samples, micro_batches, options.steps)
             rows.append(row)
             if not options.json:

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.arguments import numbers
 from keepstep.bench.environment import BenchError, keepstep_command
 
 STEP_MS = 200.0  # the step that `share` is a share of
@@ -60,17 +61,10 @@ def measure(command: str, world: int, steps: int) -> dict[str, float]:
     }
 
 
-def _worlds(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"'{text}': numbers of ranks from 1, separated by commas, are needed")
-    return [int(part) for part in parts]
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench step", description=__doc__)
     parser.add_argument(
-        "--worlds", type=_worlds, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
+        "--worlds", type=numbers, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
     )
     parser.add_argument("--steps", type=int, default=200, help="measured steps per world (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
