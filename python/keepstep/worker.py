@@ -32,6 +32,14 @@ def shortened(text: str) -> str:
     return text.encode(errors="replace")[-MAX_TEXT_BYTES:].decode(errors="ignore")
 
 
+def user_traceback(error: BaseException, ours: str) -> str:
+    """The traceback without its first frames, those of the file `ours`."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == ours:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
 def fingerprint() -> dict[str, Any]:
     """What decides about the bits this process computes: all workers of a job must agree on it."""
     import torch
@@ -110,19 +118,11 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     except _engine.JobEnded:
         code = 0 if session.recoverable else 1
     except BaseException as error:
-        text = _user_traceback(error)
+        text = user_traceback(error, __file__)
         sys.stderr.write(text)
         session.send(MessageType.CRASHED, {"traceback": shortened(text)})
         code = 1
     return code
-
-
-def _user_traceback(error: BaseException) -> str:
-    """The traceback without the frames of this file."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def end(code: int) -> None:

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "worker/fault_injector.h"
 
 namespace keepstep::agent {
 namespace {
@@ -179,16 +180,14 @@ void check_together(const InjectSpec& spec, std::vector<std::string>& mistakes) 
 
 }  // namespace
 
-bool for_programs(InjectKind kind) {
-  return kind == InjectKind::kKill || kind == InjectKind::kSegv || kind == InjectKind::kException ||
-         kind == InjectKind::kExit || kind == InjectKind::kFlip;
-}
-
 const char* name(InjectKind kind) { return row(kind).name; }
 
 const char* name(InjectPhase phase) {
   return std::find_if(kPhases.begin(), kPhases.end(), [&](const PhaseRow& each) { return each.phase == phase; })->name;
 }
+
+bool for_programs(InjectKind kind) { return worker::carried_out_by_programs(name(kind)); }
+std::string program_faults() { return worker::program_faults(); }
 
 bool by_agent(InjectKind kind) { return row(kind).by_agent; }
 int signal_of(InjectKind kind) { return row(kind).signal; }

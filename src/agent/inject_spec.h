@@ -73,11 +73,12 @@ struct InjectSpec {
 // first rank to get there, and now.
 enum class InjectFor { kRun, kNow };
 
-// Whether a C++ program can carry it out itself (worker/fault_injector.h).
-bool for_programs(InjectKind kind);
 const char* name(InjectKind kind);
 const char* name(InjectPhase phase);
+// Whether a C++ program can carry it out itself (worker/fault_injector.h).
+bool for_programs(InjectKind kind);
 // "forward, backward, ...": for messages and --help.
+std::string program_faults();
 std::string inject_kinds();
 std::string inject_phases();
 

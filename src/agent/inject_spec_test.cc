@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "worker/fault_injector.h"
+
 namespace keepstep::agent {
 namespace {
 
@@ -106,6 +108,17 @@ TEST(InjectSpec, a_running_job_needs_no_rank_no_step_and_no_phase) {
   EXPECT_FALSE(spec->phase.has_value());
   EXPECT_EQ(default_phase(*spec), InjectPhase::kBetween);
   EXPECT_FALSE(parse_inject("murder", InjectFor::kNow).ok());
+}
+
+TEST(InjectSpec, what_programs_carry_out_are_kinds_of_faults) {
+  for (const std::string_view kind : worker::kProgramFaults) {
+    const auto spec = parse_inject(std::string(kind) + (kind == "flip" ? ":what=gradient" : ""), InjectFor::kNow);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_TRUE(for_programs(spec->kind)) << kind;
+  }
+  EXPECT_FALSE(for_programs(InjectKind::kGil));
+  EXPECT_FALSE(for_programs(InjectKind::kAgentKill));
+  EXPECT_EQ(program_faults(), "kill, segv, exception, exit and flip");
 }
 
 TEST(InjectSpec, a_worker_gets_every_field) {

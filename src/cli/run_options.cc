@@ -360,9 +360,9 @@ void Reader::recovery() {
     } else if (fault->on_spare && spec_.spares == 0) {
       mistake(one, "there is no spare; give --spares");
     } else if (spec_.no_python && !agent::for_programs(fault->kind)) {
-      mistake(one,
-              "with --no-python only kill, segv, exception, exit and flip can be injected, by a program that attaches "
-              "(include/keepstep/trainer.h)");
+      mistake(one, absl::StrFormat("with --no-python only %s can be injected, by a program that attaches "
+                                   "(include/keepstep/trainer.h)",
+                                   agent::program_faults()));
     } else {
       spec_.inject.push_back(one.value);
     }

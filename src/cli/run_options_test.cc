@@ -206,6 +206,8 @@ TEST_F(RunOptions, a_program_without_python_is_found_in_path_and_may_have_spares
   EXPECT_THAT(mistakes({"--no-python", "-m", "no-such-program"}, false),
               ElementsAre(HasSubstr("--no-python and --module")));
   EXPECT_THAT(mistakes({"--no-python", "no-such-program"}, false), ElementsAre(HasSubstr("'no-such-program'")));
+  EXPECT_THAT(mistakes({"--no-python", "--inject=gil:rank=0,step=1,phase=forward", "sh"}, false),
+              ElementsAre(HasSubstr("with --no-python only kill, segv, exception, exit and flip can be injected")));
 }
 
 TEST_F(RunOptions, redirects_tee_and_filter_are_read_as_torchrun_does) {

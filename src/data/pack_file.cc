@@ -1,7 +1,6 @@
 #include "data/pack_file.h"
 
 #include <fcntl.h>
-#include <libgen.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <utility>
 
 #include "base/checksum.h"
-#include "base/fd.h"
 #include "data/write_all.h"
 
 namespace keepstep::data {
@@ -60,13 +58,8 @@ Status write_tables(const Fd& fd, const std::string& name, const Raw& raw, const
   }
   KEEPSTEP_RETURN_IF_ERROR(put(begins.data(), 8 * begins.size()));
   KEEPSTEP_RETURN_IF_ERROR(put(counts.data(), 4 * counts.size()));
-  if (fsync(fd.get()) != 0) {
-    return errno_status(absl::StrFormat("make '%s' durable", name));
-  }
-  return absl::OkStatus();
+  return make_durable(fd, name);
 }
-
-std::string folder_of(std::string path) { return dirname(path.data()); }
 
 }  // namespace
 
@@ -123,9 +116,8 @@ Status write_pack_file(const std::string& path, uint64_t key, uint64_t capacity,
   Raw raw = {{}, kVersion, key, capacity, plan.rows(), plan.pieces.size(), plan.tokens, plan.cut, plan.skipped, 0};
   std::memcpy(raw.magic, kMagic, sizeof(kMagic));
   raw.checksum = checksum_of(raw);
-  const std::string folder = folder_of(path);
   std::string partial;  // its name, if it needs one
-  Fd fd(::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
+  Fd fd(::open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
   if (!fd.valid()) {  // not every file system can
     partial = absl::StrFormat("%s.partial-%016x", path, std::random_device{}());
     fd.reset(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
@@ -144,9 +136,7 @@ Status write_pack_file(const std::string& path, uint64_t key, uint64_t capacity,
     (void)unlink(partial.c_str());
   }
   KEEPSTEP_RETURN_IF_ERROR(written);
-  const Fd directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return fsync(directory.get()) == 0 ? absl::OkStatus()
-                                     : errno_status(absl::StrFormat("make the folder of '%s' durable", path));
+  return make_folder_durable(path);
 }
 
 StatusOr<PackFile> PackFile::open(const std::string& path, uint64_t key) {

@@ -1,7 +1,6 @@
 #include "data/token_writer.h"
 
 #include <fcntl.h>
-#include <libgen.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,10 +45,6 @@ Limits limits_of(TokenType type) {
       break;
   }
   return limits<int64_t>();
-}
-
-Status make_durable(const Fd& fd, const std::string& path) {
-  return fsync(fd.get()) == 0 ? absl::OkStatus() : errno_status(absl::StrFormat("make '%s' durable", path));
 }
 
 Status give_name(const std::string& from, const std::string& to) {
@@ -277,12 +272,7 @@ Status TokenWriter::finish(bool durable) {
   KEEPSTEP_RETURN_IF_ERROR(give_name(prefix_ + ".bin.partial", prefix_ + ".bin"));
   KEEPSTEP_RETURN_IF_ERROR(give_name(prefix_ + ".idx.partial", prefix_ + ".idx"));
   finished_ = true;
-  if (!durable) {
-    return absl::OkStatus();
-  }
-  std::string folder = prefix_;
-  const Fd directory(::open(dirname(folder.data()), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return make_durable(directory, "the folder of " + prefix_);
+  return durable ? make_folder_durable(prefix_) : absl::OkStatus();
 }
 
 }  // namespace keepstep::data

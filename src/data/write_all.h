@@ -1,12 +1,15 @@
-// Writing to a file until all of it is written.
+// Writing a file until all of it is written, and so that it outlives a power loss.
 #pragma once
 
+#include <fcntl.h>
+#include <libgen.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <string>
 
+#include "base/fd.h"
 #include "base/status.h"
 
 namespace keepstep::data {
@@ -25,6 +28,22 @@ inline Status write_all(int fd, const std::byte* data, size_t bytes, const std::
     bytes -= static_cast<size_t>(written);
   }
   return absl::OkStatus();
+}
+
+// What was written to `fd` is on disk when this returns. `path` is for the message.
+inline Status make_durable(const Fd& fd, const std::string& path) {
+  return fsync(fd.get()) == 0 ? absl::OkStatus() : errno_status(absl::StrFormat("make '%s' durable", path));
+}
+
+// Of the file at `path`, which need not be there.
+inline std::string folder_of(std::string path) { return dirname(path.data()); }
+
+// The names in the folder of the file at `path`, its own among them, are on disk when this returns.
+inline Status make_folder_durable(const std::string& path) {
+  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder.valid() && fsync(folder.get()) == 0
+             ? absl::OkStatus()
+             : errno_status(absl::StrFormat("make the folder of '%s' durable", path));
 }
 
 }  // namespace keepstep::data

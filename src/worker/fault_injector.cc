@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdio>
 #include <utility>
@@ -13,7 +12,6 @@
 namespace keepstep::worker {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKinds = {"kill", "segv", "exception", "exit", "flip"};
 // In these a worker has no current step: they fire at the first occasion at or after the named one.
 constexpr std::array<std::string_view, 3> kLoosePhases = {"hydrate", "recovery", "build"};
 constexpr int kExitCode = 13;
@@ -29,6 +27,16 @@ Status unknown(const std::string& fault, std::string_view part) {
 }
 
 }  // namespace
+
+bool carried_out_by_programs(std::string_view kind) { return holds(kProgramFaults, kind); }
+
+std::string program_faults() {
+  std::string words(kProgramFaults[0]);
+  for (size_t i = 1; i < kProgramFaults.size(); ++i) {
+    words.append(i + 1 < kProgramFaults.size() ? ", " : " and ").append(kProgramFaults[i]);
+  }
+  return words;
+}
 
 StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
   InjectedFault fault;
@@ -57,10 +65,9 @@ StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
       return unknown(fault.text, field);
     }
   }
-  if (!holds(kKinds, fault.kind)) {
+  if (!carried_out_by_programs(fault.kind)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the fault '%s' cannot be injected into a C++ program, only kill, segv, exception, exit and flip can",
-        fault.text));
+        "the fault '%s' cannot be injected into a C++ program, only %s can", fault.text, program_faults()));
   }
   return fault;
 }

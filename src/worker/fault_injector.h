@@ -4,6 +4,7 @@
 // One thread. The launcher has checked the faults already.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,12 @@
 #include "brain/types.h"
 
 namespace keepstep::worker {
+
+// Kinds of faults that a C++ program can carry out itself.
+inline constexpr std::array<std::string_view, 5> kProgramFaults = {"kill", "segv", "exception", "exit", "flip"};
+bool carried_out_by_programs(std::string_view kind);
+// "kill, segv, ... and flip": for messages.
+std::string program_faults();
 
 struct InjectedFault {
   std::string key;   // tells the faults of a job apart

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+
 from harness import JOBS, KEEPSTEP, environment, finish, start
 from test_bad_luck import run_script
 

@@ -53,7 +53,7 @@ def test_the_command_makes_the_same_corpus_and_says_what_it_left_out(tmp_path):
         packed.write("\n".join(lines[12:]) + "\n")
     (tmp_path / "all.jsonl").write_text("\n".join(lines) + "\n")
     write_chat(tmp_path / "whole", [tmp_path / "all.jsonl"], end_of_document=256, vocabulary=257)
-    command = [sys.executable, "-m", "keepstep.data", "chat", "--out", tmp_path / "made", "--append-eod"]
+    command = [sys.executable, "-m", "keepstep.data", "chat", "--out", tmp_path / "made.bin", "--append-eod"]
     command += ["--input", tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"]
     stopped = subprocess.run(command, capture_output=True, text=True)
     assert stopped.returncode == 1 and f"{tmp_path}/a.jsonl:13: an example has messages" in stopped.stderr

@@ -67,6 +67,7 @@ def test_splits_share_no_document_and_leave_none_out(tmp_path, documents):
 def test_a_pickled_data_set_opens_its_files_again(tmp_path, documents):
     dataset = TokenDataset(write(tmp_path / "c", documents), 7, split="train", document_ids=True)
     again = pickle.loads(pickle.dumps(dataset))
+    assert type(again) is TokenDataset
     assert len(again) == len(dataset)
     assert torch.equal(again[5]["tokens"], dataset[5]["tokens"])
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-# Name, what it is; the module keepstep.bench.NAME (with _ for -) has main(arguments) -> exit code.
+from keepstep.bench.environment import BenchError
+from keepstep.report.journal import RunDirectoryError
+
+# Name, what it is; the module keepstep.bench.NAME (with _ for -) has main(arguments) -> exit code. It leaves
+# BenchError, RunDirectoryError and Ctrl-C to `main` here.
 BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
@@ -34,7 +38,14 @@ def main(arguments: list[str]) -> int:
     if name not in BENCHMARKS:
         print(f"keepstep bench: there is no '{name}'\n{_usage()}", file=sys.stderr)
         return 2
-    code = import_module(f"keepstep.bench.{name.replace('-', '_')}").main(arguments[1:])
+    try:
+        code = import_module(f"keepstep.bench.{name.replace('-', '_')}").main(arguments[1:])
+    except (BenchError, RunDirectoryError) as error:
+        print(f"keepstep bench {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"keepstep bench {name}: stopped; all its processes are ended", file=sys.stderr)
+        return 130
     return int(code)
 
 

@@ -19,6 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.arguments import numbers
+from keepstep.bench.environment import BenchError
+
 JOB = Path(__file__).parent / "jobs" / "allreduce_job.py"
 SIZES = "4096,65536,1048576,16777216,67108864"
 
@@ -48,7 +51,7 @@ def measure(ranks: int, options: argparse.Namespace, folder: Path) -> list[dict[
         for process in processes:
             process.kill()
     if any(codes):
-        raise SystemExit(f"keepstep bench allreduce: a rank ended with exit code {max(codes, key=abs)}")
+        raise BenchError(f"a rank ended with exit code {max(codes, key=abs)}")
     results = [json.loads((folder / f"{ranks}-{rank}.json").read_text()) for rank in range(ranks)]
     bandwidth = sum(result["triad"] for result in results)
     rows = []
@@ -73,7 +76,9 @@ def measure(ranks: int, options: argparse.Namespace, folder: Path) -> list[dict[
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench allreduce", description=__doc__)
     parser.add_argument("--against", choices=["gloo"], default="gloo", help="the opponent (default %(default)s)")
-    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, separated by commas (default %(default)s)")
+    parser.add_argument(
+        "--ranks", type=numbers, default="2,4", help="numbers of ranks, separated by commas (default %(default)s)"
+    )
     parser.add_argument("--sizes", default=SIZES, help="bytes, separated by commas (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds per size (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.3, help="of one round, roughly (default %(default)s)")
@@ -81,7 +86,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as folder:
-        for ranks in (int(part) for part in options.ranks.split(",")):
+        for ranks in options.ranks:
             for row in measure(ranks, options, Path(folder)):
                 rows.append(row)
                 if not options.json:

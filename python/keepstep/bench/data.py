@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from keepstep.bench import data_corpus, data_first_batch, data_memory, data_rates, data_redone
-from keepstep.bench.environment import BenchError, keepstep_command, machine
+from keepstep.bench.arguments import numbers
+from keepstep.bench.environment import keepstep_command, machine
 from keepstep.bench.torchdata_peer import TORCHDATA
 from keepstep.bench.waiting import progress_bar
 
@@ -29,25 +29,18 @@ def _against(text: str) -> list[str]:
     return chosen
 
 
-def _numbers(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"'{text}': numbers from 1, separated by commas, are needed")
-    return [int(part) for part in parts]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench data", description=__doc__)
     parser.add_argument(
         "--against", type=_against, default=[], help="torchdata, dataloader, or both, separated by a comma"
     )
     parser.add_argument("--mib", type=int, default=256, help="size of the corpus's .bin file (default %(default)s)")
-    parser.add_argument("--batches", type=_numbers, default="8,64", help="samples a batch (default %(default)s)")
+    parser.add_argument("--batches", type=numbers, default="8,64", help="samples a batch (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="of the DataLoaders (default %(default)s)")
     parser.add_argument(
-        "--consumed", type=_numbers, default="10000,1000000,1000000000",
+        "--consumed", type=numbers, default="10000,1000000,1000000000",
         help="samples consumed before the first batch that is timed (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--kills", type=int, default=5, help="for the batch of a redone step (default %(default)s)")
@@ -112,18 +105,11 @@ def _print(result: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    try:
-        keepstep_command()  # what is missing is said before the first minute is spent
-        if "torchdata" in options.against:
-            TORCHDATA.python()
-        with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=options.folder) as folder:
-            result = _measure(options, Path(folder))
-    except BenchError as error:
-        print(f"keepstep bench data: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench data: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+    keepstep_command()  # what is missing is said before the first minute is spent
+    if "torchdata" in options.against:
+        TORCHDATA.python()
+    with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=options.folder) as folder:
+        result = _measure(options, Path(folder))
     if not options.json:
         _print(result)
     print(json.dumps(result))

@@ -141,6 +141,32 @@ def _opponents(wanted: str) -> tuple[list[str], list[str]]:
     return there, [name for name in names if name not in there]
 
 
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {"workers": options.workers, "rounds": options.rounds}
+    opponents, missing = _opponents(options.against)
+    with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as name:
+        folder = Path(name)
+        for kind in options.tokenizers.split(","):
+            if kind not in ("bytes", "bpe"):
+                raise BenchError(f"--tokenizers {kind}: there are bytes, bpe")
+            megabytes = options.megabytes if kind == "bytes" else options.bpe_megabytes
+            documents = write_input(folder / "input.jsonl", megabytes * 1_000_000)
+            tokenizer = "bytes"
+            if kind == "bpe":
+                tokenizer = str(folder / "tokenizer.json")
+                train_tokenizer(Path(tokenizer))
+            race = _Race(folder, tokenizer, options.workers, opponents)
+            for _ in range(options.rounds):
+                race.round()
+            result[kind] = {"documents": documents, **race.result()}
+            if not options.json:
+                rates = ", ".join(
+                    f"{each} {result[kind][f'{each}_bytes_per_s'] / 1e6:.1f} MB/s" for each in ("keepstep", *opponents)
+                )
+                print(f"{kind}: {rates}")
+    return {**result, "not_installed": missing, "environment": machine()}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench data-build", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256, help="of input, for bytes (default %(default)s)")
@@ -153,33 +179,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="medians count (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
-    result: dict[str, Any] = {"workers": options.workers, "rounds": options.rounds}
     try:
-        opponents, missing = _opponents(options.against)
-        with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as name:
-            folder = Path(name)
-            for kind in options.tokenizers.split(","):
-                if kind not in ("bytes", "bpe"):
-                    raise BenchError(f"--tokenizers {kind}: there are bytes, bpe")
-                megabytes = options.megabytes if kind == "bytes" else options.bpe_megabytes
-                documents = write_input(folder / "input.jsonl", megabytes * 1_000_000)
-                tokenizer = "bytes"
-                if kind == "bpe":
-                    tokenizer = str(folder / "tokenizer.json")
-                    train_tokenizer(Path(tokenizer))
-                race = _Race(folder, tokenizer, options.workers, opponents)
-                for _ in range(options.rounds):
-                    race.round()
-                result[kind] = {"documents": documents, **race.result()}
-                if not options.json:
-                    rates = ", ".join(
-                        f"{each} {result[kind][f'{each}_bytes_per_s'] / 1e6:.1f} MB/s"
-                        for each in ("keepstep", *opponents)
-                    )
-                    print(f"{kind}: {rates}")
-    except (BenchError, subprocess.TimeoutExpired, OSError) as error:
-        print(f"keepstep bench data-build: {error}", file=sys.stderr)
-        return 1
-    result["not_installed"] = missing
-    print(json.dumps({**result, "environment": machine()}))
+        result = _measure(options)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise BenchError(str(error)) from error
+    print(json.dumps(result))
     return 0

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.environment import JOBS, BenchError, job_environment, keepstep_command, machine
+from keepstep.bench.arguments import numbers
+from keepstep.bench.environment import JOBS, job_environment, keepstep_command, machine
 from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import wait_for_end
 from keepstep.bench.workload import CONTEXT
@@ -62,29 +62,30 @@ def measure(world: int, samples: int, micro_batches: int, steps: int) -> dict[st
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench digest", description=__doc__)
-    parser.add_argument("--worlds", default="2", help="numbers of ranks, with commas (default %(default)s)")
     parser.add_argument(
-        "--micro-batches", default="1,8", help="micro-batches of each rank in a step, with commas (default %(default)s)"
+        "--worlds", type=numbers, default="2", help="numbers of ranks, with commas (default %(default)s)"
+    )
+    parser.add_argument(
+        "--micro-batches",
+        type=numbers,
+        default="1,8",
+        help="micro-batches of each rank in a step, with commas (default %(default)s)",
     )
     parser.add_argument("--samples", type=int, default=8, help="samples of a micro-batch (default %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="measured steps (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
-    try:
-        for world in (int(part) for part in options.worlds.split(",")):
-            for micro_batches in (int(part) for part in options.micro_batches.split(",")):
-                row = measure(world, options.samples, micro_batches, options.steps)
-                rows.append(row)
-                if not options.json:
-                    print(
-                        f"{world} ranks, {row['tokens_per_rank']} tokens each: digest of "
-                        f"{row['gradient_bytes'] / 1e6:.1f} MB in {1e3 * row['digest_s']:.2f} ms "
-                        f"({row['gb_per_s']:.1f} GB/s), {100 * row['share']:.2f}% of a step of "
-                        f"{1e3 * row['step_s']:.0f} ms ({100 * row['cpu_share']:.2f}% of its CPU time)"
-                    )
-    except BenchError as error:
-        print(f"keepstep bench digest: {error}", file=sys.stderr)
-        return 1
+    for world in options.worlds:
+        for micro_batches in options.micro_batches:
+            row = measure(world, options.samples, micro_batches, options.steps)
+            rows.append(row)
+            if not options.json:
+                print(
+                    f"{world} ranks, {row['tokens_per_rank']} tokens each: digest of "
+                    f"{row['gradient_bytes'] / 1e6:.1f} MB in {1e3 * row['digest_s']:.2f} ms "
+                    f"({row['gb_per_s']:.1f} GB/s), {100 * row['share']:.2f}% of a step of "
+                    f"{1e3 * row['step_s']:.0f} ms ({100 * row['cpu_share']:.2f}% of its CPU time)"
+                )
     print(json.dumps({"steps": rows, "environment": machine()}))
     return 0

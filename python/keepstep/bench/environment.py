@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -43,6 +44,13 @@ def gpt_example() -> Path:
     if not (folder / "model.py").is_file():
         raise BenchError(f"{folder} holds no model.py; set KEEPSTEP_EXAMPLES to the examples of a checkout of keepstep")
     return folder
+
+
+def free_port() -> int:
+    """Of loopback; nobody listens there just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def job_environment() -> dict[str, str]:

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import random
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keepstep.bench.environment import BenchError, keepstep_command
+from keepstep.bench.environment import BenchError, free_port, keepstep_command
 from keepstep.bench.keepstep_job import KeepstepJob, Kill, tell_report
 from keepstep.bench.processes import Job, Processes
 
 NODES = 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Launchers:

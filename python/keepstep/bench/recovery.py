@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from keepstep.bench import samples as samples_module
-from keepstep.bench.environment import BenchError, keepstep_command, machine, model_parameters
+from keepstep.bench.environment import keepstep_command, machine, model_parameters
 from keepstep.bench.keepstep_recovery import FAULTS, bitwise_equal, calibrate, disturb, undisturbed
 from keepstep.bench.processes import Processes
 from keepstep.bench.recovery_words import print_result
@@ -31,7 +30,6 @@ from keepstep.bench.torchrun_job import measure_torchrun
 from keepstep.bench.torchrun_nodes import TorchrunNodes
 from keepstep.bench.waiting import progress_bar
 from keepstep.bench.workload import Workload
-from keepstep.report.journal import RunDirectoryError
 
 OPPONENTS = ("torchrun", "torchft")
 SWEEP_MIB = (0, 64, 256, 1024)
@@ -176,27 +174,20 @@ def main(arguments: list[str]) -> int:
         parser.error("torchft is measured with --fault rank only; leave it out of --against")
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "samples.jsonl").unlink(missing_ok=True)
-    try:
-        # What is missing is said before the first minute is spent.
+    # What is missing is said before the first minute is spent.
+    if not chosen.opponents_only:
+        keepstep_command()
+    if "torchft" in chosen.against:
+        TORCHFT.python()
+    with Processes() as processes:
+        bench = _Bench(chosen, processes)
         if not chosen.opponents_only:
-            keepstep_command()
-        if "torchft" in chosen.against:
-            TORCHFT.python()
-        with Processes() as processes:
-            bench = _Bench(chosen, processes)
-            if not chosen.opponents_only:
-                bench.keepstep()
-                if chosen.sweep_state:
-                    bench.sweep()
-            for name in chosen.against:
-                bench.opponent(name)
-            result = bench.finish()
-    except (BenchError, RunDirectoryError) as error:
-        print(f"keepstep bench recovery: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench recovery: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+            bench.keepstep()
+            if chosen.sweep_state:
+                bench.sweep()
+        for name in chosen.against:
+            bench.opponent(name)
+        result = bench.finish()
     (chosen.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     if not chosen.json:
         print_result(result, Console())

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import progress_bar, wait_for
 from keepstep.bench.workload import LAYERS, Workload
 from keepstep.report.analysis import analyse
-from keepstep.report.journal import RunDirectoryError
 
 READY_TIMEOUT_S = 900.0  # a loaded machine compiles slowly
 RANKS = 2
@@ -103,19 +101,12 @@ def main(arguments: list[str]) -> int:
     chosen = _parser().parse_args(arguments)
     chosen.out.mkdir(parents=True, exist_ok=True)
     load_before = os.getloadavg()[0]
-    try:
-        keepstep_command()
-        with Processes() as processes:
-            models = MODELS if chosen.model == "both" else (chosen.model,)
-            result: dict[str, Any] = {
-                name: measure(processes, chosen.out, name, chosen.kills, chosen.layers) for name in models
-            }
-    except (BenchError, RunDirectoryError) as error:
-        print(f"keepstep bench rehearsal: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench rehearsal: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+    keepstep_command()
+    with Processes() as processes:
+        models = MODELS if chosen.model == "both" else (chosen.model,)
+        result: dict[str, Any] = {
+            name: measure(processes, chosen.out, name, chosen.kills, chosen.layers) for name in models
+        }
     if not chosen.json:
         for name in models:
             for how in ("with", "without"):

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.environment import BenchError, keepstep_command, machine
+from keepstep.bench.environment import keepstep_command, machine
 from keepstep.bench.line_process import LineProcess, answers
 from keepstep.bench.tcpstore_rendezvous import measure_tcpstore
 
@@ -208,27 +207,23 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     worlds = []
     load = os.getloadavg()[0]
-    try:
-        with _folder(options.out) as out:
-            for ranks in options.ranks:
-                world = measure(ranks, options, out)
-                if options.against is not None:
-                    world |= measure_tcpstore(ranks, out)
-                worlds.append(world)
-                if not options.json:
-                    print(_line(world), flush=True)
-            result = {
-                "worlds": worlds,
-                "repetitions": options.repetitions,
-                "agent_processes": options.processes,
-                "journal": options.journal,
-                "load_before": load,
-                "environment": machine(),
-            }
-            if options.out is not None:
-                (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    except BenchError as error:
-        print(f"keepstep bench rendezvous: {error}", file=sys.stderr)
-        return 1
+    with _folder(options.out) as out:
+        for ranks in options.ranks:
+            world = measure(ranks, options, out)
+            if options.against is not None:
+                world |= measure_tcpstore(ranks, out)
+            worlds.append(world)
+            if not options.json:
+                print(_line(world), flush=True)
+        result = {
+            "worlds": worlds,
+            "repetitions": options.repetitions,
+            "agent_processes": options.processes,
+            "journal": options.journal,
+            "load_before": load,
+            "environment": machine(),
+        }
+        if options.out is not None:
+            (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
     return 0

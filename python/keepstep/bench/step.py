@@ -11,11 +11,11 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.arguments import numbers
 from keepstep.bench.environment import BenchError, keepstep_command
 
 STEP_MS = 200.0  # the step that `share` is a share of
@@ -61,38 +61,24 @@ def measure(command: str, world: int, steps: int) -> dict[str, float]:
     }
 
 
-def _worlds(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"'{text}': numbers of ranks from 1, separated by commas, are needed")
-    return [int(part) for part in parts]
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench step", description=__doc__)
     parser.add_argument(
-        "--worlds", type=_worlds, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
+        "--worlds", type=numbers, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
     )
     parser.add_argument("--steps", type=int, default=200, help="measured steps per world (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {}
-    try:
-        command = keepstep_command()
-        for world in options.worlds:
-            figures = results[str(world)] = measure(command, world, options.steps)
-            if not options.json:
-                print(
-                    f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
-                    f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
-                    f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
-                )
-    except BenchError as error:
-        print(f"keepstep bench step: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("keepstep bench step: stopped; all its processes are ended", file=sys.stderr)
-        return 130
+    command = keepstep_command()
+    for world in options.worlds:
+        figures = results[str(world)] = measure(command, world, options.steps)
+        if not options.json:
+            print(
+                f"{world} ranks: last vote to everyone's decision {figures['decision_us']:.1f} us "
+                f"(p99 {figures['decision_p99_us']:.1f}), CPU per vote {figures['vote_cpu_us']:.1f} us, "
+                f"share of a {STEP_MS:.0f} ms step {100 * figures['share']:.3f}%"
+            )
     share = max(figures["share"] for figures in results.values())
     print(json.dumps({"worlds": results, "share": share, "step_ms": STEP_MS, "cpus": os.cpu_count()}))
     return 0

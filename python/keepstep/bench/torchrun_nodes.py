@@ -5,7 +5,8 @@ The first agent has the rendezvous' store: like our node 0 it is never killed.
 
 from __future__ import annotations
 
-from keepstep.bench.keepstep_nodes import NODES, free_port
+from keepstep.bench.environment import free_port
+from keepstep.bench.keepstep_nodes import NODES
 from keepstep.bench.processes import Job
 from keepstep.bench.torchrun_job import Torchrun, TorchrunKill
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.arguments import numbers
 from keepstep.bench.environment import JOBS, BenchError, job_environment, keepstep_command, machine
 from keepstep.bench.namespaces import Node, two_nodes
 
@@ -145,7 +146,7 @@ def measure_all_reduce(bench: Bench, sizes: list[int], streams: int) -> list[dic
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench transport", description=__doc__)
-    parser.add_argument("--ranks-per-node", default="1,2", help="comma separated (default: 1,2)")
+    parser.add_argument("--ranks-per-node", type=numbers, default="1,2", help="comma separated (default: 1,2)")
     parser.add_argument("--streams", type=int, default=2, help="TCP streams for collectives (default: 2)")
     parser.add_argument("--repeats", type=int, default=15, help="all-reduces per size (default: 15)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds against iperf3 (default: 3)")
@@ -153,29 +154,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args(arguments)
     say = (lambda text: None) if options.json else print
-    try:
-        with two_nodes() as nodes:
-            bench = Bench(nodes, 1, options.repeats)
-            stream = None
-            if shutil.which("iperf3") is None:
-                say("iperf3 is not installed: the comparison of one stream is left out")
-            else:
-                stream = measure_stream(bench, options.rounds, options.seconds)
+    with two_nodes() as nodes:
+        bench = Bench(nodes, 1, options.repeats)
+        stream = None
+        if shutil.which("iperf3") is None:
+            say("iperf3 is not installed: the comparison of one stream is left out")
+        else:
+            stream = measure_stream(bench, options.rounds, options.seconds)
+            say(
+                f"one TCP stream: {stream['keepstep_bytes_per_second'] / 1e9:.2f} GB/s, iperf3 "
+                f"{stream['iperf3_bytes_per_second'] / 1e9:.2f} GB/s, ratio {stream['ratio']}"
+            )
+        sizes = []
+        for ranks in options.ranks_per_node:
+            bench.ranks_per_node = ranks
+            for row in measure_all_reduce(bench, SIZES, options.streams):
+                sizes.append(row)
                 say(
-                    f"one TCP stream: {stream['keepstep_bytes_per_second'] / 1e9:.2f} GB/s, iperf3 "
-                    f"{stream['iperf3_bytes_per_second'] / 1e9:.2f} GB/s, ratio {stream['ratio']}"
+                    f"all_reduce of {row['bytes']:>9} bytes, 2 nodes x {ranks}: {row['keepstep_s'] * 1e3:8.3f} ms, "
+                    f"Gloo {row['gloo_s'] * 1e3:8.3f} ms, ratio {row['ratio']}"
                 )
-            sizes = []
-            for ranks in map(int, options.ranks_per_node.split(",")):
-                bench.ranks_per_node = ranks
-                for row in measure_all_reduce(bench, SIZES, options.streams):
-                    sizes.append(row)
-                    say(
-                        f"all_reduce of {row['bytes']:>9} bytes, 2 nodes x {ranks}: {row['keepstep_s'] * 1e3:8.3f} ms, "
-                        f"Gloo {row['gloo_s'] * 1e3:8.3f} ms, ratio {row['ratio']}"
-                    )
-    except BenchError as error:
-        print(f"keepstep bench transport: {error}", file=sys.stderr)
-        return 1
     print(json.dumps({"stream": stream, "sizes": sizes, "machine": machine()}))
     return 0

@@ -19,12 +19,12 @@ Exit code 0: it survives all; 1: it does not, or nothing could be tried; 2: wron
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from keepstep._command import exit_with
 from keepstep.bench.environment import BenchError, keepstep_command
 from keepstep.bench.processes import Processes
 from keepstep.certify.certificate import as_json
@@ -101,8 +101,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    exit_with(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keepstep.bench.environment import free_port
 from keepstep.bench.processes import Job, Processes
 
 OTHERS_END_S = 30.0  # after node 0 has
@@ -57,12 +57,6 @@ def _environment(launch: Launch, folder: Path) -> dict[str, str]:
         values.setdefault("OMP_NUM_THREADS", "1")  # as with several ranks on one node: these share a machine
         values["KEEPSTEP_TOKEN"] = secrets.token_hex(32)
     return values
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Running:

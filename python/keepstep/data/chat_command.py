@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from keepstep._errors import KeepstepError
 from keepstep.data.builder import inputs, tokenizer
+from keepstep.data.builder.options import add_end_of_document, add_output, add_tokenizer, check_end_of_document
 from keepstep.data.builder.progress import in_time, progress
 from keepstep.data.chat import ChatSummary, ChatTemplate, utf8, write_chat
 
@@ -29,13 +30,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--input", required=True, nargs="+", action="extend", metavar="PATTERN",
         help="files of JSON lines, also with .gz, directories of them, or patterns in quotes")  # fmt: skip
-    add("--out", required=True, metavar="PREFIX", help="of the corpus")
-    add("--tokenizer", default=tokenizer.BYTES, metavar="bytes|FILE",
-        help="'bytes', or a tokenizer.json of Hugging Face tokenizers (default %(default)s)")  # fmt: skip
+    add_output(parser, "PREFIX.bin, PREFIX.idx, PREFIX.loss.bin, PREFIX.loss.idx")
+    add_tokenizer(parser)
     add("--before", default=ChatTemplate.before, metavar="TEXT", help="of a turn; {role} is its role (default: ChatML)")
     add("--after", default=ChatTemplate.after, metavar="TEXT", help="of a turn; trained on where the turn is")
-    add("--append-eod", action="store_true", help="an end-of-document token after each example")
-    add("--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given")
+    add_end_of_document(parser, "example")
     add("--on-error", default="stop", choices=("stop", "skip"),
         help="lines that hold no example: stop and name file and line, or skip and count (default "
         "%(default)s)")  # fmt: skip
@@ -43,8 +42,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--quiet", action="store_true", help="no progress")
     add("--json", action="store_true", help="the summary as one JSON object")
     found = parser.parse_args(arguments)
-    if found.eod is not None and not found.append_eod:
-        parser.error("--eod says which token --append-eod appends; give both")
+    check_end_of_document(parser, found)
     return found
 
 

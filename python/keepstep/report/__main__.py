@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
+from keepstep._command import exit_with
 from keepstep.report.analysis import analyse
 from keepstep.report.as_json import report_json
 from keepstep.report.journal import RunDirectoryError
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         analysis = analyse(chosen.directory, chosen.price_per_hour)
@@ -59,8 +59,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    exit_with(main)

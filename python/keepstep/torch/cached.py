@@ -208,8 +208,7 @@ _newest: weakref.WeakValueDictionary[str, CachedLoader] = weakref.WeakValueDicti
 
 
 def _refuse_slices(loader: Any) -> None:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
+    for sampler in loader_process.samplers_of(loader):
         replicas = getattr(sampler, "num_replicas", 1)
         if isinstance(replicas, int) and replicas > 1:
             raise KeepstepError(

@@ -106,8 +106,7 @@ class Source:
         value = _engine.mix_seed(self._seed, self.epoch)
         seeds.seed_all(value)
         loader = self._loader
-        batch_sampler = getattr(loader, "batch_sampler", None)
-        samplers = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+        samplers = samplers_of(loader)
         for part in (loader, *samplers):
             generator = getattr(part, "generator", None)
             if isinstance(generator, torch.Generator):
@@ -116,6 +115,12 @@ class Source:
             set_epoch = getattr(part, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(self.epoch)
+
+
+def samplers_of(loader: Any) -> list[Any]:
+    """What may decide which samples a DataLoader yields, and in which order; None for each that it has not."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
 
 
 def _length(loader: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch import cuda, nccl, rehearsal, replicas
 from keepstep.torch.run import Run, current_step
-from keepstep.worker import shortened
+from keepstep.worker import shortened, user_traceback
 
 
 def run_recoverable(
@@ -70,7 +69,7 @@ def _take_exception(current: Session, error: Exception) -> str:
         body = {
             "step": current_step(),
             "what": what[:4000],
-            "traceback": shortened(_user_traceback(error)),
+            "traceback": shortened(user_traceback(error, __file__)),
             "fatal": isinstance(error, KeepstepError),
             # Whatever torch made of it: once a link broke, what fails is the link's fault and not user code's.
             "link": bool(current.engine.broken_link()),
@@ -78,10 +77,3 @@ def _take_exception(current: Session, error: Exception) -> str:
         current.send(MessageType.FAULT, body)
         current.engine.wait_interruption()
     return what
-
-
-def _user_traceback(error: Exception) -> str:
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))

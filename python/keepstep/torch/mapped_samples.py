@@ -12,13 +12,18 @@ from keepstep._errors import KeepstepError
 
 
 class MappedSamples(ABC):
-    """Map-style, of samples of one shape: a tensor, or a dict of tensors.
+    """Map-style, of samples of one shape: a tensor, or a dict of tensors. Can be pickled: the files are opened again.
 
     Attributes:
+        prefix: path of the corpus without .bin.
+        sequence_length: tokens of a sample, less one.
         layout: name, shape and type of each tensor of a sample; the only name "" stands for a sample that is a tensor.
     """
 
+    prefix: str
+    sequence_length: int
     layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+    _arguments: dict[str, Any]  # that it was made with, behind prefix and sequence_length
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -28,8 +33,21 @@ class MappedSamples(ABC):
         """Sample i into row i of each tensor, or rows[i]. IndexError: no such sample; RuntimeError: files are lost."""
 
     @abstractmethod
+    def _announce(self, samples: Sequence[int]) -> None:
+        """What `will_need` does. IndexError: no such sample; RuntimeError: files are lost."""
+
+    def __reduce__(self) -> Any:
+        return _open, (type(self), self.prefix, self.sequence_length, self._arguments)
+
     def will_need(self, samples: Sequence[int]) -> None:
-        """Has a thread of this process read them from disk, if they are not in memory; returns at once."""
+        """Has a thread of this process read them from disk, if they are not in memory; returns at once.
+
+        Raises KeepstepError if the corpus was truncated or changed under us.
+        """
+        try:
+            self._announce(samples)
+        except RuntimeError as error:
+            raise KeepstepError(f"{type(self).__name__}: {error}") from None
 
     def new_batch(self, count: int) -> dict[str, torch.Tensor]:
         """Tensors for `count` samples, not filled."""
@@ -61,3 +79,7 @@ class MappedSamples(ABC):
         tensors = self.new_batch(1)
         self.fill_batch(tensors, [sample])
         return self.as_sample({name: rows[0] for name, rows in tensors.items()})
+
+
+def _open(kind: type[Any], prefix: str, sequence_length: int, arguments: dict[str, Any]) -> Any:
+    return kind(prefix, sequence_length, **arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -60,7 +59,7 @@ class PackedDataset(MappedSamples):
         """
         if sequence_length < 1:
             raise KeepstepError(f"PackedDataset: sequence_length={sequence_length}; a sample has at least one token")
-        self._arguments: dict[str, Any] = {
+        self._arguments = {
             "split": split,
             "splits": dict(splits),
             "too_long": too_long,
@@ -95,9 +94,6 @@ class PackedDataset(MappedSamples):
                 f"{self.skipped} have fewer than two tokens, {self.too_long} are too long (too_long='{too_long}')"
             )
 
-    def __reduce__(self) -> Any:
-        return _open, (self.prefix, self.sequence_length, self._arguments)
-
     def __len__(self) -> int:
         return self._packed.rows
 
@@ -111,15 +107,8 @@ class PackedDataset(MappedSamples):
         tokens, documents, positions, trained = (tensors[name].data_ptr() for name in names)
         self._packed.read(samples, self._padding, tokens, documents, positions, trained, rows)
 
-    def will_need(self, samples: Sequence[int]) -> None:
-        try:
-            self._packed.will_need(samples)
-        except RuntimeError as error:
-            raise KeepstepError(f"PackedDataset: {error}") from None
-
-
-def _open(prefix: str, sequence_length: int, arguments: dict[str, Any]) -> PackedDataset:
-    return PackedDataset(prefix, sequence_length, **arguments)
+    def _announce(self, samples: Sequence[int]) -> None:
+        self._packed.will_need(samples)
 
 
 def document_mask(document_ids: torch.Tensor) -> torch.Tensor:

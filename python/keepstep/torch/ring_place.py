@@ -11,7 +11,7 @@ from typing import Any
 from keepstep import _engine, _node
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._session import session_or_none
-from keepstep.torch import batch_codec, loader_process
+from keepstep.torch import batch_codec
 from keepstep.torch.loader_process import BATCH, END, ERROR
 from keepstep.torch.rendezvous import job_name
 
@@ -192,6 +192,3 @@ def _leave_all() -> None:
     for (pid, _), each in list(_places.items()):
         if pid == os.getpid():
             each.leave()
-
-
-__all__ = ["RingPlace", "loader_process", "place"]

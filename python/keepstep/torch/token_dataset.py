@@ -65,7 +65,7 @@ class TokenDataset(MappedSamples):
         """
         if sequence_length < 1:
             raise KeepstepError(f"TokenDataset: sequence_length={sequence_length}; a sample has at least one token")
-        self._arguments: dict[str, Any] = {
+        self._arguments = {
             "split": split,
             "splits": dict(splits),
             "document_ids": document_ids,
@@ -103,9 +103,6 @@ class TokenDataset(MappedSamples):
                 f"{sequence_length} needs {sequence_length + 1}"
             )
 
-    def __reduce__(self) -> Any:
-        return _open, (self.prefix, self.sequence_length, self._arguments)
-
     def __len__(self) -> int:
         return self._length
 
@@ -131,15 +128,8 @@ class TokenDataset(MappedSamples):
             raise KeepstepError(f"TokenDataset: {error}") from None
         return batch
 
-    def will_need(self, samples: Sequence[int]) -> None:
-        try:
-            self._corpus.will_need(samples, self.sequence_length + 1, self._begin, self.sequence_length, self._length)
-        except RuntimeError as error:
-            raise KeepstepError(f"TokenDataset: {error}") from None
-
-
-def _open(prefix: str, sequence_length: int, arguments: dict[str, Any]) -> TokenDataset:
-    return TokenDataset(prefix, sequence_length, **arguments)
+    def _announce(self, samples: Sequence[int]) -> None:
+        self._corpus.will_need(samples, self.sequence_length + 1, self._begin, self.sequence_length, self._length)
 
 
 def documents_of(split: str | None, splits: Mapping[str, float], documents: int) -> tuple[int, int]:

@@ -1,10 +1,12 @@
-"""The options of ``keepstep data build``."""
+"""The options of ``keepstep data build``, and those that ``keepstep data chat`` has too."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from dataclasses import dataclass
+
+from keepstep.data.builder.tokenizer import BYTES
 
 FORMATS = ("auto", "jsonl", "json", "text", "text-lines", "parquet", "arrow")
 TYPES = ("uint8", "int8", "int16", "uint16", "int32", "int64")
@@ -24,7 +26,7 @@ class BuildOptions:
 
     inputs: tuple[str, ...]
     out: str  # without .bin or .idx
-    tokenizer: str  # "bytes", or the path of a tokenizer.json
+    tokenizer: str  # BYTES, or the path of a tokenizer.json
     field: str
     format: str
     append_eod: bool
@@ -36,6 +38,41 @@ class BuildOptions:
     force: bool
     quiet: bool
     json: bool
+
+
+def _prefix(text: str) -> str:
+    prefix = text
+    for suffix in (".bin", ".idx"):
+        prefix = prefix.removesuffix(suffix)
+    if not os.path.basename(prefix):
+        raise argparse.ArgumentTypeError(f"'{text}': a prefix, as in folder/corpus, is needed")
+    return prefix
+
+
+def add_output(parser: argparse.ArgumentParser, files: str) -> None:
+    """--out; .bin or .idx at its end is taken off. `files`: what is written."""
+    parser.add_argument("--out", required=True, type=_prefix, metavar="PREFIX", help=f"of the corpus: {files}")
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokenizer", default=BYTES, metavar="bytes|FILE",
+        help="'bytes', or a tokenizer.json of Hugging Face tokenizers (default %(default)s)",
+    )  # fmt: skip
+
+
+def add_end_of_document(parser: argparse.ArgumentParser, what: str) -> None:
+    """--append-eod and --eod, for `check_end_of_document` to check. `what`: that has an end."""
+    parser.add_argument("--append-eod", action="store_true", help=f"an end-of-document token after each {what}")
+    parser.add_argument(
+        "--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given"
+    )
+
+
+def check_end_of_document(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Ends the process, as any wrong option does, if --eod is given alone."""
+    if found.eod is not None and not found.append_eod:
+        parser.error("--eod says which token --append-eod appends; give both")
 
 
 def _workers(text: str) -> int:
@@ -54,15 +91,13 @@ def parse(arguments: list[str]) -> BuildOptions:
     add("--input", required=True, nargs="+", action="extend", metavar="PATTERN",
         help="files, directories, or patterns in quotes ('shards/**/*.jsonl.gz'); a directory is read with all below "
         "it, without hidden and binary files")  # fmt: skip
-    add("--out", required=True, metavar="PREFIX", help="of the corpus: PREFIX.bin, PREFIX.idx, PREFIX.build.json")
-    add("--tokenizer", default="bytes", metavar="bytes|FILE",
-        help="'bytes', or a tokenizer.json of Hugging Face tokenizers (default %(default)s)")  # fmt: skip
+    add_output(parser, "PREFIX.bin, PREFIX.idx, PREFIX.build.json")
+    add_tokenizer(parser)
     add("--field", default="text", help="of JSON objects, or the column, that has the text (default %(default)s)")
     add("--format", default="auto", choices=FORMATS,
         help="of all inputs; auto goes by their names: .jsonl .ndjson .json .parquet .arrow .feather, also with .gz or "
         ".zst; everything else is text, a document a file. text-lines: a document a line")  # fmt: skip
-    add("--append-eod", action="store_true", help="an end-of-document token after each document")
-    add("--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given")
+    add_end_of_document(parser, "document")
     add("--special-tokens", action="store_true", help="also those that the tokenizer adds to a text by itself (<s>)")
     add("--dtype", choices=TYPES, help="of tokens in the file (default: the narrowest that holds the vocabulary)")
     add("--on-error", default="stop", choices=("stop", "skip"),
@@ -78,17 +113,11 @@ def parse(arguments: list[str]) -> BuildOptions:
     add("--quiet", action="store_true", help="no progress")
     add("--json", action="store_true", help="the summary as one JSON object")
     found = parser.parse_args(arguments)
-    if found.eod is not None and not found.append_eod:
-        parser.error("--eod says which token --append-eod appends; give both")
-    if found.special_tokens and found.tokenizer == "bytes":
+    check_end_of_document(parser, found)
+    if found.special_tokens and found.tokenizer == BYTES:
         parser.error("--special-tokens: bytes have none")
-    out = found.out
-    for suffix in (".bin", ".idx"):
-        out = out.removesuffix(suffix)
-    if not os.path.basename(out):
-        parser.error(f"--out {found.out}: a prefix, as in folder/corpus, is needed")
     return BuildOptions(
-        inputs=tuple(found.input), out=out, tokenizer=found.tokenizer, field=found.field, format=found.format,
+        inputs=tuple(found.input), out=found.out, tokenizer=found.tokenizer, field=found.field, format=found.format,
         append_eod=found.append_eod, eod=found.eod, special_tokens=found.special_tokens, dtype=found.dtype,
         skip=found.on_error == "skip", workers=found.workers, force=found.force, quiet=found.quiet, json=found.json,
     )  # fmt: skip

@@ -26,7 +26,22 @@ def in_time(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-class Lines:
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def update(self, done: int) -> None:
+        """`done`: bytes so far, with those that were there already."""
+
+
+class Lines(Silent):
     """Plain lines, at most one every EVERY_S seconds. `clock` and `out` are for tests."""
 
     def __init__(self, what: str, total: int, already: int, clock: Callable[[], float] = time.monotonic,
@@ -34,14 +49,6 @@ class Lines:
         self._what, self._total, self._already = what, total, already
         self._clock, self._out = clock, out or sys.stderr
         self._began = self._said = clock()
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def update(self, done: int) -> None:
         now = self._clock()
@@ -57,7 +64,7 @@ class Lines:
         )  # fmt: skip
 
 
-class Bar:
+class Bar(Silent):
     """A bar with the rate and the time left."""
 
     def __init__(self, what: str, total: int, already: int) -> None:
@@ -77,7 +84,7 @@ class Bar:
         )  # fmt: skip
         self._task = self._progress.add_task(what, total=total, completed=already)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Silent:
         self._progress.start()
         return self
 
@@ -90,20 +97,7 @@ class Bar:
         self._progress.update(self._task, completed=done)
 
 
-class Silent:
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def update(self, done: int) -> None:
-        pass
-
-
-def progress(what: str, total: int, already: int = 0, quiet: bool = False) -> Lines | Bar | Silent:
+def progress(what: str, total: int, already: int = 0, quiet: bool = False) -> Silent:
     """`total` and `already` in bytes."""
     if quiet:
         return Silent()

@@ -1,0 +1,74 @@
+"""`keepstep bench NAME`: how a benchmark ends that cannot be made, or is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "keepstep.bench", *arguments],
+        env=os.environ | {"KEEPSTEP_COMMAND": str(command)},
+        cwd=command.parent,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # who runs the tests may ignore it
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("name", ["step", "digest", "reproducible", "rendezvous", "recovery", "rehearsal", "data"])
+def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:
+    done = bench(name, command=tmp_path / "missing")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"keepstep bench {name}: no command keepstep (looked for {tmp_path}/missing)")
+
+
+def test_a_disk_error_of_data_build_is_told_in_a_line(tmp_path: Path) -> None:
+    command = tmp_path / "keepstep"
+    command.write_text("no program\n")
+    command.chmod(0o755)
+    done = bench("data-build", "--megabytes", "1", "--tokenizers", "bytes", "--against", "", command=command)
+    assert done.returncode == 1
+    assert done.stderr == f"keepstep bench data-build: [Errno 8] Exec format error: '{command}'\n"
+
+
+def test_ctrl_c_ends_a_benchmark_and_its_job(tmp_path: Path) -> None:
+    command = tmp_path / "keepstep"
+    command.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
+    command.chmod(0o755)
+    done = bench("digest", command=command)
+    assert (done.returncode, done.stderr) == (130, "keepstep bench digest: stopped; all its processes are ended\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("step", "--worlds"),
+        ("digest", "--worlds"),
+        ("digest", "--micro-batches"),
+        ("reproducible", "--micro-batches"),
+        ("data", "--batches"),
+        ("transport", "--ranks-per-node"),
+        ("allreduce", "--ranks"),
+    ],
+)
+def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path, name: str, option: str) -> None:
+    for bad in ("2,x", "0", "2,"):
+        done = bench(name, option, bad, command=tmp_path / "missing")
+        assert done.returncode == 2
+        assert f"argument {option}: '{bad}': numbers from 1, separated by commas, are needed" in done.stderr
+
+
+def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = bench("speed", command=tmp_path / "missing")
+    assert done.returncode == 2
+    assert done.stderr.startswith("keepstep bench: there is no 'speed'\nusage: keepstep bench NAME")
