@@ -45,14 +45,14 @@ def free_port():
 
 def start_node(
     folder, rank, endpoint, script, *script_args,
-    nodes=2, world=2, options=(), token=TOKEN, variables=None, prefix=(),
+    nodes=2, world=2, options=(), token=TOKEN, variables=None, prefix=(), journal="journal",
 ):  # fmt: skip
     """One launcher. `endpoint`: host:port. `world`: ranks on each node. `variables`: for its environment. `prefix`: a
-    command that runs what follows it."""
+    command that runs what follows it. `journal`: the folder's name; a node that is started again needs another."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         *prefix, KEEPSTEP, "run", "--nnodes", nodes, "--node-rank", rank, "--nproc-per-node", world,
-        "--rdzv-endpoint", endpoint, "--journal", folder / "journal", *options, script, *script_args,
+        "--rdzv-endpoint", endpoint, "--journal", folder / journal, *options, script, *script_args,
     ]  # fmt: skip
     command = [str(part) for part in command]
     values = environment()
@@ -114,7 +114,7 @@ def metrics_of_all(folder):
     """Node 0's lines, with what ranks of other nodes logged for the same steps."""
     lines = json_lines(folder / "journal" / "metrics.jsonl")
     by_step = {line["step"]: line for line in lines}
-    for path in sorted((folder / "journal").glob("metrics.node*.jsonl")):
+    for path in sorted(folder.glob("journal*/metrics.node*.jsonl")):
         for line in json_lines(path):
             for name, value in line.items():
                 if line["step"] in by_step:

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ parser.add_argument(
 )
 parser.add_argument("--wrapper", choices=["reproducible", "ddp", "replicate"], default="reproducible")
 parser.add_argument("--dropout", type=float, default=0.1)
+parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
+parser.add_argument("--sleep", type=float, default=0.0, help="seconds, after each step")
 parser.add_argument("--norm", choices=["batch"], help="a model that cannot be reproducible")
 args = parser.parse_args()
 
@@ -80,8 +83,11 @@ def train(run):
                 step.backward(next_byte_loss(replica(tokens), targets))
         norm = keepstep.torch.clip_grad_norm_(model.parameters(), 0.5)
         run.log(**{f"ids_{run.rank}": step.sample_ids})
+        if args.note_ids:
+            note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
         run.commit(optimizer.step)
-        run.log(bits=bits(step.loss), norm=bits(norm))
+        run.log(bits=bits(step.loss), norm=bits(norm), world=run.world_size)
+        time.sleep(args.sleep)
     digest = hashlib.sha256()
     for tensor in [*model.parameters(), *(v for s in optimizer.state.values() for v in s.values())]:
         digest.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))

@@ -1,0 +1,50 @@
+"""Elastic jobs with real processes: ranks come and go at a step boundary, and the bits stay those of a fixed size."""
+
+from elastic import Elastic, samples_of
+from harness import JOBS, finish, start
+from several_nodes import assert_nothing_is_left
+
+
+def fixed(folder, until, *options):
+    """The same job on one node with two ranks, which nothing disturbs."""
+    process, command = start(
+        folder, JOBS / "reproducible.py", "--out", folder, "--note-ids", "--until", until, *options, world=2
+    )
+    job = finish(folder, process, command, limit_s=300)
+    assert job.exit_code == 0, job.explain()
+    return job
+
+
+def test_ranks_come_and_go_and_the_bits_stay(tmp_path):
+    with Elastic(tmp_path / "elastic", "--until", 100000, "--sleep", 0.03, "--note-ids") as job:
+        job.start(0, 1)
+        job.wait_for_world(4)
+        left = job.leave(1)
+        assert left.process.returncode == 0, left.output()
+        job.wait_for_world(2)
+        job.start(1, 2)
+        job.wait_for_world(6)
+        job.kill_rank(3)
+        job.scale(3)
+        job.wait_for_world(3)
+        job.start(3)
+        job.scale(8)
+        job.wait_for_world(8)
+        job.lose(2)
+        job.wait_for_world(6)
+        job.scale(1)
+        job.wait_for_world(1)
+        job.scale(4)
+        job.wait_for_world(4)
+        done = job.stop()
+    used = samples_of(done)
+    reference = fixed(tmp_path / "fixed", len(used))
+    assert used == samples_of(reference)
+    for mine, theirs in zip(done.metrics, reference.metrics, strict=True):
+        assert (mine["bits"], mine["norm"]) == (theirs["bits"], theirs["norm"]), f"step {mine['step']}"
+    # Rank 0 was never disturbed: one process, from the first step to the last.
+    (pid,) = {note["pid"] for note in done.notes if "entry" in note and note["rank"] == 0}
+    assert pid
+    sizes = [(line["from"], line["to"]) for line in done.events("resized")]
+    assert sizes[0] == (4, 2) and sizes[-1] == (1, 4), sizes
+    assert_nothing_is_left(str(tmp_path))
