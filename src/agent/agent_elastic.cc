@@ -140,8 +140,14 @@ StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
   for (const auto& [node, name] : joined_) {
     tell_grace(node);
   }
-  return absl::StrFormat("the policy of the job is now: %s",
-                         absl::StrJoin(policy_values(policy_->config()), ", ", absl::PairFormatter(" ")));
+  const PolicyValues now = policy_values(policy_->config());
+  std::string text = "the policy of the job is now:";
+  for (const PolicyName& known : policy_names()) {
+    if (const auto value = now.find(known.name); value != now.end()) {
+      text += absl::StrFormat("%s %s %s", text.ends_with(':') ? "" : ",", value->first, value->second);
+    }
+  }
+  return text;
 }
 
 // By node 0: the other nodes count their time to leave by themselves.

@@ -103,6 +103,8 @@ void read_elastic_options(const RunTokens& tokens, JobSpec& spec, std::vector<st
     file = given->value;
     in_file = read_policy_file(file, given->where, mistakes);
   }
+  // What is wrong together may only follow from what is wrong alone; times do not bear on sizes.
+  bool sizes_known = mistakes.size() == before;
   PolicyValues by_option;
   for (const PolicyName& known : agent::policy_names()) {
     const auto given = tokens.last(known.option);
@@ -112,6 +114,7 @@ void read_elastic_options(const RunTokens& tokens, JobSpec& spec, std::vector<st
     brain::ElasticConfig ignored;
     if (const std::string wrong = agent::set_policy_value(known.name, given->value, ignored); !wrong.empty()) {
       mistakes.push_back(absl::StrFormat("%s is '%s'; %s", given->where, given->value, wrong));
+      sizes_known &= std::string_view(known.name).find("eplica") == std::string_view::npos;
     } else {
       by_option[known.name] = given->value;
     }
@@ -131,13 +134,14 @@ void read_elastic_options(const RunTokens& tokens, JobSpec& spec, std::vector<st
   PolicyValues given = in_file;
   given.insert(by_option.begin(), by_option.end());
   default_sizes(given, spec, config);
-  if (mistakes.size() > before) {
-    return;  // what is wrong together may only follow from what is wrong alone
+  if (!sizes_known) {
+    return;
   }
+  const size_t alone = mistakes.size();
   for (const std::string& mistake : agent::policy_mistakes(spec, config)) {
     mistakes.push_back(as_given(mistake, in_file, file));
   }
-  if (mistakes.size() > before) {
+  if (mistakes.size() > alone) {
     return;
   }
   const uint32_t smallest = brain::ElasticPolicy(config).smallest_allowed(1);

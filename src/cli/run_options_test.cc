@@ -435,6 +435,9 @@ TEST_F(ElasticRunOptions, all_mistakes_of_a_policy_are_listed_and_name_who_said_
                                    HasSubstr("--elastic-backoff is '0.5'"), HasSubstr("--ranks-per-replica is 'x'"),
                                    HasSubstr("--replica-discrete-values is '1;2'"),
                                    HasSubstr("--elastic-policy is '/no/such/file'")));
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--max-replicas=9", "--elastic-backoff=0", "--spare-nodes=1"}),
+              UnorderedElementsAre(HasSubstr("--max-replicas 9 is more than"), HasSubstr("--elastic-backoff is '0'"),
+                                   HasSubstr("--spare-nodes is '1'")));
   EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=7", "--max-replicas=3", "--elastic-backoff-most=1"}),
               UnorderedElementsAre(HasSubstr("--min-replicas 7 is more than --max-replicas 3"),
                                    AllOf(HasSubstr("--elastic-backoff-most"), HasSubstr("--min-change-interval"))));

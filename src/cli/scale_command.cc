@@ -201,7 +201,13 @@ int scale_main(const std::vector<std::string>& args) {
     std::fprintf(stderr, "keepstep scale: %s\n", message.c_str());
     return 1;
   };
-  const StatusOr<RunningJob> job = choose_job(without_other_nodes(find_jobs()), request.job);
+  const Jobs jobs = find_jobs();
+  StatusOr<RunningJob> job = choose_job(jobs, request.job);
+  if (!job.ok()) {  // of launchers of one job, that of node 0 is meant, unless its pid says another one
+    if (auto deciding = choose_job(without_other_nodes(jobs), request.job); deciding.ok()) {
+      job = std::move(deciding);
+    }
+  }
   if (!job.ok()) {
     const auto address = host_and_port(request.job);
     return fail(std::string(job.status().message()) +

@@ -42,7 +42,7 @@ def test_a_job_shows_its_size_and_refuses_what_its_policy_or_its_nodes_do_not_al
     for words, why in {
         ("--to", 3): "more than maxReplicas (2): ask for 2",
         ("--set", "maxReplicas=3"): "maxReplicas 3 is more than 1 node with 2 ranks each can hold",
-        ("--set", "minReplicas=2", "--set", "replicaIncrementStep=5"): "nothing was changed: replicaIncrementStep 5",
+        ("--set", "backoffFactor=3", "--set", "replicaIncrementStep=5"): "nothing was changed: replicaIncrementStep 5",
     }.items():
         assert why in refused("scale", job.name, *words), words
     assert job.journal("policy_changed") == job.journal("scale_requested") == job.journal("refused") == []
