@@ -160,6 +160,8 @@ void Agent::tell_grace(brain::NodeId to) {
 void Agent::on_grace(const nlohmann::json& body) {
   const int64_t grace_ns = body.at("grace_ns").get<int64_t>();
   grace_ = brain::Time(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
+  journal_.write("policy_changed", {}, "node 0 says so",
+                 {{"graceful_shutdown_s", std::chrono::duration<double>(grace_).count()}});
 }
 
 StatusOr<nlohmann::json> Agent::describe_size() const {

@@ -1,8 +1,9 @@
 """`keepstep scale`: the size of a running job, shown and changed."""
 
 import json
+import os
 
-from harness import JOBS, LIMIT_S
+from harness import JOBS, LIMIT_S, json_lines
 from running_jobs import command, refused
 from several_nodes import kill, start_nodes
 
@@ -38,6 +39,7 @@ def test_a_job_shows_its_size_and_refuses_what_its_policy_or_its_nodes_do_not_al
     shown = command("scale", job.name).stdout
     assert f"{job.name}: 2 replicas of 1 rank, as many as the policy finds; step " in shown, shown
     assert "sizes    1 to 2: 1, 2" in shown and "0 (" in shown and "2 ranks" in shown, shown
+    assert " s ago: elastic_start: " in shown, shown
     assert "2/1..2 replicas" in command("jobs").stdout
     for words, why in {
         ("--to", 3): "more than maxReplicas (2): ask for 2",
@@ -87,7 +89,7 @@ def test_a_job_goes_to_the_size_that_is_asked_for_and_back(running):
 
 
 def test_of_several_nodes_the_first_one_is_asked_and_the_others_say_so(tmp_path):
-    name = f"nodes-{tmp_path.name}"
+    name = f"nodes-{os.getpid()}"
     nodes = start_nodes(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 1_000_000, "--sleep", 0.01,
         nodes="1:2", launchers=[0, 1], world=1, options=["--rdzv-id", name],
@@ -104,8 +106,18 @@ def test_of_several_nodes_the_first_one_is_asked_and_the_others_say_so(tmp_path)
         assert "nodes    2 of at most 2" in shown and shown.count(": 1 rank\n") == 2, shown
         error = refused("scale", second.process.pid, "--to", 1)
         assert "launcher of node 1" in error and "node 0 decides" in error, error
+        assert command("scale", name, "--set", "gracefulShutdownTimeoutInSeconds=77").returncode == 0
+        lines = tmp_path / "journal" / "journal.node1.jsonl"
+
+        def told():
+            return [line for line in json_lines(lines) if line["event"] == "policy_changed"]
+
+        second.wait_for(told, "new time to leave", LIMIT_S)
+        assert told()[0]["graceful_shutdown_s"] == 77
         assert "goes from 2 to 1" in command("scale", name, "--to", 1).stdout
         first.wait_for(lambda: "waits, without ranks" in command("scale", name).stdout, "waiting node", LIMIT_S)
+        second.process.terminate()
+        second.wait_for_output("it leaves within 77 s", LIMIT_S)
     finally:
         for node in nodes:
             kill(node)
