@@ -172,10 +172,8 @@ void Agent::on_signal() {
   if (read(signal_fd_.get(), &info, sizeof info) != sizeof info) {
     return;
   }
-  if (is_notice(config_.spec, static_cast<int>(info.ssi_signo)) && on_notice(static_cast<int>(info.ssi_signo))) {
-    return;
-  }
-  if (leave_on(static_cast<int>(info.ssi_signo))) {
+  const int number = static_cast<int>(info.ssi_signo);
+  if (leave_on(number) || (is_notice(config_.spec, number) && on_notice(number))) {
     return;
   }
   const char* name = strsignal(static_cast<int>(info.ssi_signo));
@@ -459,6 +457,7 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
                          {"newcomer", member.newcomer},
                          {"entry", entry},
                          {"because", effect.because},
+                         {"resized", effect.resized},
                          {"environment", rank_variables}};
   if (config_.spec.several_nodes()) {
     body["ranks"] = std::move(ranks);

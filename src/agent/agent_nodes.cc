@@ -272,7 +272,9 @@ void Agent::await_nodes() {
     return;
   }
   std::vector<std::string> missing;
-  for (brain::NodeId node = 0; node < config_.spec.nnodes; ++node) {
+  // Of an elastic job any will do, as long as they are enough.
+  const bool enough = config_.spec.elastic && joined_.size() >= config_.spec.nnodes;
+  for (brain::NodeId node = 0; node < config_.spec.nnodes && !enough; ++node) {
     if (!joined_.contains(node)) {
       missing.push_back(std::to_string(node));
     }

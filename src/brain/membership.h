@@ -458,7 +458,8 @@ class Membership {
   std::optional<Resize> resized_;         // carried out, and not formed yet
   uint32_t formed_replicas_ = 0;          // of the generation that formed last
   uint32_t useful_ranks_ = 0;             // 0: not known
-  std::string stays_because_;             // journalled last
+  std::string stays_because_;             // journalled last, at
+  Time stays_said_at_{-std::chrono::hours(1)};
   std::optional<Time> enough_since_;      // nodes to begin with
 
   // The generation `identity_`.

@@ -14,6 +14,12 @@
 #include "brain/membership_text.h"
 
 namespace keepstep::brain {
+namespace {
+
+// Why the size stays: capacity that flaps gives ever other reasons.
+constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
+
+}  // namespace
 
 // Places `group` * unit_ranks() to (`group` + 1) * unit_ranks() - 1 of a node.
 struct Membership::Unit {
@@ -202,8 +208,12 @@ void Membership::consider_size() {
   const ElasticView view = elastic_view(units());
   const ElasticDecision decision = elastic_->step(view, now_);
   if (decision.kind == ElasticDecision::Kind::kStay) {
-    if (!decision.because.empty() && std::exchange(stays_because_, decision.because) != decision.because) {
-      journal("size_kept", decision.because, decision.considered);
+    if (stays_because_ != decision.because && now_ - stays_said_at_ >= kSizeNewsEvery) {
+      stays_because_ = decision.because;
+      if (!stays_because_.empty()) {
+        stays_said_at_ = now_;
+        journal("size_kept", decision.because, decision.considered);
+      }
     }
   } else if (!resize_ || resize_->replicas != decision.replicas) {
     resize_ = Resize{decision.replicas, decision.forced, decision.because};

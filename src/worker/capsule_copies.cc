@@ -149,7 +149,7 @@ std::optional<std::string> CapsuleCopies::copy_of(Rank rank, Version version) co
 }
 
 StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool wanted,
-                                                          const std::optional<std::string>& own) {
+                                                          const std::optional<std::string>& own, bool anybodys) {
   std::optional<std::string> got;
   if (!across()) {
     return got;
@@ -183,15 +183,19 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
       if (!wanted_[rank] || there[rank]) {
         continue;
       }
-      const auto giver =
+      auto giver =
           std::find_if(records.begin(), records.end(), [&](const Record& record) { return record.keeps(rank); });
+      const bool kept_one = giver != records.end();
+      if (!kept_one && anybodys) {
+        giver = std::find_if(records.begin(), records.end(), [](const Record& record) { return record.has(kHasOwn); });
+      }
       if (giver == records.end()) {
         continue;
       }
       there[rank] = true;
       const auto from = static_cast<Rank>(giver - records.begin());
       if (from == self_) {
-        exchange.send(rank, version, *copy_of(rank, version));
+        exchange.send(rank, version, kept_one ? *copy_of(rank, version) : *own);
       }
       if (rank == self_) {
         exchange.receive(from, version, got);

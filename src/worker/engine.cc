@@ -35,6 +35,15 @@ constexpr int64_t kGoodbyesNs = 5'000'000'000;
 uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
 Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
 
+std::optional<std::string> capsule_in(const std::byte* memory, Version version) {
+  const CapsuleSlot& slot = reinterpret_cast<const WorkerPage*>(memory)->capsule[version % 2];
+  const uint64_t bytes = slot.bytes.load();
+  if (slot.version_plus_1.load() != version + 1 || bytes > kCapsuleBytes) {
+    return std::nullopt;
+  }
+  return std::string(reinterpret_cast<const char*>(memory + WorkerLayout::capsule(version % 2)), bytes);
+}
+
 }  // namespace
 
 Engine::Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
@@ -234,6 +243,7 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
   prepared.assignment.world = static_cast<uint32_t>(several ? prepared.places.world() : prepared.workers.size());
   prepared.assignment.version = message.body.at("version");
   prepared.assignment.newcomer = message.body.at("newcomer");
+  prepared.assignment.resized = message.body.value("resized", false);
   prepared.assignment.entry = message.body.at("entry");
   prepared.assignment.because = message.body.at("because");
   prepared.assignment.environment = message.body.at("environment");
@@ -315,6 +325,9 @@ void Engine::enter(Prepared prepared) {
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
   wants_capsule_ = false;
   silent_source_.clear();
+  if (assignment_.resized) {
+    capsule_copies_.forget();  // by ranks of another world
+  }
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   // Told, not raised: a rank that voted stays where it is until the verdict.
   const auto differ = [this](Step step) {
@@ -605,13 +618,19 @@ Status Engine::save_capsule(Version version, std::string_view bytes) {
   return absl::OkStatus();
 }
 
-std::optional<std::string> Engine::load_capsule(Version version) const {
-  const CapsuleSlot& slot = page().capsule[version % 2];
-  const uint64_t bytes = slot.bytes.load();
-  if (slot.version_plus_1.load() != version + 1 || bytes > kCapsuleBytes) {
-    return std::nullopt;
+// The lowest rank of this node that has one.
+std::optional<std::string> Engine::neighbours_capsule(Version version) const {
+  for (const std::byte* member : members_) {  // null: on another node
+    std::optional<std::string> found = member == nullptr ? std::nullopt : capsule_in(member, version);
+    if (found.has_value()) {
+      return found;
+    }
   }
-  return std::string(reinterpret_cast<const char*>(memory_.data() + WorkerLayout::capsule(version % 2)), bytes);
+  return std::nullopt;
+}
+
+std::optional<std::string> Engine::load_capsule(Version version) const {
+  return capsule_in(memory_.data(), version);
 }
 
 void Engine::at(Step step, uint64_t micro_batch) {

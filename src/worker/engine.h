@@ -41,6 +41,7 @@ struct Assignment {
   uint32_t world = 0;
   brain::Version version = 0;
   bool newcomer = false;
+  bool resized = false;  // the world is not that of the generation that formed last
   std::string entry;  // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
   nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
@@ -199,6 +200,7 @@ class Engine {
   void serve_elsewhere();
   void leave_sources();
   Status share_capsules();
+  std::optional<std::string> neighbours_capsule(brain::Version version) const;
   Status await_interruption(const Status& why);
   void tell_fault(brain::Step step, const std::string& what, bool link, bool digests);
   void note_silent_sources();

@@ -72,8 +72,16 @@ Status Engine::share_capsules() {
     std::lock_guard lock(mutex_);
     version = activation_->version;
   }
-  const StatusOr<std::optional<std::string>> got = capsule_copies_.share(
-      version, wants_capsule_, wants_capsule_ ? load_capsule(version) : std::optional<std::string>());
+  std::optional<std::string> own = wants_capsule_ ? load_capsule(version) : std::nullopt;
+  if (wants_capsule_ && !own.has_value() && assignment_.resized) {
+    // A rank that nobody had before: it begins with what another one's forward passes led to.
+    own = neighbours_capsule(version);
+    if (own.has_value()) {
+      KEEPSTEP_RETURN_IF_ERROR(save_capsule(version, *own));
+    }
+  }
+  const StatusOr<std::optional<std::string>> got =
+      capsule_copies_.share(version, wants_capsule_, own, assignment_.resized);
   if (absl::IsUnavailable(got.status())) {
     return await_interruption(got.status());
   }

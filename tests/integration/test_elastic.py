@@ -48,3 +48,26 @@ def test_ranks_come_and_go_and_the_bits_stay(tmp_path):
     sizes = [(line["from"], line["to"]) for line in done.events("resized")]
     assert sizes[0] == (4, 2) and sizes[-1] == (1, 4), sizes
     assert_nothing_is_left(str(tmp_path))
+
+
+def test_buffers_of_each_rank_begin_with_anothers_where_a_rank_is_new(tmp_path):
+    # BatchNorm's statistics differ from rank to rank. 1 rank on one node, then more there and on another one.
+    job = ["--model", "rich", "--until", 100000, "--sleep", 0.03]
+    with Elastic(tmp_path / "elastic", *job, nodes="1:2", script="small.py") as elastic:
+        elastic.start(0)
+        elastic.wait_for_world(2)
+        elastic.scale(1)
+        elastic.wait_for_world(1)
+        elastic.start(1)
+        elastic.scale(4)
+        elastic.wait_for_world(4)
+        elastic.kill_rank(3)
+        elastic.scale(1)
+        elastic.wait_for_world(1)
+        elastic.scale(3)
+        elastic.wait_for_world(3)
+        done = elastic.stop()
+    assert [line["step"] for line in done.metrics] == list(range(1, len(done.metrics) + 1))
+    for line in done.metrics:
+        ids = [sample for name, values in line.items() if name.startswith("ids_") for sample in values]
+        assert len(ids) == len(set(ids)) == 16, f"step {line['step']}"

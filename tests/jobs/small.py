@@ -150,7 +150,7 @@ def train(run):
             veto=(lambda _step, vetoes=vetoes: "it was asked to" if vetoes else None) if args.veto_at else None,
         )
         bits = struct.pack("<d", step.loss).hex()
-        run.log(bits=bits, scale=scaler.get_scale())
+        run.log(bits=bits, scale=scaler.get_scale(), world=run.world_size)
         note(step=step.number, rank=run.rank, generation=run.generation, bits=bits, vetoed=step.vetoed)
         if args.sleep:
             import time
