@@ -183,8 +183,8 @@ TEST_F(RingServiceTest, a_ring_stays_for_the_next_process_when_ranks_die_and_goe
   ASSERT_TRUE(data::put(writer, 100).ok());
   // As a killed process does: the connection ends without a word.
   PacketSocket silent = connect();
-  ASSERT_TRUE(silent.send(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,"limit_bytes":0,"position":0})")
-                  .ok());
+  ASSERT_TRUE(
+      silent.send(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,"limit_bytes":0,"position":0})").ok());
   EXPECT_TRUE(silent.receive()->fds.size() == 2);
   silent = PacketSocket();
   reader.reset();
@@ -300,7 +300,8 @@ TEST_F(RingServiceTest, three_deaths_without_a_new_batch_between_are_the_last_an
       number = 3;  // the good one's death is the first since its batch
     }
   }
-  EXPECT_THAT(reader->why(), HasSubstr("3 loader processes ended one after the other without a new batch after batch 1"));
+  EXPECT_THAT(reader->why(),
+              HasSubstr("3 loader processes ended one after the other without a new batch after batch 1"));
   EXPECT_FALSE(rank->ask_for_loader()->valid());
 }
 
@@ -438,8 +439,11 @@ TEST_F(RingServiceTest, readers_rings_and_clients_are_bounded) {
   }
   EXPECT_THAT(std::string(refused.message()), HasSubstr("64 cached loaders on this node already, which is the most"));
   std::vector<PacketSocket> idle;
-  while (clients() < 1024) {
+  for (size_t more = 1024 - clients(); more > 0; --more) {
     idle.push_back(connect());
+  }
+  while (clients() < 1024) {  // who connects is not in yet
+    std::this_thread::yield();
   }
   EXPECT_TRUE(let_go(connect())) << "the 1025th";
   idle.pop_back();
