@@ -80,6 +80,8 @@ def test_a_killed_rank_of_any_node_repeats_and_skips_nothing(on_one_node, tmp_pa
     assert samples(job) == samples(on_one_node(UNTIL)) and noise(job) == noise(on_one_node(UNTIL)), job.explain()
     assert_each_rank_had_its_slice(job, on_one_node(UNTIL))
     assert [len(loaders(job, node)) for node in range(NODES)] == [1, 1], "loaders outlive ranks" + job.explain()
+    first = min((n for n in job.notes if n.get("entry") == "replacement"), key=lambda n: n["step"])
+    assert (first["rank"], first["step"], first["waits"]) == (rank, 5, 0), "its batch was there" + job.explain()
 
 
 def test_killed_loaders_of_two_nodes_and_a_killed_rank_lose_nothing(on_one_node, tmp_path):

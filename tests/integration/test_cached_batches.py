@@ -73,7 +73,6 @@ def test_a_killed_worker_of_a_dataloader_is_a_fault_and_no_error(stream, tmp_pat
     job = run_cached(tmp_path, "--workers", 2, "--kill-loading", 5, 33)
     assert_exactly_once(job, stream)
     assert [line["because"].split(" ", 2)[2] for line in job.events("loader_ended")] == ["exited with code 1"] * 2
-    assert job.output.count("is killed by signal: Killed") >= 2, job.explain()
 
 
 def test_killed_loader_and_ranks_lose_nothing_and_repeat_nothing(stream, undisturbed_noise, tmp_path):

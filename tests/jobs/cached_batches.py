@@ -193,7 +193,7 @@ def train(run):
             for batch in kept:
                 check(batch)  # long after the ring gave it up
         note(step=step.number, rank=run.rank, first_s=first_s, entry=run.entry, generation=run.generation,
-             pid=os.getpid())  # fmt: skip
+             pid=os.getpid(), waits=data.waits)  # fmt: skip
     total = hashlib.sha256()
     for parameter in model.parameters():
         total.update(bytes(parameter.detach().flatten().view(torch.uint8).tolist()))
