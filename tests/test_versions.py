@@ -1,9 +1,12 @@
 """Which torch is refused, and that all places that name the oldest one agree."""
 
 import re
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from keepstep import KeepstepError
 from keepstep.torch import versions
@@ -29,3 +32,11 @@ def test_package_and_tests_name_the_same_oldest_torch():
     assert f'"torch>={oldest}"' in (ROOT / "pyproject.toml").read_text()
     tested = re.search(r"^torch==(\d+\.\d+)", (ROOT / "requirements-oldest.txt").read_text(), re.MULTILINE)
     assert tested is not None and tested[1] == oldest
+
+
+def test_what_is_pinned_is_installed_so_that_no_test_of_the_real_thing_is_skipped():
+    oldest = Path(sys.prefix).name == ".venv-oldest"
+    pins = (ROOT / ("requirements-oldest.txt" if oldest else "requirements.txt")).read_text().splitlines()
+    for each in map(Requirement, (pin for pin in pins if pin and not pin.startswith("#"))):
+        if each.marker is None or each.marker.evaluate():
+            assert each.specifier.contains(metadata.version(each.name), prereleases=True), each

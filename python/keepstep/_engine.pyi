@@ -294,6 +294,10 @@ class TokenWriter:
 
     @staticmethod
     def create(prefix: str, type: str, overwrite: bool = False) -> TokenWriter: ...
+    @staticmethod
+    def join(prefix: str, joined: str, type: str) -> TokenWriter:
+        """Of parts, which may go once they are in: `joined` stays until `finish`."""
+
     def add(self, tokens: list[int]) -> None:
         """A sequence."""
 
@@ -302,6 +306,12 @@ class TokenWriter:
 
     def append(self, prefix: str) -> int:
         """All of another corpus; returns the checksum of its tokens."""
+
+    def take_over(self, prefix: str, bytes: int) -> int:
+        """All of another corpus that an earlier writer appended here; returns the checksum of its tokens."""
+
+    def sync(self) -> None:
+        """All that was added is on the disk."""
 
     def end_document(self) -> None: ...
     def finish(self, durable: bool = True) -> None: ...

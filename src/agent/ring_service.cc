@@ -24,8 +24,25 @@ constexpr size_t kMostRings = 64;
 constexpr uint32_t kMostDeaths = 3;  // of loader processes without a new item between
 constexpr uint32_t kMostMoves = 16;  // of a ring without one
 
+constexpr uint64_t kMostPosition = uint64_t{1} << 62;  // no sum of positions runs over
+
+// A number that is one: the library would cut fractions, signs and what is too large.
+template <typename T>
+T whole(const nlohmann::json& request, const char* field) {
+  const nlohmann::json& value = request.at(field);
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<T>::max()) {
+    throw nlohmann::json::other_error::create(599, absl::StrFormat("a bad '%s'", field), nullptr);
+  }
+  return value.get<T>();
+}
+
 bool readable(int fd) {
   pollfd waiting{.fd = fd, .events = POLLIN};
+  return poll(&waiting, 1, 0) > 0;
+}
+
+bool hung_up(int fd) {
+  pollfd waiting{.fd = fd, .events = POLLRDHUP};
   return poll(&waiting, 1, 0) > 0;
 }
 
@@ -192,14 +209,18 @@ void RingService::let_go(uint64_t id) {
 
 void RingService::open(uint64_t id, const nlohmann::json& request) {
   const std::string name = request.at("name");
-  const data::RingSpec spec{.round = request.at("round"),
-                            .ahead = request.at("ahead"),
-                            .behind = request.at("behind"),
-                            .limit_bytes = request.at("limit_bytes")};
-  const uint64_t position = request.at("position");
+  const data::RingSpec spec{.round = whole<uint32_t>(request, "round"),
+                            .ahead = whole<uint32_t>(request, "ahead"),
+                            .behind = whole<uint32_t>(request, "behind"),
+                            .limit_bytes = whole<uint64_t>(request, "limit_bytes")};
+  const auto position = whole<uint64_t>(request, "position");
   free_row(id);
   if (name.empty() || name.size() > worker::kMaxRingNameBytes) {
     refuse(id, absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", worker::kMaxRingNameBytes, name.size()));
+    return;
+  }
+  if (position > kMostPosition) {
+    refuse(id, absl::StrFormat("position %d; the last one is %d", position, kMostPosition));
     return;
   }
   if (!rings_.contains(name) && rings_.size() >= kMostRings) {
@@ -280,7 +301,7 @@ void RingService::grant_loader(uint64_t id) {
     return;
   }
   const uint64_t incarnation = ring.owner->incarnation();
-  ring.loader = Loader{.socket = Fd(dup(pair->first.fd())), .head = ring.owner->head()};
+  ring.loader = Loader{.socket = Fd(dup(pair->first.fd())), .head = ring.owner->head(), .starter = id};
   ring.owner->set_loader(data::LoaderState::kStarting);
   (void)loop_.watch(ring.loader->socket.get(), [this, name, incarnation] { on_loader_hello(name, incarnation); });
   answer(id, {{"ok", true}}, std::vector<int>{pair->second.fd()});
@@ -304,7 +325,9 @@ void RingService::on_loader_hello(const std::string& name, uint64_t incarnation)
   }
   const pid_t pid = packet.ok() && packet->fds.size() == 1 ? pid_of(packet->fds[0]) : 0;
   if (pid <= 1) {
-    loader_gone(name, "it did not start");
+    // Where the rank is gone that was to start it, nothing is said of the loader.
+    const auto starter = clients_.find(ring.loader->starter);
+    loader_gone(name, "it did not start", starter != clients_.end() && !hung_up(starter->second.socket.fd()));
     return;
   }
   ring.loader->pid = pid;
@@ -326,10 +349,12 @@ void RingService::on_loader_end(const std::string& name, uint64_t incarnation) {
   loader_gone(name, absl::StrFormat("process %d %s", pid, reap(it->second.loader->pidfd)));
 }
 
-void RingService::loader_gone(const std::string& name, const std::string& how) {
+void RingService::loader_gone(const std::string& name, const std::string& how, bool its_own_fault) {
   Ring& ring = rings_.at(name);
   const uint64_t head = ring.owner->head();
-  ring.deaths = head > ring.loader->head ? 1 : ring.deaths + 1;
+  if (its_own_fault) {
+    ring.deaths = head > ring.loader->head ? 1 : ring.deaths + 1;
+  }
   const pid_t pid = ring.loader->pid;
   end_loader(ring);
   if (pid != 0) {

@@ -52,7 +52,8 @@ class RingService {
     Fd socket;  // its end tells the process that we are gone; before it said hello, ours that it is
     Fd pidfd;   // invalid: it has not said hello
     pid_t pid = 0;
-    uint64_t head = 0;  // when it began
+    uint64_t head = 0;     // when it began
+    uint64_t starter = 0;  // the client that was to start it
   };
   struct Ring {
     std::unique_ptr<data::RingOwner> owner;
@@ -78,7 +79,7 @@ class RingService {
   Status move_ring(const std::string& name, const data::RingSpec& spec, uint64_t position, const std::string& why);
   void on_loader_hello(const std::string& name, uint64_t incarnation);
   void on_loader_end(const std::string& name, uint64_t incarnation);
-  void loader_gone(const std::string& name, const std::string& how);
+  void loader_gone(const std::string& name, const std::string& how, bool its_own_fault = true);
   void end_loader(Ring& ring);
   void free_row(uint64_t id);
   void let_go(uint64_t id);

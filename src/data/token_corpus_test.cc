@@ -291,5 +291,51 @@ TEST_F(TokenCorpusTest, corpora_are_joined_whole) {
   EXPECT_EQ(file("corpus.idx"), file("all.idx"));
 }
 
+TEST_F(TokenCorpusTest, parts_may_go_once_they_are_in_and_another_writer_goes_on) {
+  const Documents documents[] = {{{1, 2}, {3}}, {{4}, {5, 6}}, {{}, {7, 8, 9}}};
+  const std::string parts[] = {prefix("p0"), prefix("p1"), prefix("p2")};
+  Documents all;
+  for (size_t i = 0; i < 3; ++i) {
+    write(parts[i], TokenType::kUint16, documents[i]);
+    all.insert(all.end(), documents[i].begin(), documents[i].end());
+  }
+  write(prefix("all"), TokenType::kUint16, all);
+  const std::string joined = prefix("joined");
+  uint64_t checksums[2];
+  {
+    auto killed = TokenWriter::join(prefix(), joined, TokenType::kUint16);
+    ASSERT_TRUE(killed.ok()) << killed.status();
+    checksums[0] = *(*killed)->append(parts[0]);
+    checksums[1] = *(*killed)->append(parts[1]);
+    ASSERT_TRUE((*killed)->append(parts[2]).ok());
+    ASSERT_TRUE((*killed)->sync().ok());
+  }
+  std::filesystem::remove(parts[0] + ".bin");  // the others were not deleted yet
+  auto writer = TokenWriter::join(prefix(), joined, TokenType::kUint16);
+  EXPECT_EQ(*(*writer)->take_over(parts[0], 6), checksums[0]);
+  EXPECT_EQ(*(*writer)->append(parts[1]), checksums[1]);
+  ASSERT_TRUE((*writer)->append(parts[2]).ok());
+  ASSERT_TRUE((*writer)->finish().ok());
+  EXPECT_EQ(file("corpus.bin"), file("all.bin"));
+  EXPECT_EQ(file("corpus.idx"), file("all.idx"));
+  EXPECT_FALSE(std::filesystem::exists(joined));
+}
+
+TEST_F(TokenCorpusTest, what_is_not_in_the_joined_file_is_not_taken_over) {
+  write(prefix("part"), TokenType::kUint8, {{1, 2, 3, 4}});
+  auto writer = TokenWriter::join(prefix(), prefix("joined"), TokenType::kUint8);
+  const auto absent = (*writer)->take_over(prefix("part"), 4);
+  EXPECT_TRUE(absl::IsDataLoss(absent.status())) << absent.status();
+  EXPECT_THAT(std::string(absent.status().message()), HasSubstr("joined' ends 4 bytes before the end of"));
+  EXPECT_FALSE((*writer)->take_over(prefix("part"), 3).ok()) << "its index says four";
+  EXPECT_FALSE((*writer)->take_over(prefix("nowhere"), 4).ok());
+  auto other = TokenWriter::join(prefix(), prefix("joined"), TokenType::kUint8);
+  const uint64_t right = *(*other)->append(prefix("part"));
+  ASSERT_TRUE((*other)->sync().ok());
+  std::ofstream(prefix("joined"), std::ios::binary) << std::string("\1\2\3\5");  // as after a power loss
+  auto third = TokenWriter::join(prefix(), prefix("joined"), TokenType::kUint8);
+  EXPECT_NE(*(*third)->take_over(prefix("part"), 4), right);
+}
+
 }  // namespace
 }  // namespace keepstep::data

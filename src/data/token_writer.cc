@@ -11,6 +11,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
+#include "data/mapped_file.h"
 #include "data/token_corpus.h"
 #include "data/write_all.h"
 
@@ -53,8 +55,8 @@ Status give_name(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-TokenWriter::TokenWriter(std::string prefix, TokenType type, Fd bin)
-    : prefix_(std::move(prefix)), type_(type), bin_(std::move(bin)) {
+TokenWriter::TokenWriter(std::string prefix, std::string bin_path, TokenType type, Fd bin, bool joins)
+    : prefix_(std::move(prefix)), bin_path_(std::move(bin_path)), type_(type), bin_(std::move(bin)), joins_(joins) {
   buffer_.reserve(kBufferBytes);
 }
 
@@ -67,14 +69,25 @@ StatusOr<std::unique_ptr<TokenWriter>> TokenWriter::create(const std::string& pr
   if (!bin.valid()) {
     return errno_status(absl::StrFormat("create '%s'", path));
   }
-  return std::unique_ptr<TokenWriter>(new TokenWriter(prefix, type, std::move(bin)));
+  return std::unique_ptr<TokenWriter>(new TokenWriter(prefix, path, type, std::move(bin), false));
+}
+
+StatusOr<std::unique_ptr<TokenWriter>> TokenWriter::join(const std::string& prefix, const std::string& joined,
+                                                         TokenType type) {
+  Fd bin(::open(joined.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!bin.valid()) {
+    return errno_status(absl::StrFormat("create '%s'", joined));
+  }
+  return std::unique_ptr<TokenWriter>(new TokenWriter(prefix, joined, type, std::move(bin), true));
 }
 
 TokenWriter::~TokenWriter() { discard(); }
 
 void TokenWriter::discard() {
   if (!std::exchange(finished_, true)) {
-    (void)unlink((prefix_ + ".bin.partial").c_str());
+    if (!joins_) {
+      (void)unlink(bin_path_.c_str());
+    }
     (void)unlink((prefix_ + ".idx.partial").c_str());
   }
 }
@@ -91,7 +104,7 @@ Status TokenWriter::refuse(int64_t token) const {
 
 Status TokenWriter::write(std::span<const std::byte> bytes) {
   checksum_.add(bytes);
-  return write_all(bin_.get(), bytes.data(), bytes.size(), prefix_ + ".bin.partial");
+  return write_all(bin_.get(), bytes.data(), bytes.size(), bin_path_);
 }
 
 Status TokenWriter::flush() {
@@ -211,6 +224,44 @@ StatusOr<uint64_t> TokenWriter::append(const std::string& prefix) {
     added.add(slice);
     return write(slice);
   }));
+  note_all(index);
+  return added.value();
+}
+
+StatusOr<uint64_t> TokenWriter::take_over(const std::string& prefix, uint64_t bytes) {
+  KEEPSTEP_CHECK(joins_, "only a writer that joins finds what another one wrote");
+  KEEPSTEP_ASSIGN_OR_RETURN(const MappedFile index_file, MappedFile::open(prefix + ".idx"));
+  KEEPSTEP_ASSIGN_OR_RETURN(const TokenIndex index, TokenIndex::open(index_file.bytes(), index_file.path(), bytes));
+  KEEPSTEP_RETURN_IF_ERROR(flush());
+  RunningChecksum added;
+  std::vector<std::byte> slice(kBufferBytes);
+  for (uint64_t left = bytes; left > 0;) {
+    const ssize_t got = read(bin_.get(), slice.data(), std::min<uint64_t>(left, slice.size()));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return errno_status(absl::StrFormat("read '%s'", bin_path_));
+    }
+    if (got == 0) {
+      return absl::DataLossError(absl::StrFormat("'%s' ends %d bytes before the end of '%s'", bin_path_, left, prefix));
+    }
+    const std::span<const std::byte> piece(slice.data(), static_cast<size_t>(got));
+    added.add(piece);
+    checksum_.add(piece);
+    left -= static_cast<uint64_t>(got);
+  }
+  note_all(index);
+  KEEPSTEP_RETURN_IF_ERROR(index_file.check());  // zeros may look like an index
+  return added.value();
+}
+
+Status TokenWriter::sync() {
+  KEEPSTEP_RETURN_IF_ERROR(flush());
+  return make_durable(bin_, bin_path_);
+}
+
+void TokenWriter::note_all(const TokenIndex& index) {
   const uint64_t before = lengths_.size();
   for (uint64_t i = 0; i < index.sequences(); ++i) {
     note(index.place(i).size());
@@ -218,7 +269,6 @@ StatusOr<uint64_t> TokenWriter::append(const std::string& prefix) {
   for (uint64_t d = 0; d < index.documents(); ++d) {
     documents_.push_back(static_cast<int64_t>(before + index.sequences_of(d).end));
   }
-  return added.value();
 }
 
 void TokenWriter::end_document() {
@@ -261,15 +311,18 @@ Status TokenWriter::write_index(bool durable) {
 Status TokenWriter::finish(bool durable) {
   end_document();
   KEEPSTEP_RETURN_IF_ERROR(flush());
+  if (joins_ && ftruncate(bin_.get(), static_cast<off_t>(tokens_ * size_of(type_))) != 0) {
+    return errno_status(absl::StrFormat("cut '%s' to its size", bin_path_));
+  }
   if (durable) {
-    KEEPSTEP_RETURN_IF_ERROR(make_durable(bin_, prefix_ + ".bin.partial"));
+    KEEPSTEP_RETURN_IF_ERROR(make_durable(bin_, bin_path_));
   }
   KEEPSTEP_RETURN_IF_ERROR(write_index(durable));
   // An index of the corpus that is replaced must not be beside the new tokens, not even for a moment.
   if (unlink((prefix_ + ".idx").c_str()) != 0 && errno != ENOENT) {
     return errno_status(absl::StrFormat("remove the old '%s.idx'", prefix_));
   }
-  KEEPSTEP_RETURN_IF_ERROR(give_name(prefix_ + ".bin.partial", prefix_ + ".bin"));
+  KEEPSTEP_RETURN_IF_ERROR(give_name(bin_path_, prefix_ + ".bin"));
   KEEPSTEP_RETURN_IF_ERROR(give_name(prefix_ + ".idx.partial", prefix_ + ".idx"));
   finished_ = true;
   return durable ? make_folder_durable(prefix_) : absl::OkStatus();

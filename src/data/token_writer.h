@@ -4,6 +4,9 @@
 // their names, the index last: without an index no reader takes a .bin file for a corpus. A writer that is destroyed
 // before `finish` removes what it wrote; one that is killed leaves .partial files, which the next one replaces. One
 // thread.
+//
+// One that was made by `join` puts a corpus together of parts and deletes them on its way: what it wrote stays when it
+// ends before `finish`, and the next one goes on with it.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,10 @@ class TokenWriter {
  public:
   // ALREADY_EXISTS unless `overwrite`: there is such a corpus. Errors of the system name the path.
   static StatusOr<std::unique_ptr<TokenWriter>> create(const std::string& prefix, TokenType type, bool overwrite);
+  // Tokens go to `joined`, in the same file system; what an earlier writer left there is for `take_over`, or is written
+  // over.
+  static StatusOr<std::unique_ptr<TokenWriter>> join(const std::string& prefix, const std::string& joined,
+                                                     TokenType type);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
@@ -34,6 +41,11 @@ class TokenWriter {
   Status add_bytes(std::string_view text, int64_t end);
   // Adds all of another corpus of this type, whose files are whole. Returns the checksum of the tokens that were added.
   StatusOr<uint64_t> append(const std::string& prefix);
+  // The same for a corpus of `bytes` that an earlier writer of `join` appended at this place, so that its .bin file may
+  // be gone. Returns the checksum of what is there now. DATA_LOSS: it is not there.
+  StatusOr<uint64_t> take_over(const std::string& prefix, uint64_t bytes);
+  // All that was added is on the disk.
+  Status sync();
   // The sequences since the last call are a document.
   void end_document();
 
@@ -42,7 +54,7 @@ class TokenWriter {
   // Not `durable`: it waits for no disk, so that after a power loss the files may be there and hold something else.
   Status finish(bool durable = true);
 
-  // Gives up: removes what it wrote. As its end does, but now.
+  // Gives up: removes what it wrote, unless it is of `join`. As its end does, but now.
   void discard();
 
   uint64_t tokens() const { return tokens_; }
@@ -52,7 +64,7 @@ class TokenWriter {
   uint64_t checksum() const { return checksum_.value(); }
 
  private:
-  TokenWriter(std::string prefix, TokenType type, Fd bin);
+  TokenWriter(std::string prefix, std::string bin_path, TokenType type, Fd bin, bool joins);
   Status refuse(int64_t token) const;
   Status write(std::span<const std::byte> bytes);
   Status put(std::span<const std::byte> bytes);
@@ -63,10 +75,13 @@ class TokenWriter {
   Status flush();
   Status write_index(bool durable);
   void note(uint64_t length);
+  void note_all(const TokenIndex& index);
 
   std::string prefix_;
+  std::string bin_path_;  // until `finish`
   TokenType type_;
   Fd bin_;
+  bool joins_;
   bool finished_ = false;
   std::vector<std::byte> buffer_;
   RunningChecksum checksum_;

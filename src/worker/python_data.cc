@@ -155,6 +155,12 @@ void bind_data(nb::module_& module) {
             return value_or_throw(TokenWriter::create(prefix, value_or_throw(data::token_type(type)), overwrite));
           },
           "prefix"_a, "type"_a, "overwrite"_a = false)
+      .def_static(
+          "join",
+          [](const std::string& prefix, const std::string& joined, const std::string& type) {
+            return value_or_throw(TokenWriter::join(prefix, joined, value_or_throw(data::token_type(type))));
+          },
+          "prefix"_a, "joined"_a, "type"_a, "Of parts, which may go once they are in: `joined` stays until `finish`.")
       .def(
           "add",
           [](TokenWriter& self, const std::vector<int64_t>& tokens) {
@@ -174,6 +180,16 @@ void bind_data(nb::module_& module) {
             return value_or_throw(without_gil([&] { return self.append(prefix); }));
           },
           "prefix"_a, "All of another corpus; returns the checksum of its tokens.")
+      .def(
+          "take_over",
+          [](TokenWriter& self, const std::string& prefix, uint64_t bytes) {
+            return value_or_throw(without_gil([&] { return self.take_over(prefix, bytes); }));
+          },
+          "prefix"_a, "bytes"_a,
+          "All of another corpus that an earlier writer appended here; returns the checksum of its tokens.")
+      .def(
+          "sync", [](TokenWriter& self) { throw_if_error(without_gil([&] { return self.sync(); })); },
+          "All that was added is on the disk.")
       .def("end_document", &TokenWriter::end_document)
       .def(
           "finish",

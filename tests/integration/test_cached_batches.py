@@ -4,10 +4,12 @@ import os
 import random
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from harness import JOBS, PYTHON, finish, json_lines, samples, start
+from several_nodes import assert_nothing_is_left
 
 UNTIL, SAMPLES, GLOBAL_BATCH = 12, 40, 8
 SCRIPT = JOBS / "cached_batches.py"
@@ -23,11 +25,28 @@ def run_cached(folder, *extra, world=2, spares=0, inject=(), until=UNTIL):
 
 
 @pytest.fixture(scope="session")
-def stream(tmp_path_factory):
-    """What each step of the undisturbed job uses: one rank, nobody is killed."""
+def undisturbed_job(tmp_path_factory):
+    """One rank, nobody is killed."""
     job = run_cached(tmp_path_factory.mktemp("cached-undisturbed"), world=1)
     assert job.exit_code == 0, job.explain()
-    return samples(job)
+    return job
+
+
+@pytest.fixture(scope="session")
+def stream(undisturbed_job):
+    """What each step of the undisturbed job uses."""
+    return samples(undisturbed_job)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_noise(undisturbed_job):
+    return noise(undisturbed_job)
+
+
+def noise(job):
+    """The random numbers of the batches each committed step used, in their order."""
+    ranks = sorted(int(name.removeprefix("noise_")) for name in job.metrics[0] if name.startswith("noise_"))
+    return [[each for rank in ranks for each in line[f"noise_{rank}"]] for line in job.metrics]
 
 
 def assert_exactly_once(job, stream):
@@ -51,13 +70,20 @@ def test_the_stream_is_the_same_at_every_world_size_and_one_process_loads(stream
     assert len(job.events("loader_started")) == 1, job.explain()
 
 
-def test_killed_loader_and_ranks_lose_nothing_and_repeat_nothing(stream, tmp_path):
+def test_a_killed_worker_of_a_dataloader_is_a_fault_and_no_error(stream, tmp_path):
+    job = run_cached(tmp_path, "--workers", 2, "--kill-loading", 5, 33)
+    assert_exactly_once(job, stream)
+    assert [line["because"].split(" ", 2)[2] for line in job.events("loader_ended")] == ["exited with code 1"] * 2
+
+
+def test_killed_loader_and_ranks_lose_nothing_and_repeat_nothing(stream, undisturbed_noise, tmp_path):
     """Loader killed from outside and while it loads; ranks killed at two places; ranks write into their batches."""
     job = run_cached(
         tmp_path, "--kill-loader", 3, "--kill-loading", 5, 33, "--spoil", world=2, spares=1,
         inject=["kill:rank=1,step=5,phase=before_vote", "kill:rank=0,step=8,phase=backward"],
     )  # fmt: skip
     assert_exactly_once(job, stream)
+    assert noise(job) == undisturbed_noise
     assert 2 <= len(job.events("loader_ended")) <= 3, job.explain()
     assert "killed by signal 9" in job.events("loader_ended")[0]["because"]
     assert [line["rank"] for line in job.events("injected")] == [1, 0], job.explain()
@@ -90,6 +116,30 @@ def test_a_loader_with_a_state_is_resumed_by_it(stream, tmp_path):
     job = run_cached(tmp_path, "--stateful", world=1)
     assert_exactly_once(job, stream)
     assert (tmp_path / "begun.txt").read_text().split()[:3] == ["0", "7", "0"]  # an epoch, its rest, the next one
+
+
+def test_torchdatas_loader_is_resumed_by_its_state(tmp_path):
+    """The real StatefulDataLoader: a new process reads on where the last one died, and nothing that came before."""
+    alone = run_cached(tmp_path / "alone", "--torchdata", world=1)
+    order = [sample for step in samples(alone) for sample in step]
+    assert sorted(order[:SAMPLES]) == sorted(order[SAMPLES : 2 * SAMPLES]) == list(range(SAMPLES)), alone.explain()
+    job = run_cached(
+        tmp_path / "killed", "--torchdata", "--kill-loading", order[17], order[30], world=2,
+        inject=["kill:rank=1,step=5,phase=backward"],
+    )  # fmt: skip
+    assert [sample for step in samples(job) for sample in step] == order, job.explain()
+    assert noise(job) == noise(alone), "a loader's random numbers go with its state"
+    assert len(job.events("loader_ended")) == 2, job.explain()
+    read = [int(line) for line in (tmp_path / "killed" / "read.txt").read_text().split()]
+    expected = order[:18] + order[16:31] + order[30:]  # batches of two; the one in which it died is read again
+    assert read[: len(expected)] == expected, job.explain()
+
+
+def test_torchdatas_loader_with_workers_is_resumed_by_its_state(tmp_path):
+    alone = run_cached(tmp_path / "alone", "--torchdata", "--workers", 2, world=1)
+    job = run_cached(tmp_path / "killed", "--torchdata", "--workers", 2, "--kill-loader", 3, 8, "--kill-loading", 5)
+    assert job.exit_code == 0 and samples(job) == samples(alone), job.explain()
+    assert "will run the epoch forward" not in job.output, job.explain()
 
 
 @pytest.mark.long
@@ -125,13 +175,14 @@ def agents_of(job):
     return found.stdout.split()
 
 
-def torchrun(folder, world, *extra):
+def torchrun(folder, world, *extra, options=()):
     name = f"cached-{os.getpid()}-{time.monotonic_ns()}"
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [str(part) for part in (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", world, "--standalone",
-                                SCRIPT, "--plain", "--out", folder, *extra)],
-        env={**os.environ, "KEEPSTEP_JOB": name}, capture_output=True, text=True, timeout=120,
+                                *options, SCRIPT, "--plain", "--out", folder, *extra)],
+        # torchrun's own store has what ranks of an earlier start told it, and gloo takes it for news.
+        env={**os.environ, "KEEPSTEP_JOB": name, "KEEPSTEP_STORE": "1"}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     notes = [note for path in sorted(folder.glob("*.jsonl")) for note in json_lines(path)]
     return done, notes, name
@@ -150,6 +201,36 @@ def test_under_torchrun_ranks_share_a_loader_that_may_die(stream, tmp_path):
     while agents_of(name):  # it ends a moment after its last rank, and the loader with it
         assert time.monotonic() < deadline, "the node's agent outlives its job"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["--workers=1", "--torchdata"])
+def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path, kind):
+    """Ranks are killed, so torchrun starts all of them anew from their checkpoint; loaders are killed besides."""
+    done, notes, name = torchrun(
+        tmp_path, 2, kind, "--save-every", 3, "--kill-rank", 8, 14, "--kill-loader", 4, 20, "--kill-loading", 7,
+        options=["--max-restarts", 2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    begins = {(note["start"], note["rank"]): note["begins"] for note in notes if "begins" in note}
+    # Three rounds of two batches lie between checkpoints; the kills came in the fourth round of their start.
+    assert begins == {("0", 0): 0, ("0", 1): 0, ("1", 0): 6, ("1", 1): 6, ("2", 0): 12, ("2", 1): 12}, done.stderr
+    used = {}
+    for attempt, last in (("0", 8), ("1", 14), ("2", 40)):
+        for rank in range(2):
+            mine = [note for note in notes if "ids" in note and (note["start"], note["rank"]) == (attempt, rank)]
+            assert [note["position"] for note in mine] == list(range(begins[attempt, rank] + 2, last + 1, 2)), (
+                done.stderr
+            )
+            for note in mine:
+                item = note["position"] - 2 + rank
+                assert used.setdefault(item, note["ids"]) == note["ids"], f"batch {item} is another one the second time"
+    ids = [each for item in range(40) for each in used[item]]
+    assert sorted(ids[:SAMPLES]) == sorted(ids[SAMPLES:]) == list(range(SAMPLES))
+    assert_nothing_is_left(name)
+    pids = {str(pid) for note in notes if "ids" in note for pid in note["pids"]}
+    # Torch names a worker's memory for an instant: one that is killed in it leaves the name, and no memory.
+    left = [path for path in Path("/dev/shm").iterdir() if pids & set(path.name.replace("-", "_").split("_"))]
+    assert not [path for path in left if path.stat().st_blocks], left
 
 
 @pytest.mark.long

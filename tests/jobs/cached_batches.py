@@ -1,8 +1,9 @@
 """A loader behind `keepstep.data.cached`: under `keepstep run` a small training job, elsewhere a plain loop.
 
-Sample i is the number i and a row whose width and values follow from i. What each committed step used is logged
-(``ids_RANK``); every batch is compared with what it must be. --kill-loading kills the loader process while it loads a
-batch, --kill-loader from the outside at the beginning of a step.
+Sample i is the number i and a row whose width and values follow from i; a batch has a random number, too. What each
+committed step used is logged (``ids_RANK``, ``noise_RANK``); every batch is compared with what it must be.
+--kill-loading kills the process that loads while it loads a batch, --kill-loader from the outside at the beginning of a
+step.
 """
 
 import argparse
@@ -31,8 +32,11 @@ parser.add_argument("--behind", type=int, default=1)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--generator", action="store_true", help="a loader without a length, which ends for good")
 parser.add_argument("--stateful", action="store_true", help="a loader that is resumed by its state")
+parser.add_argument("--torchdata", action="store_true", help="torchdata's StatefulDataLoader")
 parser.add_argument("--dies", action="store_true", help="the loader dies whenever it is started")
 parser.add_argument("--epochs", type=int, default=2, help="of a plain loop")
+parser.add_argument("--save-every", type=int, default=0, help="rounds of a plain loop between two checkpoints")
+parser.add_argument("--kill-rank", type=int, nargs="*", default=[], help="positions of a plain loop; each once")
 parser.add_argument("--plain", action="store_true", help="a plain loop, for ranks of torchrun")
 parser.add_argument("--spoil", action="store_true", help="ranks write into their batches")
 args = parser.parse_args()
@@ -62,6 +66,7 @@ class Samples(torch.utils.data.Dataset):
     def __getitem__(self, sample):
         if args.dies:
             die()
+        os.write(read, f"{sample}\n".encode())
         if sample in args.kill_loading and first_time(f"loading-{sample}"):
             die()
         if sample == args.raise_at:
@@ -73,6 +78,7 @@ def collate(samples):
     return {
         "ids": torch.tensor([sample for sample, _ in samples]),
         "rows": [row for _, row in samples],
+        "noise": torch.rand(()),
         "facts": (os.getpid(), "text", None, {"nested": [1.5, True]}),
     }
 
@@ -116,9 +122,10 @@ class Endless:
 
 
 def make_loader():
-    loader = torch.utils.data.DataLoader(
-        Samples(), batch_size=MICRO_BATCH, shuffle=True, collate_fn=collate, num_workers=args.workers
-    )
+    kind = torch.utils.data.DataLoader
+    if args.torchdata:
+        from torchdata.stateful_dataloader import StatefulDataLoader as kind  # not a part of every environment
+    loader = kind(Samples(), batch_size=MICRO_BATCH, shuffle=True, collate_fn=collate, num_workers=args.workers)
     if args.generator:
         loader = Endless(loader)
     if args.stateful:
@@ -133,6 +140,8 @@ def check(batch):
     assert batch["facts"][1:] == ("text", None, {"nested": [1.5, True]})
 
 
+# Each sample that is read, in the order of reading; processes append at once.
+read = os.open(os.path.join(args.out, "read.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 
@@ -162,13 +171,14 @@ def train(run):
     for step in run.steps(
         data, global_batch=args.micro_batches * MICRO_BATCH, micro_batch=MICRO_BATCH, until=args.until
     ):
-        ids = []
+        ids, noise = [], []
         begun = time.perf_counter()
         first_s = None
         for batch in step:
             first_s = time.perf_counter() - begun if first_s is None else first_s
             check(batch)
             ids += batch["ids"].tolist()
+            noise.append(batch["noise"].item())
             kill_loader(batch, step.number)
             kept.append(batch)
             step.backward(replica(torch.stack([row[:1].expand(4) for row in batch["rows"]])).sum() * 1e-3)
@@ -176,12 +186,14 @@ def train(run):
                 for row in batch["rows"]:
                     row.fill_(-1)
                 batch["ids"] = batch["ids"].clone()
-        run.log(**{f"ids_{run.rank}": ids})
+        run.log(**{f"ids_{run.rank}": ids, f"noise_{run.rank}": noise})
+        note(step=step.number, rank=run.rank, ids=ids)  # of every try; what is logged may be lost with its node
         run.commit(optimizer.step)
         if not args.spoil:
             for batch in kept:
                 check(batch)  # long after the ring gave it up
-        note(step=step.number, rank=run.rank, first_s=first_s, entry=run.entry)
+        note(step=step.number, rank=run.rank, first_s=first_s, entry=run.entry, generation=run.generation,
+             pid=os.getpid(), waits=data.waits)  # fmt: skip
     total = hashlib.sha256()
     for parameter in model.parameters():
         total.update(bytes(parameter.detach().flatten().view(torch.uint8).tolist()))
@@ -192,19 +204,38 @@ def plain():
     """The loop of a script that knows nothing of keepstep but its loader; restarted from its checkpoint."""
     data = make_loader()
     rank = int(os.environ.get("RANK", "0"))
+    if args.save_every:  # ranks go in step, as those do that train together
+        torch.distributed.init_process_group("gloo")
     saved = os.path.join(args.out, "checkpoint.pt")
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+    def save():
+        if rank == 0:
+            torch.save(data.state_dict(), saved + ".part")
+            os.replace(saved + ".part", saved)
+
     if os.path.exists(saved):
         data.load_state_dict(torch.load(saved, weights_only=True))
+    note(rank=rank, start=start, begins=data.position)
     while data.position < args.epochs * (args.samples // MICRO_BATCH):
         for number, batch in enumerate(data):
             check(batch)
             kill_loader(batch, data.position)
-            note(rank=rank, position=data.position, number=number, ids=batch["ids"].tolist(), left=len(data))
+            ids = batch["ids"].tolist()
+            note(rank=rank, start=start, position=data.position, number=number, ids=ids, left=len(data),
+                 pids=[os.getpid(), batch["facts"][0]])  # fmt: skip
+            if rank == 1 and data.position in args.kill_rank and first_time(f"rank-{data.position}"):
+                die()
+            if args.save_every:
+                if (number + 1) % args.save_every == 0:
+                    save()
+                torch.distributed.barrier()
         note(rank=rank, epoch_ended=data.position)
-        if data.position >= args.samples // MICRO_BATCH and not os.path.exists(saved) and rank == 0:
-            torch.save(data.state_dict(), saved + ".part")
-            os.replace(saved + ".part", saved)
+        if data.position >= args.samples // MICRO_BATCH and not os.path.exists(saved):
+            save()
     note(rank=rank, done=data.position)
+    if args.save_every:
+        torch.distributed.destroy_process_group()
 
 
 if args.plain:

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os
 
 import torch
 
@@ -11,6 +12,7 @@ from keepstep.data import Blend
 parser = argparse.ArgumentParser()
 parser.add_argument("--corpora", nargs=2, required=True)
 parser.add_argument("--until", type=int, required=True)
+parser.add_argument("--truncate", type=int, default=0, help="the step at which somebody truncates the first corpus")
 args = parser.parse_args()
 
 
@@ -27,6 +29,8 @@ def train(run):
     run.protect(model=model, optimizer=optimizer)
     replica = run.replicate(model)
     for step in run.steps(data, global_batch=21, micro_batch=3, until=args.until):  # seven micro-batches
+        if step.number == args.truncate and run.rank == 0:
+            os.truncate(f"{first}.bin", 0)
         mine = step._plan.micros
         for number, tokens in zip(mine, step, strict=True):
             at = (number - mine.start) * 3

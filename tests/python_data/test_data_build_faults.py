@@ -7,6 +7,7 @@ import pty
 import resource
 import signal
 import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -201,12 +202,101 @@ def test_a_limit_on_file_sizes_met_while_joining_leaves_no_corpus(tmp_path):
     words = ["build", "--input", tmp_path / "a.jsonl", "--out", tmp_path / "corpus", "--workers", 1, "--json"]
     process = command(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     _, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1 and "File too large" in err and "corpus.bin.partial" in err
+    assert process.returncode == 1 and "File too large" in err and "corpus.building/joined.bin" in err
     assert sorted(path.name for path in tmp_path.glob("corpus*")) == ["corpus.building"]
     process = command(*words)
     out, _ = process.communicate(timeout=LIMIT_S)
     built = json.loads(out)
     assert built["parts_kept"] == built["parts"] and built["documents"] == len(texts)
+
+
+JOIN_AND_DIE = """
+import os, signal, sys
+from keepstep.data.builder import command
+
+command.SYNC_BYTES = 1  # so that each part goes as soon as it is in
+deleted, remove = 0, command._remove
+
+def one_more(path):
+    global deleted
+    when, last = sys.argv[1], int(sys.argv[2])
+    if path.endswith(".bin") and deleted == last and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    remove(path)
+    deleted += path.endswith(".bin")
+    if path.endswith(".bin") and deleted == last and when == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+command._remove = one_more
+sys.exit(command.main(sys.argv[3:]))
+"""
+
+
+def join_and_die(when, last, *words):
+    """A build that is killed while it joins: around the deletion of its part number `last`."""
+    arguments = [sys.executable, "-c", JOIN_AND_DIE, when, last, *words]
+    process = subprocess.run([str(each) for each in arguments], capture_output=True, text=True, timeout=LIMIT_S)
+    return process.returncode, process.stderr
+
+
+@pytest.fixture(scope="module")
+def many_parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many-parts")
+    texts = [text for _, text in sources()]
+    (folder / "a.jsonl").write_text(json_lines(texts * 3))
+    build = ["--input", folder / "a.jsonl", "--workers", 2, "--json"]
+    process = command("build", *build, "--out", folder / "whole")
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0 and json.loads(out)["parts"] >= 4, err
+    return folder, build, json.loads(out)
+
+
+@pytest.mark.parametrize(("when", "last"), [("before", 0), ("after", 1), ("before", 2), ("after", 3)])
+def test_a_build_killed_while_it_joins_goes_on_without_the_parts_that_are_in(many_parts, tmp_path, when, last):
+    folder, build, whole = many_parts
+    prefix = tmp_path / "corpus"
+    code, err = join_and_die(when, last, *build, "--out", prefix)
+    assert code == -signal.SIGKILL, err
+    assert not prefix.with_suffix(".bin").exists() and not prefix.with_suffix(".idx").exists()
+    assert len(list(Path(f"{prefix}.building").glob("0*.bin"))) == whole["parts"] - last
+    process = command("build", *build, "--out", prefix)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err
+    assert json.loads(out)["parts_kept"] == whole["parts"]
+    for suffix in (".bin", ".idx"):
+        assert prefix.with_suffix(suffix).read_bytes() == (folder / "whole").with_suffix(suffix).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.bin", "corpus.build.json", "corpus.idx"]
+
+
+def test_what_was_lost_of_the_joined_file_is_built_again(many_parts, tmp_path):
+    folder, build, whole = many_parts
+    prefix = tmp_path / "corpus"
+    assert join_and_die("after", 2, *build, "--out", prefix)[0] == -signal.SIGKILL
+    os.truncate(f"{prefix}.building/joined.bin", 1000)
+    process = command("build", *build, "--out", prefix)
+    assert "000000.bin' is not what was written" in process.communicate(timeout=LIMIT_S)[1]
+    process = command("build", *build, "--out", prefix)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err
+    assert json.loads(out)["parts_kept"] == whole["parts"] - 2
+    assert prefix.with_suffix(".bin").read_bytes() == (folder / "whole").with_suffix(".bin").read_bytes()
+
+
+def test_joining_needs_room_for_one_part_more_and_not_for_all_of_them(many_parts, tmp_path):
+    folder, build, whole = many_parts
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    room = whole["bytes"] * 5 // 4 + (4 << 20)  # the corpus, a part, indexes
+    assert room < 2 * whole["bytes"]
+    if libc.mount(b"none", str(disk).encode(), b"tmpfs", 0, f"size={room}".encode()) != 0:
+        pytest.skip(f"cannot mount a tmpfs: {os.strerror(ctypes.get_errno())}")
+    try:
+        code, err = join_and_die("never", 0, *build, "--out", disk / "corpus")
+        assert code == 0, err
+        assert (disk / "corpus.bin").read_bytes() == (folder / "whole.bin").read_bytes()
+    finally:
+        assert libc.umount2(str(disk).encode(), 2) == 0
 
 
 def test_a_terminal_gets_a_bar(tmp_path):

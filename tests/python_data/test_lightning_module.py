@@ -1,14 +1,12 @@
-"""`keepstep.lightning`: a real Trainer reads from the ring, and goes on from its checkpoint. Needs Lightning."""
+"""`keepstep.lightning`: a real Trainer reads from the ring, and goes on from its checkpoint."""
 
 import os
 import time
 
-import pytest
+import lightning
 import torch
 
 import keepstep.lightning
-
-lightning = pytest.importorskip("lightning")
 
 
 class Numbers(torch.utils.data.Dataset):

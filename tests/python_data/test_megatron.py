@@ -8,7 +8,7 @@ import pytest
 from keepstep import _engine
 from keepstep.data import TokenDataset
 
-indexed_dataset = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
+indexed_dataset = pytest.importorskip("megatron.core.datasets.indexed_dataset")
 
 
 @pytest.fixture

@@ -77,10 +77,14 @@ class CachedLoader:
     ) -> None:
         if not hasattr(loader, "__iter__"):
             raise KeepstepError(f"cached: the loader is a {type(loader).__qualname__}, which cannot be iterated")
-        if ahead < 1 or behind < 0:
-            raise KeepstepError(f"cached: ahead={ahead} is at least 1, behind={behind} at least 0")
-        if limit_bytes is not None and limit_bytes < 1:
-            raise KeepstepError(f"cached: limit_bytes={limit_bytes} leaves no room for anything; None is no limit")
+        if not (1 <= ahead <= _MOST_ROUNDS and 0 <= behind <= _MOST_ROUNDS):
+            raise KeepstepError(
+                f"cached: ahead={ahead} is 1 to {_MOST_ROUNDS:,} rounds, behind={behind} 0 to {_MOST_ROUNDS:,}"
+            )
+        if limit_bytes is not None and not 1 <= limit_bytes < 1 << 63:
+            raise KeepstepError(
+                f"cached: limit_bytes={limit_bytes} is no room for anything, or no size; None is no limit"
+            )
         _refuse_slices(loader)
         self.loader = loader
         self.position = 0
@@ -204,6 +208,7 @@ class CachedLoader:
         loader_process.start(self.loader, ring, fd, self._seed, self._beginning)
 
 
+_MOST_ROUNDS = 1 << 16  # the ring says what it can hold of them, when it knows how large they are
 _newest: weakref.WeakValueDictionary[str, CachedLoader] = weakref.WeakValueDictionary()
 
 

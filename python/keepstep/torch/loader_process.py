@@ -39,7 +39,7 @@ class Beginning:
     position: int
     epoch: int
     index: int
-    state: Any = None  # the loader's own; None: it has none
+    state: Any = None  # what Source.state said; None: it has none
 
 
 class Source:
@@ -49,6 +49,7 @@ class Source:
         self._loader = loader
         self._seed = seed
         self._has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        self._draws_here = _is_torchdatas(loader) and loader.num_workers == 0
         self.epoch = 0
         self.index = 0
         self._iterator: Iterator[Any] | None = None
@@ -58,8 +59,10 @@ class Source:
         self.epoch, self.index = epoch, index
         self._seed_epoch()
         if state is not None and self._has_state:
-            self._loader.load_state_dict(state)
+            self._loader.load_state_dict(state["loader"])
             self._iterator = iter(self._loader)
+            if state["random"] is not None:
+                seeds.set_generator_states(state["random"])
             return
         self._iterator = iter(self._loader)
         for done in range(index):
@@ -92,11 +95,18 @@ class Source:
         return self.next()
 
     def state(self) -> batch_codec.Encoded | None:
-        """The loader's own, after the last item; None if it has none that can be carried."""
+        """The loader's own, after the last item; None if it has none that can be carried.
+
+        With torchdata's go the random numbers of this process, so that what a data set draws (to augment its samples)
+        is the same after a death. Its workers draw from their own, which nobody can ask for. Another loader may count
+        on the epoch's seed to find its order again.
+        """
         if not self._has_state:
             return None
         try:
-            return batch_codec.Encoded(self._loader.state_dict(), "the loader's state_dict()")
+            random = seeds.generator_states() if self._draws_here else None
+            state = {"loader": self._loader.state_dict(), "random": random}
+            return batch_codec.Encoded(state, "the loader's state_dict()")
         except KeepstepError as error:
             self._has_state = False
             sys.stderr.write(f"keepstep: a new loader process will run the epoch forward: {error}\n")
@@ -121,6 +131,11 @@ def samplers_of(loader: Any) -> list[Any]:
     """What may decide which samples a DataLoader yields, and in which order; None for each that it has not."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+
+
+def _is_torchdatas(loader: Any) -> bool:
+    """Whether its state has its order, so that it needs no random numbers to go on."""
+    return any(each.__module__.startswith("torchdata.") for each in type(loader).__mro__)
 
 
 def _length(loader: Any) -> int:
@@ -266,10 +281,21 @@ def fill(loader: Any, writer: _engine.RingWriter, seed: int, beginning: Beginnin
             epoch, index, batch = item
             _put(writer, epoch, index, batch_codec.Encoded(batch), source.state())
     except Exception as error:
+        if _worker_was_killed(loader, error):
+            raise  # as if this process had been: its successor loads the batch again
         what = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-_MOST_ERROR_BYTES:]
         _put_text(writer, ERROR, epoch, index, what)
         return
     _put_text(writer, END, epoch, index, b"")
+
+
+def _worker_was_killed(loader: Any, error: Exception) -> bool:
+    """Whether a DataLoader's worker is gone without a word: that is a fault, and no mistake in the loader."""
+    if not getattr(loader, "num_workers", 0) or str(error).startswith("Caught "):  # the worker's own exception
+        return False
+    # Torch says so; or what the dead one was to hand over cannot be had.
+    said = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+    return said or isinstance(error, (ConnectionError, EOFError))
 
 
 def _resume(source: Source, writer: _engine.RingWriter, beginning: Beginning | None) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -58,6 +59,29 @@ def seed_all(value: int) -> None:
         numpy_random.seed(value & 0xFFFFFFFF)
     elif _numpy not in sys.meta_path:
         sys.meta_path.insert(0, _numpy)
+
+
+def generator_states() -> dict[str, Any]:
+    """Of the generators of this process on the CPU: plain values and tensors, for `set_generator_states`."""
+    version, words, gauss = random.getstate()
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": [version, torch.tensor(words), gauss]}
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        name, keys, *rest = numpy_random.get_state()
+        states["numpy"] = [name, torch.tensor(keys.astype("int64")), *rest]
+    return states
+
+
+def set_generator_states(states: dict[str, Any]) -> None:
+    """What is drawn from here on is what was drawn after `generator_states`."""
+    torch.set_rng_state(states["torch"])
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    if "numpy" in states:
+        import numpy.random
+
+        name, keys, *rest = states["numpy"]
+        numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
 
 
 _newest = 0

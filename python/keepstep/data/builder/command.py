@@ -17,6 +17,8 @@ from keepstep.data.builder.part import Counts, finished, prefix_of, write_json
 from keepstep.data.builder.pool import Pool
 from keepstep.data.builder.progress import in_bytes, in_time, progress
 
+SYNC_BYTES = 256 << 20  # of the corpus between two deletions of parts that are in it
+
 
 def _refuse_existing(options: BuildOptions) -> None:
     there = [f"{options.out}{suffix}" for suffix in (".idx", ".bin") if os.path.exists(options.out + suffix)]
@@ -53,21 +55,47 @@ def _build_parts(
 def _join(
     options: BuildOptions, building: plan.Building, encoding: tokenizer.Encoding, counts: list[Counts]
 ) -> _engine.TokenWriter:
-    """All parts, in their order, under the names of the corpus."""
-    writer = _engine.TokenWriter.create(options.out, encoding.dtype, True)
-    prefixes = [prefix_of(building.folder, number) for number in range(len(counts))]
-    sizes = [os.path.getsize(f"{prefix}.bin") for prefix in prefixes]
-    done = 0
+    """All parts, in their order, under the names of the corpus. What is in, and on the disk, is deleted on the way."""
+    writer = _engine.TokenWriter.join(options.out, os.path.join(building.folder, "joined.bin"), encoding.dtype)
+    sizes = [each.tokens * _size(encoding.dtype) for each in counts]
+    done = unsynced = 0
+    added: list[str] = []
     with progress("joining", sum(sizes), 0, options.quiet) as shown:
-        for prefix, size, built in zip(prefixes, sizes, counts, strict=True):
-            if writer.append(prefix) != built.checksum:
-                _remove(f"{prefix}.json")
+        for number, (size, built) in enumerate(zip(sizes, counts, strict=True)):
+            prefix = prefix_of(building.folder, number)
+            if not _is_there(writer, prefix, size, built):
+                _forget(building.folder, number, len(counts))
                 raise KeepstepError(f"'{prefix}.bin' is not what was written (a power loss?); it will be built again")
+            added.append(f"{prefix}.bin")
             done += size
+            unsynced += size
+            if unsynced >= SYNC_BYTES:
+                writer.sync()
+                for path in added:
+                    _remove(path)
+                added, unsynced = [], 0
             shown.update(done)
         _remove(f"{options.out}.build.json")  # of the corpus that is replaced
         writer.finish()
     return writer
+
+
+def _is_there(writer: _engine.TokenWriter, prefix: str, size: int, built: Counts) -> bool:
+    """Adds a part, or finds it in the joined file, if it was in before the build was stopped."""
+    if os.path.exists(f"{prefix}.bin"):
+        return writer.append(prefix) == built.checksum
+    try:
+        return writer.take_over(prefix, size) == built.checksum
+    except RuntimeError:  # neither here nor there
+        return False
+
+
+def _forget(folder: str, number: int, parts: int) -> None:
+    """Part `number` is to be built again, and so are those behind it that were to be in the joined file."""
+    for each in range(number, parts):
+        prefix = prefix_of(folder, each)
+        if each == number or not os.path.exists(f"{prefix}.bin"):
+            _remove(f"{prefix}.json")
 
 
 def _remove(path: str) -> None:
