@@ -7,19 +7,19 @@ NODES = 4  # at most; node 0 stays
 RANKS = 2  # of a node; a replica is a rank
 LEAST = 2  # replicas: with fewer, one death could take the only copy of the state with it
 
-# What it is, and how often of all. Of deadly ones there is never a second before the job recovered from the first: who
-# has the only copy of the state cannot be spared then.
+# What it is, and how often of all: few enough go that those who come get to be of use. Of deadly ones there is never a
+# second before the job recovered from the first: who has the only copy of the state cannot be spared then.
 KINDS = {
-    "join": 24,  # a launcher starts, where a place is free
-    "leave": 12,  # SIGTERM
-    "scale": 16,
-    "auto": 4,
-    "vanish": 10,  # a launcher starts, and gets SIGKILL while it joins
-    "kill": 12,  # a rank
+    "join": 30,  # a launcher starts, where a place is free
+    "leave": 8,  # SIGTERM
+    "scale": 30,
+    "auto": 8,
+    "vanish": 5,  # a launcher starts, and gets SIGKILL while it joins
+    "kill": 8,  # a rank
     "kill in resize": 12,  # a rank, when the journal says that the change has come so far
-    "lose": 6,  # a launcher with all it started
-    "drain": 6,  # SIGTERM, with too little time
-    "leave and kill": 4,  # SIGTERM, and SIGKILL to a rank that stays
+    "lose": 3,  # a launcher with all it started
+    "drain": 3,  # SIGTERM, with too little time
+    "leave and kill": 2,  # SIGTERM, and SIGKILL to a rank that stays
 }
 DEADLY = {"kill", "kill in resize", "lose", "drain", "leave and kill"}
 POINTS = ("resize_planned", "sealed", "resized", "generation_prepared", "rank_ready", "activated")
@@ -41,7 +41,7 @@ def draw(seed, number, seconds):
     found = []
     total = 0.0
     while total < seconds:
-        after_s = rng.expovariate(1 / 0.4)
+        after_s = rng.expovariate(1 / 0.5)
         total += after_s
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         found.append(

@@ -143,9 +143,8 @@ class Round:
         return "\n".join(str(line) for line in self.job.events("size_kept")[-3:]) + self.job.first.output()[-2000:]
 
     def run(self, happenings, until):
-        self.job.start(0, 1)
-        self.job.wait_for_event("formed")
-        self.hurt()
+        self.job.start(*range(NODES))
+        self.job.wait_for_world(NODES * RANKS)
         for happening in happenings:
             if time.monotonic() > until:
                 break
@@ -232,7 +231,7 @@ class ElasticChaos:
         if self.reference is None or len(self.reference.metrics) < steps:
             folder = self.out / "fixed"
             shutil.rmtree(folder, ignore_errors=True)
-            until = max(1000, steps * 3 // 2)
+            until = max(600, steps * 3 // 2)
             process, command = start(
                 folder, JOBS / "reproducible.py", "--out", folder, "--note-ids", "--until", until, world=2
             )

@@ -70,14 +70,12 @@ POINTS = ["resize_planned", "sealed", "resized", "generation_prepared", "rank_re
 
 
 def change_with_a_death(job, before, to, point, rank):
-    """The world goes from `before` to `to`, and when `point` is reached, who has `rank` is killed."""
+    """The world goes from `before` to `to`; when `point` is reached, who had `rank`, or is to have it, is killed."""
     mark = job.mark()
+    victim = job.pid_of(rank) if rank < before else None
     asking = job.ask_for(to)
     job.wait_for_event(point, mark)
-    try:
-        job.kill_rank(rank)
-    except ProcessLookupError:
-        pass  # it left, and its process was killed already
+    os.kill(victim or job.pid_of(rank), signal.SIGKILL)
     assert asking.wait(60) == 0, asking.stderr.read()
     job.wait_for_event("formed", mark)
     job.wait_for_world(to)
