@@ -35,12 +35,12 @@ void Agent::part(const brain::Part& effect) {
   carry_out(brain::EndJob{0, "", ""});
 }
 
-// SIGTERM, or a notice: the node leaves. Again, or on node 0, whose launcher holds the coordinator: as in any job. So it is
-// under Slurm, which tells all nodes at once.
+// SIGTERM, or a notice: the node leaves. Again, or on node 0, whose launcher holds the coordinator: as in any job. So
+// it is under Slurm, which tells all nodes at once.
 bool Agent::leave_on(int signal) {
   const bool told = signal == SIGTERM || signal == SIGUSR1;
-  if (!told || !config_.spec.elastic || !config_.spec.slurm_job.empty() || config_.node == 0 || generation_ == nullptr || end_.has_value() ||
-      leave_by_ns_ != 0) {
+  if (!told || !config_.spec.elastic || !config_.spec.slurm_job.empty() || config_.node == 0 ||
+      generation_ == nullptr || end_.has_value() || leave_by_ns_ != 0) {
     return false;
   }
   leave_by_ns_ = monotonic_ns() + grace_.count();

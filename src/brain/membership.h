@@ -256,8 +256,8 @@ struct MembershipConfig {
   std::optional<ElasticConfig> elastic;
   uint32_t most_nodes = 0;
   uint32_t ranks_per_node = 0;
-  uint32_t ranks_per_replica = 1;                  // divides ranks_per_node, or is a multiple of it
-  Time start_grace = std::chrono::seconds(2);      // for more nodes, once enough have come
+  uint32_t ranks_per_replica = 1;              // divides ranks_per_node, or is a multiple of it
+  Time start_grace = std::chrono::seconds(2);  // for more nodes, once enough have come
 };
 
 class Membership {
@@ -454,13 +454,13 @@ class Membership {
     Time by{};
   };
   std::map<NodeId, Leaving> leaving_nodes_;
-  std::map<NodeId, uint32_t> ranks_on_;   // of each node with ranks, how many
-  std::optional<Resize> resized_;         // carried out, and not formed yet
-  uint32_t formed_replicas_ = 0;          // of the generation that formed last
-  uint32_t useful_ranks_ = 0;             // 0: not known
-  std::string stays_because_;             // journalled last, at
+  std::map<NodeId, uint32_t> ranks_on_;  // of each node with ranks, how many
+  std::optional<Resize> resized_;        // carried out, and not formed yet
+  uint32_t formed_replicas_ = 0;         // of the generation that formed last
+  uint32_t useful_ranks_ = 0;            // 0: not known
+  std::string stays_because_;            // journalled last, at
   Time stays_said_at_{-std::chrono::hours(1)};
-  std::optional<Time> enough_since_;      // nodes to begin with
+  std::optional<Time> enough_since_;  // nodes to begin with
 
   // The generation `identity_`.
   std::vector<Member> members_;  // by rank

@@ -1,6 +1,6 @@
 // The membership brain's part for elastic jobs: how large the world is, and where its ranks are. The policy
-// (elastic_policy.h) says how many replicas; here that becomes units: places of a node, or whole nodes, that come and go
-// together.
+// (elastic_policy.h) says how many replicas; here that becomes units: places of a node, or whole nodes, that come and
+// go together.
 //
 // Newcomers get ready while training runs. Then all members pause at the end of a step, are sealed there, and the next
 // generation has other slots. Survivors keep their process; their rank may be another one, because ranks have no gaps.
@@ -159,8 +159,9 @@ void Membership::on(const PolicyChanged& event) {
   }
   if (mistakes.empty()) {
     config_.elastic = event.config;
-    journal("policy_changed", "by a user",
-            {{"min_replicas", int64_t{event.config.min_replicas}}, {"max_replicas", int64_t{event.config.max_replicas}}});
+    journal(
+        "policy_changed", "by a user",
+        {{"min_replicas", int64_t{event.config.min_replicas}}, {"max_replicas", int64_t{event.config.max_replicas}}});
     consider_size();
   }
 }
@@ -264,10 +265,8 @@ void Membership::resize() {
   }
   const Resize wanted = *std::exchange(resize_, std::nullopt);
   const std::vector<Unit> all = units();
-  const uint32_t possible =
-      replicas_of(static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Unit& unit) {
-        return !unit.leaving && (unit.member || unit.ready);
-      })));
+  const uint32_t possible = replicas_of(static_cast<size_t>(std::count_if(
+      all.begin(), all.end(), [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); })));
   const uint32_t size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
   if (size == 0) {
     journal("resize_dropped", "too few replicas are left: " + wanted.because, {{"possible", int64_t{possible}}});
@@ -320,14 +319,13 @@ std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, u
   std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
     return std::tuple(!a.member, !a.whole, order(a)) < std::tuple(!b.member, !b.whole, order(b));
   });
-  const auto anchor = std::find_if(candidates.begin(), candidates.end(),
-                                   [first](const Unit& unit) { return unit.node == first; });
+  const auto anchor =
+      std::find_if(candidates.begin(), candidates.end(), [first](const Unit& unit) { return unit.node == first; });
   if (anchor != candidates.end()) {
     std::rotate(candidates.begin(), anchor, anchor + 1);
   }
   candidates.resize(std::min<size_t>(candidates.size(), replicas * config_.ranks_per_replica / unit_ranks()));
-  std::sort(candidates.begin(), candidates.end(),
-            [&](const Unit& a, const Unit& b) { return order(a) < order(b); });
+  std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) { return order(a) < order(b); });
   return candidates;
 }
 

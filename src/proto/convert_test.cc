@@ -201,9 +201,9 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
-                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"},
-                    brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6},
-                    brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64}));
+                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
+                    brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
+                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 
@@ -235,7 +235,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
         brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16}, brain::Decide{kOwn, {7, false, "it had not voted"}},
-        brain::Prepare{kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true},
+        brain::Prepare{
+            kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true},
         brain::Pause{kOwn, "the world grows"}, brain::Part{kNode, "it was told to leave"},
         brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
         brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},

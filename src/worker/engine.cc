@@ -629,9 +629,7 @@ std::optional<std::string> Engine::neighbours_capsule(Version version) const {
   return std::nullopt;
 }
 
-std::optional<std::string> Engine::load_capsule(Version version) const {
-  return capsule_in(memory_.data(), version);
-}
+std::optional<std::string> Engine::load_capsule(Version version) const { return capsule_in(memory_.data(), version); }
 
 void Engine::at(Step step, uint64_t micro_batch) {
   const brain::StepPhase phase = micro_batch == 0 ? brain::StepPhase::kBetween : brain::StepPhase::kMicroBatch;

@@ -42,7 +42,7 @@ struct Assignment {
   brain::Version version = 0;
   bool newcomer = false;
   bool resized = false;  // the world is not that of the generation that formed last
-  std::string entry;  // "start", "redo", "replacement", ...: why this entry of the loop happens
+  std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
   nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
 };
@@ -233,7 +233,7 @@ class Engine {
   std::atomic<bool> injections_came_{false};
   std::string notice_;
   std::atomic<bool> notice_came_{false};
-  std::atomic<uint64_t> pause_of_{0};  // the generation that is to pause, as identity_; 0: none
+  std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;

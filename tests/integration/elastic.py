@@ -1,4 +1,4 @@
-"""Elastic jobs on this machine: launchers that come and go, and a job that is asked to stop when the test is through."""
+"""Elastic jobs on this machine: launchers come and go, and the job is asked to stop when the test is through."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ from harness import JOBS, KEEPSTEP, Job, environment, json_lines
 from several_nodes import TOKEN, free_port, kill, metrics_of_all, start_node
 
 QUICK = [
-    "--scaling-timeout", "0.2", "--min-change-interval", "0.1", "--elastic-backoff", "1", "--scale-up-snooze-time", "0.1",
-    "--faulty-scale-down-timeout", "0.5", "--graceful-shutdown-timeout", "30",
+    "--scaling-timeout", "0.2", "--min-change-interval", "0.1", "--elastic-backoff", "1",
+    "--scale-up-snooze-time", "0.1", "--faulty-scale-down-timeout", "0.5", "--graceful-shutdown-timeout", "30",
 ]  # fmt: skip
 NOTICE = 75  # exit code of a job that was told to stop
 
@@ -39,7 +39,8 @@ class Elastic:
         for rank in ranks:
             assert rank not in self.launchers
             self.launchers[rank] = start_node(
-                self.folder, rank, self.endpoint, *self.job, nodes=self.nodes, world=self.per_node, options=self.options,
+                self.folder, rank, self.endpoint, *self.job,
+                nodes=self.nodes, world=self.per_node, options=self.options,
                 journal="journal" if rank not in self.started else f"journal.{len(self.ended)}",
             )  # fmt: skip
             self.started.add(rank)
