@@ -283,7 +283,7 @@ void Agent::on_formed(Identity identity) {
   formed_ = identity;
   note_.clear();
   if (identity.generation > 1) {
-    ++recoveries_;
+    recoveries_ += generation_->prepare().resized ? 0 : 1;
     say_recovered(identity);
   }
   // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
