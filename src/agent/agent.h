@@ -175,6 +175,7 @@ class Agent {
   void part(const brain::Part& effect);
   bool leave_on(int signal);
   void leave_in_time();
+  void end_unparted(const char* what);
   StatusOr<std::string> scale(const nlohmann::json& request);
   StatusOr<std::string> scale_to(std::optional<uint32_t> replicas);
   StatusOr<std::string> change_policy(const PolicyValues& values);
@@ -291,8 +292,9 @@ class Agent {
   std::vector<HealthFinding> unhealthy_;       // as said last
   bool gives_up_ = false;                      // this node is to have no ranks any more
   // Of an elastic job.
-  int64_t leave_by_ns_ = 0;  // this node was told to leave
-  brain::Time grace_{};      // what it gets then; node 0 says when that changes
+  int64_t leave_by_ns_ = 0;     // this node was told to leave
+  bool leave_at_once_ = false;  // by SIGTERM, so the next one does not wait
+  brain::Time grace_{};         // what it gets then; node 0 says when that changes
   // Node 0: what the coordinator's policy was told, so that whoever asks for something impossible hears so.
   std::optional<brain::ElasticPolicy> policy_;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
@@ -35,20 +36,34 @@ void Agent::part(const brain::Part& effect) {
   carry_out(brain::EndJob{0, "", ""});
 }
 
-// SIGTERM, or a notice: the node leaves. Again, or on node 0, whose launcher holds the coordinator: as in any job. So
-// it is under Slurm, which tells all nodes at once.
+// SIGTERM, or a notice: the node leaves. A second SIGTERM ends it at once, and the job goes on as without a lost node.
+// On node 0, whose launcher holds the coordinator: as in any job. So it is under Slurm, which tells all nodes at once.
 bool Agent::leave_on(int signal) {
   const bool told = signal == SIGTERM || signal == SIGUSR1;
-  if (!told || !config_.spec.elastic || !config_.spec.slurm_job.empty() || config_.node == 0 ||
-      generation_ == nullptr || end_.has_value() || leave_by_ns_ != 0) {
+  if (!told || !config_.spec.elastic || !config_.spec.slurm_job.empty() || config_.node == 0 || end_.has_value()) {
     return false;
+  }
+  if (!joined_job_) {
+    carry_out(brain::EndJob{
+        0, absl::StrFormat("node %d was told to leave before it had joined; the job goes on without it", config_.node),
+        ""});
+    return true;
+  }
+  const bool again = signal == SIGTERM && std::exchange(leave_at_once_, true);
+  if (leave_by_ns_ != 0) {
+    if (again) {
+      kill_at_ns_ = monotonic_ns();
+      end_unparted("was told to leave and ends now, at a second SIGTERM");
+    }
+    return true;
   }
   leave_by_ns_ = monotonic_ns() + grace_.count();
   const std::string because =
       absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
   pump_.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
                             std::chrono::duration<double>(grace_).count()));
-  journal_.write("notice", generation_->identity(), because, {{"signal", int64_t{signal}}});
+  journal_.write("notice", generation_ == nullptr ? brain::Identity{} : generation_->identity(), because,
+                 {{"signal", int64_t{signal}}});
   link_->send(brain::NodeLeaves{config_.node, because});
   return true;
 }
@@ -58,13 +73,14 @@ void Agent::leave_in_time() {
   if (leave_by_ns_ == 0 || end_.has_value() || monotonic_ns() < leave_by_ns_) {
     return;
   }
+  end_unparted("was told to leave and ends now, at the end of its time (--graceful-shutdown-timeout)");
+}
+
+void Agent::end_unparted(const char* what) {
   leave_by_ns_ = 0;
   gives_up_ = true;
-  carry_out(brain::EndJob{1,
-                          absl::StrFormat("node %d was told to leave and ends now, at the end of its time "
-                                          "(--graceful-shutdown-timeout): its ranks could not be given up before",
-                                          config_.node),
-                          ""});
+  carry_out(
+      brain::EndJob{1, absl::StrFormat("node %d %s: its ranks could not be given up before", config_.node, what), ""});
 }
 
 // ---- `keepstep scale` ---------------------------------------------------------------------------------------------

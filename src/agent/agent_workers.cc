@@ -293,7 +293,7 @@ void Agent::on_formed(Identity identity) {
 // For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the
 // next generation may not form either.
 void Agent::keep_losses() {
-  if (config_.spec.several_nodes()) {
+  if (ranks_here_.size() < world()) {
     return;  // one node has only a part of the sum; the mean comes with the votes
   }
   for (const Generation::Holder& holder : holders()) {
@@ -335,11 +335,9 @@ void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& 
   note_pace(*process.rank, record);
   std::optional<LossPart> part;
   std::optional<double> mean;
-  if (config_.spec.several_nodes()) {
-    if (record.has_mean) {
-      mean = record.mean;
-    }
-  } else if (record.has_loss) {
+  if (record.has_mean) {
+    mean = record.mean;
+  } else if (record.has_loss && ranks_here_.size() == world()) {
     part = LossPart{record.loss_sum, record.micro_batches};
   }
   const bool complete =

@@ -386,6 +386,7 @@ class Membership {
   std::vector<Unit> units() const;
   ElasticView elastic_view(const std::vector<Unit>& all) const;
   void consider_size();
+  void ask_policy(const ElasticView& view);
   void pause();
   void resize();
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
@@ -393,6 +394,7 @@ class Membership {
   void settle(const std::vector<Unit>& chosen);
   void leave_rank(WorkerId id);
   void resize_formed();
+  void part_from_leavers();
 
   // small helpers
   Worker* find(WorkerId id);

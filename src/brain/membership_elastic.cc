@@ -174,10 +174,10 @@ void Membership::on(const MostUseful& event) {
 }
 
 void Membership::on(const NodeLeaves& event) {
-  if (!elastic_ || !nodes_.contains(event.node) || phase_ == Phase::kWaiting) {
+  if (!elastic_ || !nodes_.contains(event.node)) {
     return;
   }
-  if (slots_.front().node == event.node) {
+  if (phase_ == Phase::kWaiting ? event.node == 0 : slots_.front().node == event.node) {
     journal("refused", "node " + std::to_string(event.node) +
                            " has rank 0 and the coordinator, and cannot leave: " + event.because);
     return;
@@ -189,7 +189,10 @@ void Membership::on(const NodeLeaves& event) {
   journal("node_leaves", event.because,
           {{"leaving_node", int64_t{event.node}},
            {"within_s", std::chrono::duration<double>(config_.elastic->graceful_shutdown_timeout).count()}});
-  if (!ranks_on_.contains(event.node)) {
+  if (phase_ == Phase::kWaiting) {
+    part_from_leavers();
+    enough_since_ = nodes_.size() >= config_.nodes ? enough_since_ : std::nullopt;
+  } else if (!ranks_on_.contains(event.node)) {
     resize_formed();
   } else {
     consider_size();
@@ -207,21 +210,7 @@ void Membership::consider_size() {
     return;
   }
   const ElasticView view = elastic_view(units());
-  const ElasticDecision decision = elastic_->step(view, now_);
-  if (decision.kind == ElasticDecision::Kind::kStay) {
-    if (stays_because_ != decision.because && now_ - stays_said_at_ >= kSizeNewsEvery) {
-      stays_because_ = decision.because;
-      if (!stays_because_.empty()) {
-        stays_said_at_ = now_;
-        journal("size_kept", decision.because, decision.considered);
-      }
-    }
-  } else if (!resize_ || resize_->replicas != decision.replicas) {
-    resize_ = Resize{decision.replicas, decision.forced, decision.because};
-    std::vector<Field> fields = {{"from", int64_t{view.replicas}}, {"to", int64_t{decision.replicas}}};
-    fields.insert(fields.end(), decision.considered.begin(), decision.considered.end());
-    journal("resize_planned", decision.because, std::move(fields));
-  }
+  ask_policy(view);
   if (!resize_) {
     return;
   }
@@ -236,6 +225,24 @@ void Membership::consider_size() {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
     pause();
+  }
+}
+
+void Membership::ask_policy(const ElasticView& view) {
+  const ElasticDecision decision = elastic_->step(view, now_);
+  if (decision.kind == ElasticDecision::Kind::kStay) {
+    if (stays_because_ != decision.because && now_ - stays_said_at_ >= kSizeNewsEvery) {
+      stays_because_ = decision.because;
+      if (!stays_because_.empty()) {
+        stays_said_at_ = now_;
+        journal("size_kept", decision.because, decision.considered);
+      }
+    }
+  } else if (!resize_ || resize_->replicas != decision.replicas) {
+    resize_ = Resize{decision.replicas, decision.forced, decision.because};
+    std::vector<Field> fields = {{"from", int64_t{view.replicas}}, {"to", int64_t{decision.replicas}}};
+    fields.insert(fields.end(), decision.considered.begin(), decision.considered.end());
+    journal("resize_planned", decision.because, std::move(fields));
   }
 }
 
@@ -263,14 +270,24 @@ void Membership::resize() {
   if (!resize_) {
     return;
   }
-  const Resize wanted = *std::exchange(resize_, std::nullopt);
+  Resize wanted = *std::exchange(resize_, std::nullopt);
   const std::vector<Unit> all = units();
   const uint32_t possible = replicas_of(static_cast<size_t>(std::count_if(
       all.begin(), all.end(), [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); })));
-  const uint32_t size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
-  if (size == 0) {
-    journal("resize_dropped", "too few replicas are left: " + wanted.because, {{"possible", int64_t{possible}}});
-    return;
+  uint32_t size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
+  if (size < wanted.replicas && size <= replicas()) {
+    // Not more than before, where that was decided: whether, and why, to go on with less is another decision.
+    journal("resize_dropped", "fewer are left than it was decided for: " + wanted.because,
+            {{"possible", int64_t{possible}}});
+    ask_policy(elastic_view(all));
+    if (!resize_) {
+      return;
+    }
+    wanted = *std::exchange(resize_, std::nullopt);
+    size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
+    if (size == 0) {
+      return;
+    }
   }
   const std::vector<Unit> chosen = choose(all, size);
   if (const char* why = why_not_now(chosen)) {
@@ -414,9 +431,16 @@ void Membership::resize_formed() {
     formed_replicas_ = now;
     resized_.reset();
   }
+  if (phase_ == Phase::kRunning && formed_) {
+    part_from_leavers();
+  }
+}
+
+// From those that have no ranks.
+void Membership::part_from_leavers() {
   for (auto it = leaving_nodes_.begin(); it != leaving_nodes_.end();) {
     const auto [node, leaving] = *it;
-    if (ranks_on_.contains(node) || phase_ != Phase::kRunning || !formed_) {
+    if (ranks_on_.contains(node)) {
       ++it;
       continue;
     }

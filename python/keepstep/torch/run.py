@@ -615,7 +615,7 @@ class Run:
             try:
                 self._version = membership.join(self._session, self._registry, self._capsule)
             except _engine.Interrupted:
-                self._session.next_assignment()
+                self._next_assignment()
                 continue
             break
         communication.attach(self._session)
@@ -637,11 +637,18 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
-        before = self.world_size
-        self._session.next_assignment()
-        self._note_resize(before)
+        self._next_assignment()
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+
+    def _next_assignment(self) -> None:
+        before = (self.rank, self.world_size)
+        self._session.next_assignment()
+        if (self.rank, self.world_size) == before:
+            return
+        # torch knows rank and size from when a group was made: DDP would divide by them, and scripts would believe them.
+        replicas.groups_away(keep_world=False)
+        self._note_resize(before[1])
 
     def _drop_generation(self, keep_world: bool) -> None:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
