@@ -98,7 +98,7 @@ class ScaledJob(ElasticJob):
     def journal(self) -> list[dict[str, Any]]:
         """Of the coordinator's node, and what newcomers on other nodes were filled with; in order of time."""
         lines: list[dict[str, Any]] = []
-        for path in self.folder.glob("run*/journal.jsonl"):
+        for path in self.folder.glob("run*/journal*.jsonl"):
             found, _ = read_objects(path)
             lines += [line for line in found if path.parent == self.run or line["event"] == "hydrated"]
         return sorted(lines, key=lambda line: float(line["mono"]))
