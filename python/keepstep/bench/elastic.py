@@ -34,6 +34,8 @@ SETTLE_TIMEOUT_S = 180.0
 # 4.2 million parameters, so that these and AdamW's two moments are 50 MB.
 LAYERS, WIDTH = 4, 288
 GLOBAL_BATCH, MICRO_BATCH = 4, 1
+# More for a rank to do than to exchange, as a job that grows has it.
+COMPUTING_BATCH, COMPUTING_MICRO_BATCH = 32, 4
 PARTS = ("resize", "throughput")
 
 
@@ -69,9 +71,9 @@ class _Bench:
         self.load_before = os.getloadavg()[0]
         self.result: dict[str, Any] = {}
 
-    def _script(self, job: str, *options: str) -> list[str]:
+    def _script(self, job: str, *options: str, batch: int = GLOBAL_BATCH) -> list[str]:
         return [
-            *(str(JOBS / job), "--global-batch", str(GLOBAL_BATCH), "--seed", str(self.chosen.seed)),
+            *(str(JOBS / job), "--global-batch", str(batch), "--seed", str(self.chosen.seed)),
             *("--layers", str(LAYERS), "--width", str(WIDTH), "--until", "1000000", *options),
         ]
 
@@ -129,7 +131,7 @@ class _Bench:
         self.result[name] |= {"checkpoint_bytes": job.checkpoint_bytes(), "rdzv_conf": conf}
 
     def throughput(self) -> None:
-        script = self._script("keepstep_gpt.py", "--micro-batch", str(MICRO_BATCH))
+        script = self._script("keepstep_gpt.py", "--micro-batch", str(COMPUTING_MICRO_BATCH), batch=COMPUTING_BATCH)
         with progress_bar() as bar:
             task = bar.add_task("throughput", total=None, note="")
             note = lambda words: bar.update(task, note=words)  # noqa: E731

@@ -16,7 +16,7 @@ from commit_log import CommitLog
 if TYPE_CHECKING:
     from keepstep import Run
 
-WIDTH = 512  # 1 MiB of gradients
+WIDTH = 128  # 64 KiB of gradients: they are to cost the CPU nothing, as a GPU's
 
 
 class Numbers(torch.utils.data.Dataset[Tensor]):
@@ -41,11 +41,14 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
     commits = CommitLog(chosen.commits)
     try:
         for step in run.steps(Numbers(), global_batch=chosen.micro_batches, micro_batch=1, until=1 << 30):
-            for numbers in step:
-                # Until then it takes, whatever the CPU's part in it is.
-                end = time.monotonic() + chosen.milliseconds / 1e3
+            through = 0.0
+            for number, numbers in enumerate(step, 1):
+                # As on a GPU's stream: it begins when the one before is through, or when the CPU is so far if that is
+                # later. The CPU is one micro-batch ahead, and waits for the last one before gradients are exchanged.
+                before, through = through, max(through, time.monotonic()) + chosen.milliseconds / 1e3
                 loss = replica(numbers).square().mean()
-                time.sleep(max(0.0, end - time.monotonic()))
+                until = through if number == len(step.sample_ids) else before
+                time.sleep(max(0.0, until - time.monotonic()))
                 step.backward(loss)
             run.commit(optimizer.step)
             commits.write(step.number, run.rank, run.generation, run.world_size)
