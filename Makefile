@@ -46,11 +46,12 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 test-gpu: build  ## what only a GPU can show; skipped, with the reason, where there is none
 	@$(PYTEST) -rs tests/gpu
 
-# SEED, ROUND, STEPS and MODEL repeat what a failure prints.
+# SEED, ROUND, STEPS and MODEL repeat what a failure prints. ELASTIC=1: jobs of changing size.
 SECONDS ?= 3600
 chaos: build  ## all faults at random for SECONDS=3600, bits compared with undisturbed runs, nothing may leak
 	@$(PYTHON_VENV) tests/chaos --seconds $(SECONDS) --build $(CURDIR)/$(BUILD) $(if $(SEED),--seed $(SEED)) \
-		$(if $(ROUND),--round $(ROUND)) $(if $(STEPS),--steps $(STEPS)) $(if $(MODEL),--model $(MODEL))
+		$(if $(ROUND),--round $(ROUND)) $(if $(STEPS),--steps $(STEPS)) $(if $(MODEL),--model $(MODEL)) \
+		$(if $(ELASTIC),--elastic)
 
 test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
 	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
@@ -59,6 +60,7 @@ test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldes
 	@scripts/fuzz.sh 60
 	@$(PYTEST) tests -m long
 	@$(MAKE) chaos
+	@$(MAKE) chaos ELASTIC=1
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address

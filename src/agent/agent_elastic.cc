@@ -167,16 +167,19 @@ StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
   return text;
 }
 
-// By node 0: the other nodes count their time to leave by themselves.
+// By node 0: the other nodes count their time to leave by themselves, and may have been started with another.
 void Agent::tell_grace(brain::NodeId to) {
-  if (policy_ && to != config_.node && grace_ != config_.spec.elastic->graceful_shutdown_timeout) {
+  if (policy_ && to != config_.node) {
     route(to, 'E', nlohmann::json{{"grace_ns", grace_.count()}}.dump());
   }
 }
 
 void Agent::on_grace(const nlohmann::json& body) {
   const int64_t grace_ns = body.at("grace_ns").get<int64_t>();
-  grace_ = brain::Time(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
+  const brain::Time grace(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
+  if (std::exchange(grace_, grace) == grace) {
+    return;
+  }
   journal_.write("policy_changed", {}, "node 0 says so",
                  {{"graceful_shutdown_s", std::chrono::duration<double>(grace_).count()}});
 }

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import secrets
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from elastic_rounds import Broken, ElasticChaos
 from leaks import Samples, shared_memory
 from models import ROOT, models
 from plan import Shape, draw
@@ -153,6 +155,8 @@ def parse():
     parser.add_argument("--round", type=int, help="this one only")
     parser.add_argument("--steps", type=int, default=400, help="of each job (default 400)")
     parser.add_argument("--model", choices=[model.name for model in models(Path())], help="this one only")
+    parser.add_argument("--elastic", action="store_true", help="one elastic job a round instead, of changing size")
+    parser.add_argument("--round-seconds", type=float, default=60, help="of a round with --elastic (default 60)")
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos")
     chosen = parser.parse_args()
@@ -161,8 +165,37 @@ def parse():
     return chosen
 
 
+def run_elastic(chosen):
+    print(f"seed {chosen.seed}, elastic jobs, files in {chosen.out}", flush=True)
+    began = time.monotonic()
+    number = chosen.round or 0
+    shared_before = shared_memory()
+    with Processes():
+        chaos = ElasticChaos(chosen.out, chosen.seed, chosen.round_seconds, lambda: nothing_left(shared_before))
+        try:
+            while True:
+                chaos.round(number, began + chosen.seconds if chosen.round is None else math.inf)
+                number += 1
+                if chosen.round is not None or time.monotonic() - began > chosen.seconds:
+                    break
+        except (Broken, Failed) as failed:
+            print(
+                f"FAILED. {failed}\nrepeat: python tests/chaos --elastic --seed {chosen.seed} --round {number} "
+                f"--round-seconds {chosen.round_seconds:g}"
+            )
+            return 1
+        except KeyboardInterrupt:
+            print("stopped; all its processes are ended")
+            return 130
+    shutil.rmtree(chosen.out)
+    print(", ".join(f"{count} {what}" for what, count in chaos.totals.items()), f"in {time.monotonic() - began:.0f} s")
+    return 0
+
+
 def main():
     chosen = parse()
+    if chosen.elastic:
+        return run_elastic(chosen)
     print(f"seed {chosen.seed}, jobs of {chosen.steps} steps, files in {chosen.out}", flush=True)
     began = time.monotonic()
     number = chosen.round or 0

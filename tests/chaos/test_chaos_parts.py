@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import elastic_plan
+from elastic_rounds import unexplained
 from leaks import MOST_BYTES, Samples
 from models import models
 from plan import SHAPES, draw
@@ -61,3 +63,38 @@ def test_descriptors_are_compared_where_equally_many_processes_are_there():
 
 def test_a_short_job_says_nothing():
     assert samples([(10 << 20, 40)] * 5).leak() is None
+
+
+def happenings(seed, number=0):
+    return elastic_plan.draw(seed, number, 600)
+
+
+def test_an_elastic_round_is_drawn_again_from_its_seed_and_number_and_has_everything():
+    assert happenings(7) == happenings(7)
+    assert happenings(7) != happenings(8) and happenings(7) != happenings(7, 1)
+    assert {each.kind for each in happenings(7)} == set(elastic_plan.KINDS)
+    assert {each.point for each in happenings(7)} == set(elastic_plan.POINTS)
+    assert {each.size for each in happenings(7)} == set(range(elastic_plan.LEAST, 9))
+    assert elastic_plan.DEADLY < set(elastic_plan.KINDS)
+
+
+BEGIN = [{"event": "generation_prepared", "ranks": 4, "because": "the job starts"}]
+PLANNED = {"event": "resize_planned", "from": 4, "to": 2, "because": "asked"}
+RESIZED = {"event": "resized", "from": 4, "to": 2, "ranks": 2, "because": "asked"}
+SMALLER = {"event": "generation_prepared", "ranks": 2, "because": "asked"}
+
+
+def test_a_change_of_size_is_explained_by_its_plan():
+    assert unexplained([*BEGIN, PLANNED, RESIZED, SMALLER]) is None
+    assert unexplained([*BEGIN, RESIZED, SMALLER]).startswith("nobody planned")
+    assert unexplained([*BEGIN, PLANNED, {**RESIZED, "because": "another"}]).startswith("nobody planned")
+    assert unexplained([*BEGIN, PLANNED, {**RESIZED, "to": 3}]).startswith("nobody planned")
+    assert unexplained([*BEGIN, PLANNED, {**RESIZED, "ranks": 3}, SMALLER]).startswith("the world went from 4 to 2")
+    assert unexplained([*BEGIN, {"event": "fault_noticed"}, SMALLER]).startswith("the world went from 4 to 2")
+
+
+def test_a_generation_is_explained_by_what_led_to_it():
+    assert unexplained([*BEGIN, {"event": "fault_noticed"}, *BEGIN]) is None
+    assert unexplained([*BEGIN, *BEGIN]).startswith("nothing led to")
+    assert unexplained([*BEGIN, {"event": "node_left", "left_node": 1}]).startswith("nobody told it to")
+    assert unexplained([{**BEGIN[0], "because": ""}]).startswith("without a reason")

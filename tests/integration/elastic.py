@@ -1,8 +1,10 @@
-"""Elastic jobs on this machine: launchers come and go, and the job is asked to stop when the test is through."""
+"""Elastic jobs on this machine: launchers that come and go, and a job that is asked to stop in the end."""
 
+import json
 import os
 import signal
 import subprocess
+import time
 
 from harness import JOBS, KEEPSTEP, Job, environment, json_lines
 from several_nodes import TOKEN, free_port, kill, metrics_of_all, start_node
@@ -35,13 +37,14 @@ class Elastic:
         for node in [*self.launchers.values(), *self.ended]:
             kill(node)
 
-    def start(self, *ranks):
+    def start(self, *ranks, variables=None, job=None):
+        """`variables`, `job`: of these launchers alone, for a node that is unlike the others."""
         for rank in ranks:
             assert rank not in self.launchers
             self.launchers[rank] = start_node(
-                self.folder, rank, self.endpoint, *self.job,
-                nodes=self.nodes, world=self.per_node, options=self.options,
-                journal="journal" if rank not in self.started else f"journal.{len(self.ended)}",
+                self.folder, rank, self.endpoint, *(job or self.job), nodes=self.nodes, world=self.per_node,
+                options=self.options, journal="journal" if rank not in self.started else f"journal.{len(self.ended)}",
+                variables=variables,
             )  # fmt: skip
             self.started.add(rank)
 
@@ -57,6 +60,33 @@ class Elastic:
         path = self.folder / "journal" / "metrics.jsonl"
         return json_lines(path) if path.exists() else []
 
+    def mark(self):
+        """Where node 0's journal ends now."""
+        path = self.folder / "journal" / "journal.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def wait_for_event(self, name, mark=0, limit_s=60, **fields):
+        """The first such line after `mark`, as soon as it is there."""
+        path = self.folder / "journal" / "journal.jsonl"
+        deadline = time.monotonic() + limit_s
+        while True:
+            if path.exists():
+                with open(path, "rb") as journal:
+                    journal.seek(mark)
+                    text = journal.read()
+                whole = text[: text.rfind(b"\n") + 1]
+                mark += len(whole)
+                for line in map(json.loads, whole.splitlines()):
+                    if line["event"] == name and all(line.get(key) == value for key, value in fields.items()):
+                        return line
+            assert self.first.process.poll() is None, f"node 0 ended:\n{self.first.output()}"
+            assert time.monotonic() < deadline, f"no {name} {fields}:\n{self.first.output()}"
+            time.sleep(0.001)
+
+    def wait_for_more_steps(self, steps):
+        wanted = len(self.steps()) + steps
+        self.first.wait_for(lambda: len(self.steps()) >= wanted, f"step {wanted}")
+
     def wait_for_world(self, ranks, steps=2):
         """Until the newest `steps` committed steps were made by so many ranks."""
 
@@ -66,19 +96,32 @@ class Elastic:
 
         self.first.wait_for(there, f"step of {ranks} ranks")
 
-    def scale(self, to):
-        done = subprocess.run(
-            [KEEPSTEP, "scale", self.folder / "journal", "--to", str(to)],
-            env=environment() | {"KEEPSTEP_TOKEN": TOKEN}, capture_output=True, text=True, timeout=60,
+    def ask(self, *options):
+        """`keepstep scale`, while it runs."""
+        return subprocess.Popen(
+            [KEEPSTEP, "scale", self.folder / "journal", *map(str, options)],
+            env=environment() | {"KEEPSTEP_TOKEN": TOKEN}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    def leave(self, rank):
-        """SIGTERM to its launcher; waits until that has ended."""
+    def ask_for(self, to):
+        return self.ask("--to", to)
+
+    def scale(self, to):
+        return answer(self.ask_for(to))
+
+    def set_policy(self, value):
+        return answer(self.ask("--set", value))
+
+    def tell_to_leave(self, rank):
+        """SIGTERM to its launcher, which is not waited for any more."""
         node = self.launchers.pop(rank)
         self.ended.append(node)
         node.process.send_signal(signal.SIGTERM)
+        return node
+
+    def leave(self, rank):
+        """SIGTERM to its launcher; waits until that has ended."""
+        node = self.tell_to_leave(rank)
         node.process.wait(60)
         return node
 
@@ -87,12 +130,14 @@ class Elastic:
         self.ended.append(node)
         kill(node)
 
-    def kill_rank(self, rank):
-        """SIGKILL to the process that has `rank`."""
+    def pid_of(self, rank):
+        """The process that has `rank`, or is about to have it."""
         prepared = self.events("generation_prepared")[-1]
-        worker = prepared["workers"][rank]
         pids = {line["worker"]: line["pid"] for line in self.events("parked")}
-        os.kill(pids[worker], signal.SIGKILL)
+        return pids[prepared["workers"][rank]]
+
+    def kill_rank(self, rank):
+        os.kill(self.pid_of(rank), signal.SIGKILL)
 
     def stop(self):
         """Asks the job to stop after its step; the job as node 0 saw it."""
@@ -107,6 +152,12 @@ class Elastic:
             self.folder, self.first.command, self.first.process.returncode, self.first.output(),
             json_lines(self.folder / "journal" / "journal.jsonl"), metrics_of_all(self.folder), notes,
         )  # fmt: skip
+
+
+def answer(asking):
+    said, complaint = asking.communicate(timeout=60)
+    assert asking.returncode == 0, complaint
+    return said
 
 
 def samples_of(job):

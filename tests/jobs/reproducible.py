@@ -35,6 +35,9 @@ parser.add_argument("--sleep", type=float, default=0.0, help="seconds, after eac
 parser.add_argument("--norm", choices=["batch"], help="a model that cannot be reproducible")
 args = parser.parse_args()
 
+# Of one node alone, whose workers get ready only once this file is there.
+GATE = os.environ.get("KEEPSTEP_TEST_GATE")
+
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 
@@ -47,6 +50,8 @@ def bits(value):
 
 
 def build():
+    while GATE and not os.path.exists(GATE):
+        time.sleep(0.01)
     model = GPT(GPTConfig(layers=2, width=32, heads=2, context=24, dropout=args.dropout))
     if args.norm:
         model.norm = torch.nn.Sequential(torch.nn.BatchNorm1d(24), model.norm)
@@ -62,12 +67,17 @@ def wrap(run, model):
     return keepstep.torch.Replicate(model, bucket_cap_mb=0.02)
 
 
+def note_resize(before, now):
+    note(resized=[before, now], pid=os.getpid())
+
+
 @keepstep.recoverable
 def train(run):
     model, optimizer = run.keep(build)
     text = run.keep(lambda: Text(24, 1 << 18))
     run.protect(model=model, optimizer=optimizer)
     replica = wrap(run, model)
+    run.on_resize(note_resize)
     if not run.rehearsing:
         note(entry=run.entry, rank=run.rank, generation=run.generation, pid=os.getpid())
     samples = 3

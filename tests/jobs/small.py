@@ -72,6 +72,7 @@ parser.add_argument("--model", choices=["plain", "rich"], default="plain")
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--width", type=int, default=64)
+parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
 parser.add_argument("--raise-at", type=int, default=0, help="raise at this step every time")
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--by-hand", action="store_true", help="make process group and DDP wrapper oneself")
@@ -133,6 +134,8 @@ def train(run):
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         run.log(**{f"ids_{run.rank}": step.sample_ids})
+        if args.note_ids:
+            note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
         if args.raise_at == step.number and run.rank == 0:
             raise ValueError("a bug in the user's code")
         if args.break_update:
