@@ -403,7 +403,8 @@ void Membership::remember_formed() {
 
 // Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
 void Membership::keep_spares() {
-  if (phase_ != Phase::kRunning || !stepped_ || released_ || !finished_.empty() || !exited_.empty()) {
+  const bool runs = (phase_ == Phase::kRunning && stepped_) || is_plain();
+  if (!runs || released_ || !finished_.empty() || !exited_.empty()) {
     return;
   }
   if (lost_in_a_row_ > config_.start_failures) {
@@ -435,7 +436,9 @@ void Membership::on(const WorkerFinished& event) {
 
 void Membership::check_finished() {
   if (exited_.size() == members_.size()) {
-    end(0, "all ranks finished", "");
+    if (!begins_again()) {
+      end(0, "all ranks finished", "");
+    }
     return;
   }
   if (finished_.size() + exited_.size() < members_.size()) {
@@ -492,6 +495,9 @@ void Membership::repeat_unanswered() {
       emit(*decided_);
     }
     send_prepare();
+    if (pausing_) {
+      pause();
+    }
   } else if (released_) {
     sent_at_ = now_;
     emit(Release{identity_});

@@ -133,7 +133,9 @@ struct StopRequested {
   int exit_code = 0;
   std::string because;
 };
-// Answer to Pause from one member: it committed a step with all others and waits at its end.
+// Answer to Pause from one member: it committed a step with all others and waits at its end. Without Pause: it waits
+// before its first step, because the batches do not feed so many ranks. From a plain script: it heard, and is about to
+// exit with 0.
 struct WorkerPaused {
   WorkerId worker = kNoWorker;
   Identity identity;
@@ -375,6 +377,7 @@ class Membership {
   void renew_the_rest();
   bool holds_state(Rank rank) const;
   void restart(const std::string& because);
+  void clear_for_restart(const std::string& because);
   void end_worker(WorkerId worker, const std::string& because);
 
   // membership_elastic.cc: how large the world is
@@ -386,7 +389,10 @@ class Membership {
   std::vector<Unit> units() const;
   ElasticView elastic_view(const std::vector<Unit>& all) const;
   void consider_size();
+  uint32_t most_fed() const;
   void pause();
+  bool is_plain() const;
+  bool begins_again();
   void resize();
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;

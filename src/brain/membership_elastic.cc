@@ -67,7 +67,7 @@ void Membership::start_elastic() {
 
 // ---- what there is ------------------------------------------------------------------------------------------------
 
-// Of all nodes that attend, by node and group.
+// Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new processes.
 std::vector<Membership::Unit> Membership::units() const {
   const uint32_t size = unit_ranks();
   std::map<std::pair<NodeId, uint32_t>, uint32_t> living;  // of units with ranks: how many of those live
@@ -91,7 +91,8 @@ std::vector<Membership::Unit> Membership::units() const {
         continue;
       }
       all.push_back({node, group, member, member && found->second == size, false, leaving_nodes_.contains(node)});
-      parked -= member ? std::min(parked, size - found->second) : 0;  // they go to the dead ranks first
+      // They go to the dead ranks first.
+      parked -= member && !members_.empty() ? std::min(parked, size - found->second) : 0;
     }
     for (size_t i = first; i < all.size(); ++i) {
       if (!all[i].member && parked >= size) {
@@ -166,11 +167,23 @@ void Membership::on(const PolicyChanged& event) {
 }
 
 void Membership::on(const MostUseful& event) {
-  if (elastic_ && std::exchange(useful_ranks_, event.ranks) != event.ranks) {
-    journal("most_useful", "a step has so many micro-batches, and each rank needs one",
-            {{"ranks", int64_t{event.ranks}}});
+  if (!elastic_ || std::exchange(useful_ranks_, event.ranks) == event.ranks) {
+    return;
+  }
+  journal("most_useful", "a step has so many micro-batches, and each rank needs one",
+          {{"ranks", int64_t{event.ranks}}});
+  if (most_fed() == 0) {
+    const uint32_t least = elastic_->smallest_allowed(1) * config_.ranks_per_replica;
+    end(1,
+        "the batches feed no more than " + std::to_string(event.ranks) + " ranks, each of which needs a micro-batch, " +
+            "and the job may not have fewer than " + std::to_string(least) +
+            ": use a smaller micro_batch or a larger global_batch, or allow fewer replicas (--min-replicas)",
+        "");
   }
 }
+
+// Replicas. What can be had of the sizes that the job may have; 0: none.
+uint32_t Membership::most_fed() const { return elastic_->largest_allowed(useful_ranks_ / config_.ranks_per_replica); }
 
 void Membership::on(const NodeLeaves& event) {
   if (!elastic_ || !nodes_.contains(event.node) || phase_ == Phase::kWaiting) {
@@ -200,9 +213,13 @@ void Membership::consider_size() {
   if (!elastic_ || slots_.empty()) {
     return;
   }
+  const bool plain = is_plain();
   const bool waits = phase_ == Phase::kGathering && !homeless_.empty();
   const bool runs = phase_ == Phase::kRunning && stepped_ && !released_ && finished_.empty() && exited_.empty();
-  if ((!waits && !runs) || !survivors_recoverable(false)) {
+  if (plain) {
+    keep_spares();
+    resize_formed();
+  } else if ((!waits && !runs) || !survivors_recoverable(false)) {
     return;
   }
   const ElasticView view = elastic_view(units());
@@ -231,7 +248,7 @@ void Membership::consider_size() {
   }
   // Who has to leave does not wait for the end of a long step longer than it may.
   const Time margin = config_.elastic->graceful_shutdown_timeout / 5;
-  if (view.leave_by && now_ + margin >= *view.leave_by) {
+  if (!plain && view.leave_by && now_ + margin >= *view.leave_by) {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
     pause();
@@ -245,14 +262,54 @@ void Membership::pause() {
 
 void Membership::on(const WorkerPaused& event) {
   const Worker* worker = find(event.worker);
-  if (event.identity != identity_ || phase_ != Phase::kRunning || worker == nullptr ||
-      worker->status != Status::kMember || !paused_.insert(worker->rank).second) {
+  const bool runs = phase_ == Phase::kRunning || (phase_ == Phase::kForming && is_plain());
+  if (event.identity != identity_ || !runs || worker == nullptr || worker->status != Status::kMember ||
+      !paused_.insert(worker->rank).second) {
     return;
   }
   sent_at_ = now_;
-  if (paused_.size() == members_.size()) {
+  if (paused_.size() < members_.size() || is_plain()) {
+    return;
+  }
+  formed();  // nobody pauses before
+  // They pause before their first step where there are more ranks than micro-batches.
+  if (useful_ranks_ > 0 && useful_ranks_ < members_.size() &&
+      (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_)) {
+    resize_ = Resize{most_fed(), true, "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"};
+    journal("resize_planned", resize_->because, {{"from", int64_t{replicas()}}, {"to", int64_t{resize_->replicas}}});
+  }
+  if (phase_ == Phase::kRunning) {
     seal(resize_ ? resize_->because : "a change of size that is not wanted any more");
   }
+}
+
+// ---- a plain script ----------------------------------------------------------------------------------------------
+
+// No member has a recoverable function, and none is gone. Nothing can be done for such a script but to tell it: it
+// saves what it needs, and ends (keepstep.elastic_event_detected).
+bool Membership::is_plain() const {
+  return elastic_ && (phase_ == Phase::kForming || phase_ == Phase::kRunning) && !members_.empty() &&
+         std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
+           const Worker& worker = workers_.at(member.worker);
+           return worker.status == Status::kMember && !worker.recoverable;
+         });
+}
+
+// All members have exited with 0. Who was told that the world changes, and said that it heard, wants to go on in the
+// new one; else the job is over.
+bool Membership::begins_again() {
+  if (!elastic_ || !resize_ || paused_.size() != members_.size()) {
+    return false;
+  }
+  const Resize wanted = *resize_;
+  const uint32_t before = replicas();
+  clear_for_restart(wanted.because);
+  resize();
+  elastic_->on_changed(before, replicas(), wanted.forced, now_);
+  formed_replicas_ = replicas();
+  resized_.reset();
+  gather();
+  return true;
 }
 
 // ---- another world ------------------------------------------------------------------------------------------------
@@ -418,7 +475,7 @@ void Membership::resize_formed() {
   }
   for (auto it = leaving_nodes_.begin(); it != leaving_nodes_.end();) {
     const auto [node, leaving] = *it;
-    if (ranks_on_.contains(node) || phase_ != Phase::kRunning || !formed_) {
+    if (ranks_on_.contains(node) || ((phase_ != Phase::kRunning || !formed_) && !is_plain())) {
       ++it;
       continue;
     }

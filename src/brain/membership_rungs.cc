@@ -250,6 +250,11 @@ bool Membership::holds_state(Rank rank) const {
 // ---- rung 4: the job starts again ---------------------------------------------------------------------------------
 
 void Membership::restart(const std::string& because) {
+  clear_for_restart(because);
+  gather();
+}
+
+void Membership::clear_for_restart(const std::string& because) {
   journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
   because_ = because;
   for (const Member& member : members_) {
@@ -275,11 +280,12 @@ void Membership::restart(const std::string& because) {
   outdated_.clear();
   renewal_due_ = false;
   leaving_.reset();
+  pausing_ = false;
+  paused_.clear();
   version_ = 0;
   progress_ = 0;
   cause_ = Cause::kRestart;
   phase_ = Phase::kGathering;
-  gather();
 }
 
 void Membership::end_worker(WorkerId worker, const std::string& because) {

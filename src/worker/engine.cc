@@ -514,7 +514,7 @@ VoteResult Engine::vote(Step step, uint32_t flags) {
   comm::WaitClock& waits = communicator_->waits();
   waits.begin(0, monotonic_ns());
   flags |= notice_came_.load(std::memory_order_relaxed) ? uint32_t{kFlagDrain} : 0U;
-  flags |= pause_of_.load(std::memory_order_relaxed) == identity_.load() ? uint32_t{kFlagPause} : 0U;
+  flags |= pause_asked() ? uint32_t{kFlagPause} : 0U;
   const VoteResult result = vote_->vote(step, flags);
   waits.end(monotonic_ns());
   return result;
