@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from keepstep._elastic_event import elastic_event_detected
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import recoverable
 from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
@@ -25,6 +26,7 @@ __all__ = [
     "KeepstepError",
     "ScaleConfig",
     "__version__",
+    "elastic_event_detected",
     "recoverable",
     "scale_config",
     "scaled_lr",
