@@ -226,6 +226,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"digests", config_.spec.digests},
                          {"digest_every", config_.spec.digest_every},
                          {"world", world()},
+                         {"elastic", config_.spec.elastic.has_value()},
                          {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},

@@ -101,6 +101,8 @@ class Engine {
   // ---- the step ----
   // `flags`: StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
   VoteResult vote(brain::Step step, uint32_t flags);
+  // Whether this generation is to pause, because the world changes. Any thread.
+  bool pause_asked() const { return pause_of_.load(std::memory_order_relaxed) == identity_.load(); }
   // Why the job has to stop soon, as this node's agent was told; empty: it was not. Any thread.
   std::string notice() const;
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
