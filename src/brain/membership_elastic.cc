@@ -18,7 +18,7 @@ namespace {
 
 // Why the size stays: capacity that flaps gives ever other reasons.
 constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
-constexpr Time kPostponedFor = std::chrono::milliseconds(500);
+constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -76,6 +76,10 @@ std::vector<Membership::Unit> Membership::units() const {
     uint32_t living = 0;
     uint32_t formed = 0;
   };
+  std::set<std::pair<NodeId, uint32_t>> homeless;  // taken from a node that works badly, and still attends
+  for (const Rank rank : homeless_) {
+    homeless.emplace(slots_[rank].node, slots_[rank].local_rank / size);
+  }
   std::map<std::pair<NodeId, uint32_t>, Count> counts;  // of units with ranks
   for (const Slot& slot : slots_) {
     Count& count = counts[{slot.node, slot.local_rank / size}];
@@ -90,7 +94,7 @@ std::vector<Membership::Unit> Membership::units() const {
       const auto found = counts.find({node, group});
       const bool member = found != counts.end();
       const Count count = member ? found->second : Count{};
-      if (!member && waits_unused(node)) {
+      if (homeless.contains({node, group}) || (!member && waits_unused(node))) {
         continue;
       }
       all.push_back({.node = node,
@@ -257,12 +261,13 @@ void Membership::consider_size() {
   postponed_at_.reset();
   const ElasticView view = elastic_view(units());
   ask_policy(view);
-  if (!resize_) {
-    return;
-  }
   if (waits) {
     resize();
+    house();
     gather();
+    return;
+  }
+  if (!resize_) {
     return;
   }
   // Who has to leave does not wait for the end of a long step longer than it may.
@@ -384,6 +389,14 @@ void Membership::resize() {
   }
   const std::vector<Unit> chosen = choose(all, size);
   if (const char* why = why_not_now(chosen)) {
+    const bool anybody = version_ == 0 || std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+                           return alive(member) && holds_state(member.rank);
+                         });
+    if (!homeless_.empty() && !anybody) {
+      const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
+      take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
+      return;
+    }
     journal("resize_postponed", why, {{"to", int64_t{size}}});
     postponed_at_ = now_;
     return;
@@ -543,7 +556,7 @@ void Membership::resize_formed() {
     return;
   }
   const uint32_t now = replicas();
-  if (formed_) {
+  if (formed_ && phase_ == Phase::kRunning) {
     if (resized_) {
       elastic_->on_changed(formed_replicas_, now, resized_->forced, now_);
     }

@@ -64,8 +64,9 @@ NodePlace Membership::place_of(NodeId node) const {
   if (!nodes_.contains(node)) {
     return NodePlace::kGone;
   }
-  const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this](const auto& each) {
-    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first);
+  const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this, node](const auto& each) {
+    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first) &&
+           (!elastic_ || parked_on(each.first) >= ranks_on(node));
   });
   return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
 }
@@ -160,9 +161,11 @@ void Membership::house() {
 // node whose ranks were taken away is better than none.
 std::optional<NodeId> Membership::taker_for(NodeId lost) const {
   std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
+  // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
+  const bool only_ready = elastic_ && now_ - homeless_since_ <= config_.elastic->faulty_scale_down_timeout;
   for (const auto& [node, endpoint] : nodes_) {
     if ((with_ranks_.contains(node) && node != lost) || leaving_nodes_.contains(node) ||
-        (elastic_ && parked_on(node) < ranks_on(lost))) {
+        (only_ready && parked_on(node) < ranks_on(lost))) {
       continue;
     }
     const int bad = bad_nodes_.contains(node) ? 2 : node == lost ? 1 : 0;

@@ -560,10 +560,10 @@ class Run:
 
         Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
         another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. A process that joins begins
-        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split.
+        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split. Call it in
+        every entry.
         """
-        if function not in self._on_resize:
-            self._on_resize.append(function)
+        self._on_resize.append(function)
 
     def _pause(self) -> None:
         """Waits at the end of a step, with all other ranks, for the world to change."""
@@ -669,6 +669,7 @@ class Run:
         self._next_assignment()
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+        self._on_resize.clear()  # the next entry brings its own
 
     def _next_assignment(self) -> None:
         before = (self.rank, self.world_size)
