@@ -98,6 +98,21 @@ def test_an_elastic_job_that_starts_with_too_many_goes_on_with_those_that_are_fe
     assert not job.events("fault_noticed"), job.explain()
 
 
+def test_across_nodes_too_and_a_node_that_is_not_needed_may_leave(tmp_path):
+    config = json.dumps({"default": {"global_batch": 4, "micro_batch": 2}})
+    with Elastic(
+        tmp_path / "job", "--until", 100000, "--sleep", 0.03, "--config", config, nodes="2:2", script="scaled.py"
+    ) as job:
+        job.start(0, 1)
+        job.wait_for_world(2)
+        left = job.leave(1)
+        assert left.process.returncode == 0, left.output()
+        done = job.stop()
+    assert {line["world"] for line in done.metrics} == {2}
+    assert not done.events("fault_noticed"), done.explain()
+    assert_nothing_is_left(str(tmp_path))
+
+
 def test_where_the_policy_forbids_that_the_job_ends_with_both_limits(tmp_path):
     config = json.dumps({"default": {"global_batch": 4, "micro_batch": 2}})
     options = ["--ranks-per-replica", 1, "--min-replicas", 3]
