@@ -36,6 +36,12 @@ def test_a_pause_is_the_gap_between_two_worlds_less_a_step_of_the_new_one() -> N
     assert found.pause_s == pytest.approx(1.02 - 0.4)
 
 
+def test_the_step_is_that_of_the_world_which_the_change_led_to() -> None:
+    commits = [*world(1, 2, range(1, 6), 10.0, 0.5), *world(2, 4, range(6, 12), 13.0, 0.4)]
+    commits += [*world(3, 2, range(12, 18), 18.0, 2.0), *world(4, 4, range(18, 24), 32.0, 1.0)]
+    assert [found.step_s for found in resizes(commits)] == pytest.approx([0.4, 2.0, 1.0])
+
+
 def test_a_fault_that_keeps_the_size_is_no_resize() -> None:
     assert resizes([*world(1, 2, range(1, 6), 10.0, 0.5), *world(2, 2, range(6, 12), 20.0, 0.5)]) == []
 
@@ -91,7 +97,7 @@ def journal(*events: tuple[float, str, int]) -> list[dict[str, Any]]:
 
 
 def test_the_phases_of_a_pause_add_up_to_it() -> None:
-    resize = Resize(before=2, after=4, before_mono=10.0, after_mono=11.0, redone_steps=0, pause_s=0.6)
+    resize = Resize(before=2, after=4, before_mono=10.0, after_mono=11.0, redone_steps=0, step_s=0.4, pause_s=0.6)
     lines = journal(
         (9.0, "generation_prepared", 1),
         (9.5, "first_commit", 1),
@@ -108,7 +114,7 @@ def test_the_phases_of_a_pause_add_up_to_it() -> None:
         (12.0, "generation_prepared", 3),
         (12.1, "rank_ready", 3),
     )
-    add_phases([resize], lines, {4: 0.4})
+    add_phases([resize], lines)
     assert resize.phases_s == pytest.approx(
         {
             "seal": 0.1,
@@ -124,16 +130,16 @@ def test_the_phases_of_a_pause_add_up_to_it() -> None:
 
 
 def test_a_resize_that_the_journal_does_not_tell_has_no_phases() -> None:
-    resize = Resize(before=2, after=4, before_mono=10.0, after_mono=11.0, redone_steps=0)
-    add_phases([resize], journal((12.0, "resized", 2), (12.1, "generation_prepared", 2), (13.0, "first_commit", 2)), {})
+    resize = Resize(before=2, after=4, before_mono=10.0, after_mono=11.0, redone_steps=0, step_s=0.4, pause_s=0.6)
+    add_phases([resize], journal((12.0, "resized", 2), (12.1, "generation_prepared", 2), (13.0, "first_commit", 2)))
     assert resize.phases_s == {}
 
 
 def test_the_summary_tells_both_directions() -> None:
     found = [
-        Resize(2, 4, 1.0, 2.0, 0, pause_s=0.3, phases_s={"hydrate": 0.1}),
-        Resize(4, 2, 3.0, 4.0, 2, pause_s=0.1),
-        Resize(2, 4, 5.0, 6.0, 0, pause_s=0.5, phases_s={"hydrate": 0.3}),
+        Resize(2, 4, 1.0, 2.0, 0, 0.1, 0.3, phases_s={"hydrate": 0.1}),
+        Resize(4, 2, 3.0, 4.0, 2, 0.1, 0.1),
+        Resize(2, 4, 5.0, 6.0, 0, 0.1, 0.5, phases_s={"hydrate": 0.3}),
     ]
     result = summary(found)
     assert (result["pause_s"], result["best_s"], result["worst_s"]) == (0.3, 0.1, 0.5)

@@ -1,8 +1,9 @@
 """``keepstep bench elastic``: how long a job stands still while it changes its size, and what a larger world gives.
 
 The pause is the same for every tool: from the last step that all ranks of the old world committed to the first one that
-all ranks of the new world committed, less one median step of the new world. Same model, same batch, same machine, one
-tool after another; 2 to 4 ranks and back. The last line is one JSON object; times in it are seconds.
+all ranks of the new world committed, less one step, the median of those that the new world made next. Same model, same
+batch, same machine, one tool after another; 2 to 4 ranks and back. The last line is one JSON object; times in it are
+seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from keepstep.bench.commits import median_step_s
 from keepstep.bench.elastic_keepstep import AgentsJob, ElasticJob, ScaledJob
-from keepstep.bench.elastic_resizes import Resize, add_phases, resizes, summary
+from keepstep.bench.elastic_resizes import STEPS, Resize, add_phases, resizes, summary
 from keepstep.bench.elastic_throughput import computing, throttled
 from keepstep.bench.elastic_torchrun import DEFAULTS, TUNED, TorchrunAgents
 from keepstep.bench.elastic_words import print_result
@@ -29,7 +30,6 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import progress_bar, wait_for
 
 SMALL, LARGE = 2, 4
-STEPS_BETWEEN = 8
 SETTLE_TIMEOUT_S = 180.0
 # 4.2 million parameters, so that these and AdamW's two moments are 50 MB.
 LAYERS, WIDTH = 4, 288
@@ -83,14 +83,14 @@ class _Bench:
             task = bar.add_task(name, total=2 * times, note="starts")
             job = start(self.out / name)
             if isinstance(job, ScaledJob) and not isinstance(job, AgentsJob):
-                wait_for(f"job of {LARGE} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, LARGE, STEPS_BETWEEN))
+                wait_for(f"job of {LARGE} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, LARGE, STEPS))
                 job.resize(SMALL)
-            wait_for(f"job of {SMALL} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, SMALL, STEPS_BETWEEN))
+            wait_for(f"job of {SMALL} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, SMALL, STEPS))
             first = job.worlds.last_mono
             for number, ranks in enumerate([LARGE, SMALL] * times):
                 bar.update(task, completed=number, note=f"to {ranks} ranks")
                 job.resize(ranks)
-                wait_for(f"job of {ranks} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, ranks, STEPS_BETWEEN))
+                wait_for(f"job of {ranks} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, ranks, STEPS))
             bar.update(task, completed=2 * times, note="done")
             job.stop()
         found = [resize for resize in resizes(job.commits.commits) if resize.before_mono >= first]
@@ -113,7 +113,7 @@ class _Bench:
         assert isinstance(job, ScaledJob)
         step_s = self._step_s(job)
         lines = job.journal()
-        add_phases(found, lines, step_s)
+        add_phases(found, lines)
         self._keep(name, job, found, step_s)
         self.result[name]["state_bytes"] = max(
             (line["bytes"] + line["skipped"] for line in lines if line["event"] == "hydrated"), default=0

@@ -1,7 +1,7 @@
 """How long a job stands still while its size changes: one definition for every tool.
 
 From the last step that all ranks of the old world committed to the first one that all ranks of the new world committed,
-less one median step of the new world of that tool.
+less one step: the median of those that the new world made next, so that what else the machine did then does not count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from keepstep.bench.commits import CommitReader, RankCommit, median_step_s
+from keepstep.bench.commits import CommitReader, RankCommit
+
+# A world makes so many steps before its size is changed again. Later ones share the machine with who is starting.
+STEPS = 8
 
 # What happens in a pause of ours, and the journal's event that ends it; of several in a generation the last one counts.
 PHASES = {
@@ -30,7 +33,8 @@ PHASES = {
 class Resize:
     """One change of size. `before_mono`: CLOCK_MONOTONIC of the last step before; times in seconds.
 
-    `redone_steps`: steps that were committed before, and again afterwards. `phases_s`: ours only.
+    `step_s`: the median of the next steps. `redone_steps`: steps that were committed before, and again afterwards.
+    `phases_s`: ours only.
     """
 
     before: int
@@ -38,7 +42,8 @@ class Resize:
     before_mono: float
     after_mono: float
     redone_steps: int
-    pause_s: float = 0.0
+    step_s: float
+    pause_s: float
     phases_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -84,14 +89,18 @@ def complete_steps(commits: Iterable[RankCommit]) -> list[tuple[float, int, int,
 def resizes(commits: Sequence[RankCommit]) -> list[Resize]:
     """Every change of size, in order."""
     steps = complete_steps(commits)
-    found = [
-        Resize(before[3], after[3], before[0], after[0], before[2] + 1 - after[2])
-        for before, after in pairwise(steps)
-        if before[3] != after[3]
-    ]
-    step_s = {ranks: median_step_s(commits, ranks) for ranks in {resize.after for resize in found}}
-    for resize in found:
-        resize.pause_s = resize.after_mono - resize.before_mono - (step_s[resize.after] or 0.0)
+    monos: dict[int, list[float]] = {}
+    for mono, generation, _, _ in steps:
+        monos.setdefault(generation, []).append(mono)
+    found = []
+    for (before_mono, _, last, before), (after_mono, generation, first, after) in pairwise(steps):
+        if before == after:
+            continue
+        # The second step of a generation is none like the others either.
+        gaps = [end - begin for begin, end in pairwise(monos[generation][1:STEPS])]
+        step_s = statistics.median(gaps) if gaps else 0.0
+        pause_s = after_mono - before_mono - step_s
+        found.append(Resize(before, after, before_mono, after_mono, last + 1 - first, step_s, pause_s))
     return found
 
 
@@ -109,10 +118,10 @@ def steps_per_s(commits: Sequence[RankCommit], ranks: int) -> float | None:
     return count / seconds if seconds else None
 
 
-def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]], step_s: Mapping[int, float]) -> None:
+def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]]) -> None:
     """Where each pause went, by the journal: consecutive phases, which add up to the pause.
 
-    The first one begins with the last step of the old world; one median step is taken from the last one. A resize that
+    The first one begins with the last step of the old world; one step is taken from the last one. A resize that
     a fault disturbed gets none.
     """
     for resize in found:
@@ -131,7 +140,7 @@ def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]], step
             if event in ends:  # nobody may have been hydrated
                 resize.phases_s[phase] = max(0.0, ends[event] - last)
                 last = max(last, ends[event])
-        resize.phases_s["first_step"] += resize.after_mono - last - step_s[resize.after]
+        resize.phases_s["first_step"] += resize.after_mono - last - resize.step_s
 
 
 def summary(found: Sequence[Resize]) -> dict[str, Any]:
