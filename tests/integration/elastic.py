@@ -41,9 +41,10 @@ class Elastic:
         """`variables`, `job`: of these launchers alone, for a node that is unlike the others."""
         for rank in ranks:
             assert rank not in self.launchers
+            again = "" if rank not in self.started else f".{len(self.ended)}"
             self.launchers[rank] = start_node(
                 self.folder, rank, self.endpoint, *(job or self.job), nodes=self.nodes, world=self.per_node,
-                options=self.options, journal="journal" if rank not in self.started else f"journal.{len(self.ended)}",
+                options=self.options, journal=f"journal{again}", log=f"output.node{rank}{again}.txt",
                 variables=variables,
             )  # fmt: skip
             self.started.add(rank)

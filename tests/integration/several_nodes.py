@@ -21,9 +21,10 @@ class Node:
     command: list
     process: subprocess.Popen
     folder: Path
+    log: str = ""  # where its output is, if not in the usual file
 
     def output(self):
-        return (self.folder / f"output.node{self.rank}.txt").read_text(errors="replace")
+        return (self.folder / (self.log or f"output.node{self.rank}.txt")).read_text(errors="replace")
 
     def wait_for(self, happened, what, limit_s=60):
         """Until `happened()`; fails if the launcher ends before."""
@@ -45,10 +46,11 @@ def free_port():
 
 def start_node(
     folder, rank, endpoint, script, *script_args,
-    nodes=2, world=2, options=(), token=TOKEN, variables=None, prefix=(), journal="journal",
+    nodes=2, world=2, options=(), token=TOKEN, variables=None, prefix=(), journal="journal", log="",
 ):  # fmt: skip
     """One launcher. `endpoint`: host:port. `world`: ranks on each node. `variables`: for its environment. `prefix`: a
-    command that runs what follows it. `journal`: the folder's name; a node that is started again needs another."""
+    command that runs what follows it. `journal`, `log`: names of its folder and of its output's file; a node that is
+    started again needs others."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         *prefix, KEEPSTEP, "run", "--nnodes", nodes, "--node-rank", rank, "--nproc-per-node", world,
@@ -62,12 +64,12 @@ def start_node(
     if token is not None:
         values["KEEPSTEP_TOKEN"] = token
     values.update(variables or {})
-    with open(folder / f"output.node{rank}.txt", "wb") as output:
+    with open(folder / (log or f"output.node{rank}.txt"), "wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=values,
             start_new_session=True,
         )  # fmt: skip
-    return Node(rank, command, process, folder)
+    return Node(rank, command, process, folder, log)
 
 
 def run_small_on_nodes(folder, *, nodes=2, world=2, spares=0, inject=(), model="plain", until=12, extra=()):

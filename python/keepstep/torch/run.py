@@ -676,7 +676,7 @@ class Run:
         self._session.next_assignment()
         if (self.rank, self.world_size) == before:
             return
-        # torch knows rank and size from when a group was made: DDP would divide by them, and scripts would believe them.
+        # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
         replicas.groups_away(keep_world=False)
         self._note_resize(before[1])
 
