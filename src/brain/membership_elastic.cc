@@ -69,7 +69,8 @@ void Membership::start_elastic() {
 
 // ---- what there is ------------------------------------------------------------------------------------------------
 
-// Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new processes.
+// Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new
+// processes.
 std::vector<Membership::Unit> Membership::units() const {
   const uint32_t size = unit_ranks();
   struct Count {
@@ -441,8 +442,7 @@ std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, u
                [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); });
   const auto order = [first](const Unit& unit) { return std::tuple(unit.node != first, unit.node, unit.group); };
   std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
-    return std::tuple(!a.member, !a.formed, !a.whole, order(a)) <
-           std::tuple(!b.member, !b.formed, !b.whole, order(b));
+    return std::tuple(!a.member, !a.formed, !a.whole, order(a)) < std::tuple(!b.member, !b.formed, !b.whole, order(b));
   });
   const auto anchor =
       std::find_if(candidates.begin(), candidates.end(), [first](const Unit& unit) { return unit.node == first; });
