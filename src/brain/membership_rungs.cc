@@ -9,7 +9,7 @@
 namespace keepstep::brain {
 
 void Membership::take_rung(Fault fault) {
-  if (gives_up_growth(fault.rank, fault.what)) {
+  if (fault.kind != FaultKind::kNoSource && gives_up_growth(fault.rank, fault.what)) {
     return;
   }
   if (fault.rank < members_.size()) {
