@@ -9,8 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from keepstep._elastic_event import elastic_event_detected
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import recoverable
+from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
 
 if TYPE_CHECKING:
     from keepstep.torch import reduce as reduce
@@ -19,7 +21,16 @@ if TYPE_CHECKING:
     from keepstep.torch.steps import Step as Step
 
 __version__ = "0.1.0"
-__all__ = ["Interruption", "KeepstepError", "__version__", "recoverable"]
+__all__ = [
+    "Interruption",
+    "KeepstepError",
+    "ScaleConfig",
+    "__version__",
+    "elastic_event_detected",
+    "recoverable",
+    "scale_config",
+    "scaled_lr",
+]
 
 
 def __getattr__(name: str) -> Any:

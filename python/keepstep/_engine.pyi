@@ -41,6 +41,9 @@ class Engine:
     def wait_interruption(self) -> None: ...
     def pause(self) -> None: ...
     def finish(self, on_notice: bool = False) -> None: ...
+    def pause_asked(self) -> bool:
+        """Whether the world is about to change, as far as this node was told."""
+
     def notice(self) -> str:
         """Why the job has to stop soon, as this node was told; empty: it was not."""
 

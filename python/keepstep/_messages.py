@@ -11,6 +11,7 @@ class MessageType(IntEnum):
     PARKED = 2
     RECOVERABLE = 3
     PRELOAD = 4
+    PAUSED = 9
     FAULT = 10
     CRASHED = 12
     INJECTED = 13

@@ -226,6 +226,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"digests", config_.spec.digests},
                          {"digest_every", config_.spec.digest_every},
                          {"world", world()},
+                         {"elastic", config_.spec.elastic.has_value()},
                          {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
@@ -283,7 +284,7 @@ void Agent::on_formed(Identity identity) {
   formed_ = identity;
   note_.clear();
   if (identity.generation > 1) {
-    ++recoveries_;
+    recoveries_ += generation_->prepare().resized ? 0 : 1;
     say_recovered(identity);
   }
   // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).

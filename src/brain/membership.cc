@@ -148,6 +148,7 @@ void Membership::on(const WorkerParked& event) {
   worker->killed_at.reset();
   journal("parked", worker->taken ? rank_text(worker->rank) + " counts on it" : "no rank needs it yet",
           {{"worker", int64_t{event.worker}}, {"pid", event.pid}});
+  house();
   gather();
 }
 
@@ -403,7 +404,8 @@ void Membership::remember_formed() {
 
 // Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
 void Membership::keep_spares() {
-  if (phase_ != Phase::kRunning || !stepped_ || released_ || !finished_.empty() || !exited_.empty()) {
+  const bool runs = (phase_ == Phase::kRunning && stepped_) || is_plain();
+  if (!runs || released_ || !finished_.empty() || !exited_.empty()) {
     return;
   }
   if (lost_in_a_row_ > config_.start_failures) {
@@ -435,7 +437,9 @@ void Membership::on(const WorkerFinished& event) {
 
 void Membership::check_finished() {
   if (exited_.size() == members_.size()) {
-    end(0, "all ranks finished", "");
+    if (!begins_again()) {
+      end(0, "all ranks finished", "");
+    }
     return;
   }
   if (finished_.size() + exited_.size() < members_.size()) {
@@ -462,6 +466,11 @@ void Membership::end(int exit_code, const std::string& message, const std::strin
   emit(EndJob{exit_code, message, traceback});
 }
 
+// An elastic job goes on smaller first, if it may.
+Time Membership::node_timeout() const {
+  return config_.node_timeout + (config_.elastic ? config_.elastic->faulty_scale_down_timeout : Time{});
+}
+
 void Membership::on(const Tick&) {
   if (phase_ == Phase::kWaiting && elastic_) {
     if (enough_nodes()) {
@@ -472,9 +481,8 @@ void Membership::on(const Tick&) {
   consider_size();
   // While the job goes on without them, all of them had exited with 0.
   const bool missed = phase_ == Phase::kSealing || phase_ == Phase::kGathering;
-  if (missed && !homeless_.empty() && now_ - homeless_since_ >= config_.node_timeout) {
-    end(1, node_loss_ + ", and no other node came within " + seconds_text(config_.node_timeout) + " to take its ranks",
-        "");
+  if (missed && !homeless_.empty() && now_ - homeless_since_ >= node_timeout()) {
+    end(1, node_loss_ + ", and no other node came within " + seconds_text(node_timeout()) + " to take its ranks", "");
     return;
   }
   kill_the_late();
@@ -492,6 +500,9 @@ void Membership::repeat_unanswered() {
       emit(*decided_);
     }
     send_prepare();
+    if (pausing_) {
+      pause();
+    }
   } else if (released_) {
     sent_at_ = now_;
     emit(Release{identity_});

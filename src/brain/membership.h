@@ -133,7 +133,9 @@ struct StopRequested {
   int exit_code = 0;
   std::string because;
 };
-// Answer to Pause from one member: it committed a step with all others and waits at its end.
+// Answer to Pause from one member: it committed a step with all others and waits at its end. Without Pause: it waits
+// before its first step, because the batches do not feed so many ranks. From a plain script: it heard, and is about to
+// exit with 0.
 struct WorkerPaused {
   WorkerId worker = kNoWorker;
   Identity identity;
@@ -341,6 +343,7 @@ class Membership {
   void check_left_behind();
   void end(int exit_code, const std::string& message, const std::string& traceback);
   void repeat_unanswered();
+  Time node_timeout() const;
   void kill_the_late();
 
   // membership_recovery.cc: from a fault to gathering
@@ -375,6 +378,7 @@ class Membership {
   void renew_the_rest();
   bool holds_state(Rank rank) const;
   void restart(const std::string& because);
+  void clear_for_restart(const std::string& because);
   void end_worker(WorkerId worker, const std::string& because);
 
   // membership_elastic.cc: how large the world is
@@ -387,7 +391,10 @@ class Membership {
   ElasticView elastic_view(const std::vector<Unit>& all) const;
   void consider_size();
   void ask_policy(const ElasticView& view);
+  uint32_t most_fed() const;
   void pause();
+  bool is_plain() const;
+  bool begins_again();
   void resize();
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;
@@ -395,6 +402,9 @@ class Membership {
   void leave_rank(WorkerId id);
   void resize_formed();
   void part_from_leavers();
+  bool gives_up_growth(Rank rank, const std::string& what);
+  uint32_t parked_on(NodeId node) const;
+  uint32_t ranks_on(NodeId node) const;
 
   // small helpers
   Worker* find(WorkerId id);
@@ -450,6 +460,8 @@ class Membership {
   };
   std::optional<Resize> resize_;  // decided, and not carried out yet
   bool pausing_ = false;          // members were asked to pause for it
+  Time paused_at_{};              // the newest of those that did
+  std::optional<Time> postponed_at_;
   std::set<Rank> paused_;
   struct Leaving {
     std::string because;

@@ -18,6 +18,7 @@ namespace {
 
 // Why the size stays: capacity that flaps gives ever other reasons.
 constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
+constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -27,6 +28,7 @@ struct Membership::Unit {
   uint32_t group = 0;
   bool member = false;   // its ranks are in the running generation
   bool whole = false;    // and all of them live
+  bool formed = false;   // and were in the generation that formed last
   bool ready = false;    // not a member; workers for all its ranks are parked
   bool leaving = false;  // its node was told to leave
 };
@@ -67,31 +69,43 @@ void Membership::start_elastic() {
 
 // ---- what there is ------------------------------------------------------------------------------------------------
 
-// Of all nodes that attend, by node and group.
+// Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new
+// processes.
 std::vector<Membership::Unit> Membership::units() const {
   const uint32_t size = unit_ranks();
-  std::map<std::pair<NodeId, uint32_t>, uint32_t> living;  // of units with ranks: how many of those live
+  struct Count {
+    uint32_t living = 0;
+    uint32_t formed = 0;
+  };
+  std::set<std::pair<NodeId, uint32_t>> homeless;  // taken from a node that works badly, and still attends
+  for (const Rank rank : homeless_) {
+    homeless.emplace(slots_[rank].node, slots_[rank].local_rank / size);
+  }
+  std::map<std::pair<NodeId, uint32_t>, Count> counts;  // of units with ranks
   for (const Slot& slot : slots_) {
-    living[{slot.node, slot.local_rank / size}] += slot.holder != kNoWorker ? 1 : 0;
+    Count& count = counts[{slot.node, slot.local_rank / size}];
+    count.living += slot.holder != kNoWorker ? 1 : 0;
+    count.formed += slot.formed_holder != kNoWorker ? 1 : 0;
   }
   std::vector<Unit> all;
   for (const auto& [node, endpoint] : nodes_) {
-    uint32_t parked = 0;
-    if (const auto spares = spare_.find(node); spares != spare_.end()) {
-      parked = static_cast<uint32_t>(std::count_if(spares->second.begin(), spares->second.end(), [this](WorkerId id) {
-        const Worker& worker = workers_.at(id);
-        return worker.status == Status::kParked && !worker.killed_at;
-      }));
-    }
+    uint32_t parked = parked_on(node);
     const size_t first = all.size();
     for (uint32_t group = 0; group < config_.ranks_per_node / size; ++group) {
-      const auto found = living.find({node, group});
-      const bool member = found != living.end();
-      if (!member && waits_unused(node)) {
+      const auto found = counts.find({node, group});
+      const bool member = found != counts.end();
+      const Count count = member ? found->second : Count{};
+      if (homeless.contains({node, group}) || (!member && waits_unused(node))) {
         continue;
       }
-      all.push_back({node, group, member, member && found->second == size, false, leaving_nodes_.contains(node)});
-      parked -= member ? std::min(parked, size - found->second) : 0;  // they go to the dead ranks first
+      all.push_back({.node = node,
+                     .group = group,
+                     .member = member,
+                     .whole = member && count.living == size,
+                     .formed = member && count.formed == size,
+                     .leaving = leaving_nodes_.contains(node)});
+      // They go to the dead ranks first.
+      parked -= member && !members_.empty() ? std::min(parked, size - count.living) : 0;
     }
     for (size_t i = first; i < all.size(); ++i) {
       if (!all[i].member && parked >= size) {
@@ -101,6 +115,22 @@ std::vector<Membership::Unit> Membership::units() const {
     }
   }
   return all;
+}
+
+uint32_t Membership::parked_on(NodeId node) const {
+  const auto spares = spare_.find(node);
+  if (spares == spare_.end()) {
+    return 0;
+  }
+  return static_cast<uint32_t>(std::count_if(spares->second.begin(), spares->second.end(), [this](WorkerId id) {
+    const Worker& worker = workers_.at(id);
+    return worker.status == Status::kParked && !worker.killed_at;
+  }));
+}
+
+uint32_t Membership::ranks_on(NodeId node) const {
+  const auto found = ranks_on_.find(node);
+  return found == ranks_on_.end() ? 0 : found->second;
 }
 
 ElasticView Membership::elastic_view(const std::vector<Unit>& all) const {
@@ -167,11 +197,23 @@ void Membership::on(const PolicyChanged& event) {
 }
 
 void Membership::on(const MostUseful& event) {
-  if (elastic_ && std::exchange(useful_ranks_, event.ranks) != event.ranks) {
-    journal("most_useful", "a step has so many micro-batches, and each rank needs one",
-            {{"ranks", int64_t{event.ranks}}});
+  if (!elastic_ || std::exchange(useful_ranks_, event.ranks) == event.ranks) {
+    return;
+  }
+  journal("most_useful", "a step has so many micro-batches, and each rank needs one",
+          {{"ranks", int64_t{event.ranks}}});
+  if (most_fed() == 0) {
+    const uint32_t least = elastic_->smallest_allowed(1) * config_.ranks_per_replica;
+    end(1,
+        "the batches feed no more than " + std::to_string(event.ranks) + " ranks, each of which needs a micro-batch, " +
+            "and the job may not have fewer than " + std::to_string(least) +
+            ": use a smaller micro_batch or a larger global_batch, or allow fewer replicas (--min-replicas)",
+        "");
   }
 }
+
+// Replicas. What can be had of the sizes that the job may have; 0: none.
+uint32_t Membership::most_fed() const { return elastic_->largest_allowed(useful_ranks_ / config_.ranks_per_replica); }
 
 void Membership::on(const NodeLeaves& event) {
   if (!elastic_ || !nodes_.contains(event.node)) {
@@ -204,27 +246,39 @@ void Membership::consider_size() {
   if (!elastic_ || slots_.empty()) {
     return;
   }
+  const bool plain = is_plain();
+  // After a restart nobody is left who would have to be interrupted.
+  const bool nobody =
+      std::none_of(members_.begin(), members_.end(), [this](const Member& member) { return alive(member); });
   const bool waits = phase_ == Phase::kGathering && !homeless_.empty();
   const bool runs = phase_ == Phase::kRunning && stepped_ && !released_ && finished_.empty() && exited_.empty();
-  if ((!waits && !runs) || !survivors_recoverable(false)) {
+  if (plain) {
+    keep_spares();
+    resize_formed();
+  } else if ((!waits && !runs) || (!(waits && nobody) && !survivors_recoverable(false)) ||
+             (postponed_at_ && now_ - *postponed_at_ < kPostponedFor)) {
     return;
   }
+  postponed_at_.reset();
   const ElasticView view = elastic_view(units());
   ask_policy(view);
-  if (!resize_) {
-    return;
-  }
   if (waits) {
     resize();
+    house();
     gather();
+    return;
+  }
+  if (!resize_) {
     return;
   }
   // Who has to leave does not wait for the end of a long step longer than it may.
   const Time margin = config_.elastic->graceful_shutdown_timeout / 5;
-  if (view.leave_by && now_ + margin >= *view.leave_by) {
+  if (!plain && view.leave_by && now_ + margin >= *view.leave_by) {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
     pause();
+  } else if (!plain && !paused_.empty() && now_ - paused_at_ >= config_.start_timeout) {
+    seal("ranks that do not come to the end of their step hold up a change of size: " + resize_->because);
   }
 }
 
@@ -237,6 +291,10 @@ void Membership::ask_policy(const ElasticView& view) {
         stays_said_at_ = now_;
         journal("size_kept", decision.because, decision.considered);
       }
+    }
+    if (resize_ && !is_plain()) {  // a plain script may have saved already
+      journal("resize_dropped", "it is not wanted any more: " + resize_->because);
+      resize_.reset();
     }
   } else if (!resize_ || resize_->replicas != decision.replicas) {
     resize_ = Resize{decision.replicas, decision.forced, decision.because};
@@ -253,14 +311,55 @@ void Membership::pause() {
 
 void Membership::on(const WorkerPaused& event) {
   const Worker* worker = find(event.worker);
-  if (event.identity != identity_ || phase_ != Phase::kRunning || worker == nullptr ||
-      worker->status != Status::kMember || !paused_.insert(worker->rank).second) {
+  const bool runs = phase_ == Phase::kRunning || (phase_ == Phase::kForming && is_plain());
+  if (event.identity != identity_ || !runs || worker == nullptr || worker->status != Status::kMember ||
+      !paused_.insert(worker->rank).second) {
     return;
   }
   sent_at_ = now_;
-  if (paused_.size() == members_.size()) {
+  paused_at_ = now_;
+  if (paused_.size() < members_.size() || is_plain()) {
+    return;
+  }
+  formed();  // nobody pauses before
+  // They pause before their first step where there are more ranks than micro-batches.
+  if (useful_ranks_ > 0 && useful_ranks_ < members_.size() &&
+      (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_)) {
+    resize_ = Resize{most_fed(), true, "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"};
+    journal("resize_planned", resize_->because, {{"from", int64_t{replicas()}}, {"to", int64_t{resize_->replicas}}});
+  }
+  if (phase_ == Phase::kRunning) {
     seal(resize_ ? resize_->because : "a change of size that is not wanted any more");
   }
+}
+
+// ---- a plain script ----------------------------------------------------------------------------------------------
+
+// No member has a recoverable function, and none is gone. Nothing can be done for such a script but to tell it: it
+// saves what it needs, and ends (keepstep.elastic_event_detected).
+bool Membership::is_plain() const {
+  return elastic_ && (phase_ == Phase::kForming || phase_ == Phase::kRunning) && !members_.empty() &&
+         std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
+           const Worker& worker = workers_.at(member.worker);
+           return worker.status == Status::kMember && !worker.recoverable;
+         });
+}
+
+// All members have exited with 0. Who was told that the world changes, and said that it heard, wants to go on in the
+// new one; else the job is over.
+bool Membership::begins_again() {
+  if (!elastic_ || !resize_ || paused_.size() != members_.size()) {
+    return false;
+  }
+  const Resize wanted = *resize_;
+  const uint32_t before = replicas();
+  clear_for_restart(wanted.because);
+  resize();
+  elastic_->on_changed(before, replicas(), wanted.forced, now_);
+  formed_replicas_ = replicas();
+  resized_.reset();
+  gather();
+  return true;
 }
 
 // ---- another world ------------------------------------------------------------------------------------------------
@@ -291,7 +390,16 @@ void Membership::resize() {
   }
   const std::vector<Unit> chosen = choose(all, size);
   if (const char* why = why_not_now(chosen)) {
+    const bool anybody = version_ == 0 || std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+                           return alive(member) && holds_state(member.rank);
+                         });
+    if (!homeless_.empty() && !anybody) {
+      const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
+      take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
+      return;
+    }
     journal("resize_postponed", why, {{"to", int64_t{size}}});
+    postponed_at_ = now_;
     return;
   }
   const uint32_t before = replicas();
@@ -334,7 +442,7 @@ std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, u
                [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); });
   const auto order = [first](const Unit& unit) { return std::tuple(unit.node != first, unit.node, unit.group); };
   std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
-    return std::tuple(!a.member, !a.whole, order(a)) < std::tuple(!b.member, !b.whole, order(b));
+    return std::tuple(!a.member, !a.formed, !a.whole, order(a)) < std::tuple(!b.member, !b.formed, !b.whole, order(b));
   });
   const auto anchor =
       std::find_if(candidates.begin(), candidates.end(), [first](const Unit& unit) { return unit.node == first; });
@@ -418,20 +526,44 @@ void Membership::leave_rank(WorkerId id) {
   spare_[worker.node].insert(id);
 }
 
+// A rank that the job had grown to failed before its generation formed: whatever it is, those that trained before go on
+// without the newcomers. Their node, if it has no other ranks, gets none any more. True: so it was.
+bool Membership::gives_up_growth(Rank rank, const std::string& what) {
+  if (!elastic_ || !resized_ || formed_ || (phase_ != Phase::kForming && phase_ != Phase::kRunning) ||
+      rank >= members_.size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
+      slots_[rank].formed_holder != kNoWorker || !elastic_->allows(formed_replicas_)) {
+    return false;
+  }
+  const NodeId node = members_[rank].node;
+  const bool others = std::any_of(slots_.begin(), slots_.end(), [node](const Slot& slot) {
+    return slot.node == node && slot.formed_holder != kNoWorker;
+  });
+  if (!others) {
+    bad_nodes_.insert(node);
+  }
+  // Growth that did not last: the policy waits longer before the next one.
+  elastic_->on_changed(formed_replicas_, replicas(), false, now_);
+  elastic_->on_changed(replicas(), formed_replicas_, true, now_);
+  resize_ = Resize{formed_replicas_, true, what + "; the job goes on without those that were to join"};
+  journal("growth_given_up", resize_->because, {{"newcomers_node", int64_t{node}}, {"node_is_left_out", !others}});
+  seal(resize_->because);
+  return true;
+}
+
 // A generation formed, or a node without ranks is to leave.
 void Membership::resize_formed() {
   if (!elastic_) {
     return;
   }
   const uint32_t now = replicas();
-  if (formed_) {
+  if (formed_ && phase_ == Phase::kRunning) {
     if (resized_) {
       elastic_->on_changed(formed_replicas_, now, resized_->forced, now_);
     }
     formed_replicas_ = now;
     resized_.reset();
   }
-  if (phase_ == Phase::kRunning && formed_) {
+  if ((phase_ == Phase::kRunning && formed_) || is_plain()) {
     part_from_leavers();
   }
 }
@@ -451,6 +583,7 @@ void Membership::part_from_leavers() {
         retire(id);
       }
       unconfirmed_.erase(worker.node == node ? id : kNoWorker);
+      ending_.erase(worker.node == node ? id : kNoWorker);
     }
     nodes_.erase(node);
     spare_.erase(node);

@@ -22,8 +22,8 @@ std::string type_name(size_t index, bool event) {
                                        "Hung",       "Exited",   "Faulted",  "Sealed",      "Ready",
                                        "Formed",     "Progress", "Finished", "Stop",        "Paused",
                                        "NodeLeaves", "Scale",    "Policy",   "MostUseful",  "Tick"};
-  static const char* const effects[] = {"Spawn", "Seal",    "Decide", "Prepare", "Activate",
-                                        "Kill",  "Pause",   "Part",   "Release", "EndJob", "Journal"};
+  static const char* const effects[] = {"Spawn", "Seal", "Decide",  "Prepare", "Activate", "Kill",
+                                        "Pause", "Part", "Release", "EndJob",  "Journal"};
   return event ? events[index] : effects[index];
 }
 

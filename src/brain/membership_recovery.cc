@@ -118,7 +118,7 @@ void Membership::on(const NodeLost& event) {
   if (phase_ == Phase::kWaiting) {
     return;
   }
-  if (slots_.front().node == event.node && config_.nodes > 1) {
+  if (slots_.front().node == event.node && place_of(event.node) != NodePlace::kOnly) {
     // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
     end(1, what + ", and with it what rank 0 knew of the last step", "");
     return;
@@ -286,7 +286,7 @@ void Membership::on(const WorkerFaulted& event) {
                                                                     : "exception")},
                                {"step", static_cast<int64_t>(event.step)}});
   journal("fault_noticed", what, std::move(fields));
-  if (event.fatal) {
+  if (event.fatal && !gives_up_growth(worker->rank, what)) {
     end(1, what, event.traceback);
     return;
   }

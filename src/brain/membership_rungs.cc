@@ -9,6 +9,9 @@
 namespace keepstep::brain {
 
 void Membership::take_rung(Fault fault) {
+  if (fault.kind != FaultKind::kNoSource && gives_up_growth(fault.rank, fault.what)) {
+    return;
+  }
   if (fault.rank < members_.size()) {
     const NodeId node = members_[fault.rank].node;
     fault.node = fault.kind == FaultKind::kLink ? end_to_blame(node) : node;
@@ -52,7 +55,7 @@ void Membership::take_rung(Fault fault) {
 // ---- rung 2: a spare node takes the place of a node that works badly ----------------------------------------------
 
 NodePlace Membership::place_of(NodeId node) const {
-  if (config_.nodes + config_.spare_nodes == 1) {
+  if ((elastic_ ? config_.most_nodes : config_.nodes) + config_.spare_nodes == 1) {
     return NodePlace::kOnly;
   }
   if (slots_.front().node == node) {
@@ -61,8 +64,9 @@ NodePlace Membership::place_of(NodeId node) const {
   if (!nodes_.contains(node)) {
     return NodePlace::kGone;
   }
-  const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this](const auto& each) {
-    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first);
+  const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this, node](const auto& each) {
+    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first) &&
+           (!elastic_ || parked_on(each.first) >= ranks_on(node));
   });
   return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
 }
@@ -157,8 +161,11 @@ void Membership::house() {
 // node whose ranks were taken away is better than none.
 std::optional<NodeId> Membership::taker_for(NodeId lost) const {
   std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
+  // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
+  const bool only_ready = elastic_ && now_ - homeless_since_ <= config_.elastic->faulty_scale_down_timeout;
   for (const auto& [node, endpoint] : nodes_) {
-    if ((with_ranks_.contains(node) && node != lost) || leaving_nodes_.contains(node)) {
+    if ((with_ranks_.contains(node) && node != lost) || leaving_nodes_.contains(node) ||
+        (only_ready && parked_on(node) < ranks_on(lost))) {
       continue;
     }
     const int bad = bad_nodes_.contains(node) ? 2 : node == lost ? 1 : 0;
@@ -250,6 +257,11 @@ bool Membership::holds_state(Rank rank) const {
 // ---- rung 4: the job starts again ---------------------------------------------------------------------------------
 
 void Membership::restart(const std::string& because) {
+  clear_for_restart(because);
+  gather();
+}
+
+void Membership::clear_for_restart(const std::string& because) {
   journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
   because_ = because;
   for (const Member& member : members_) {
@@ -275,11 +287,12 @@ void Membership::restart(const std::string& because) {
   outdated_.clear();
   renewal_due_ = false;
   leaving_.reset();
+  pausing_ = false;
+  paused_.clear();
   version_ = 0;
   progress_ = 0;
   cause_ = Cause::kRestart;
   phase_ = Phase::kGathering;
-  gather();
 }
 
 void Membership::end_worker(WorkerId worker, const std::string& because) {

@@ -75,8 +75,8 @@ class Scene {
       config.start_grace = {};
       ElasticConfig elastic;
       elastic.min_replicas = static_cast<uint32_t>(line.number("min_replicas", 1));
-      elastic.max_replicas = static_cast<uint32_t>(line.number(
-          "max_replicas", config.most_nodes * config.ranks_per_node / config.ranks_per_replica));
+      elastic.max_replicas = static_cast<uint32_t>(
+          line.number("max_replicas", config.most_nodes * config.ranks_per_node / config.ranks_per_replica));
       elastic.min_between_changes = {};
       elastic.scale_up_snooze = {};
       elastic.scaling_timeout = std::chrono::seconds(line.number("scaling_timeout_s", 5));

@@ -77,7 +77,7 @@ struct Generation {
   Step decided = 0;
   Step disagreed = 0;  // somebody told of it
   bool released = false;
-  bool pausing = false;      // its ranks were told to say so with their next vote
+  bool pausing = false;        // its ranks were told to say so with their next vote
   std::set<Step> pause_after;  // somebody did
 };
 

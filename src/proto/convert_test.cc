@@ -73,6 +73,26 @@ auto fields(const StopRequested& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
 }
+auto fields(const WorkerPaused& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const NodeLeaves& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const ScaleRequested& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
+auto fields(const PolicyChanged& e) {
+  const auto& [a, b, c, d, f, g, h, i, j, k, l] = e.config;
+  return std::tuple(a, b, c, d, f, g, h, i, j, k, l);
+}
+auto fields(const MostUseful& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
 auto fields(const Tick&) { return std::tuple(); }
 auto fields(const Spawn& e) {
   const auto& [a, b, c, d] = e;
@@ -91,14 +111,22 @@ auto fields(const Decide& e) {
   return std::tuple_cat(std::tuple(a, c, d), fields(b));
 }
 auto fields(const Prepare& e) {
-  const auto& [a, b, c, d, f] = e;
-  return std::tuple(a, b, c, d, f);
+  const auto& [a, b, c, d, f, g] = e;
+  return std::tuple(a, b, c, d, f, g);
 }
 auto fields(const Activate& e) {
   const auto& [a, b, c, d, f] = e;
   return std::tuple(a, b, c, d, f);
 }
 auto fields(const Kill& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const Pause& e) {
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
+}
+auto fields(const Part& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
 }
@@ -149,6 +177,18 @@ const brain::SealedWord kWordA{0, 11, {kOwn, 118, Vote::kYes, true}, {StateKind:
 const brain::SealedWord kWordB{
     3, 14, {{3, 40}, 1ull << 31, Vote::kDecided, false}, {StateKind::kUpdating, 1}, brain::StepDigest{~0ull, 7}};
 
+const brain::ElasticConfig kPolicy{2,
+                                   8,
+                                   3,
+                                   {2, 5, 8},
+                                   brain::Time(1),
+                                   brain::Time(2),
+                                   brain::Time(3),
+                                   brain::Time(4),
+                                   brain::Time(5),
+                                   1.5,
+                                   brain::Time(6)};
+
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEvent,
     testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
@@ -161,7 +201,9 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16}, brain::Sealed{kNode, kOwn, {}},
                     brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
-                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}));
+                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
+                    brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
+                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 
@@ -193,7 +235,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
         brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16}, brain::Decide{kOwn, {7, false, "it had not voted"}},
-        brain::Prepare{kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1"},
+        brain::Prepare{
+            kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true},
+        brain::Pause{kOwn, "the world grows"}, brain::Part{kNode, "it was told to leave"},
         brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
         brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},
         brain::EndJob{-1, "over", kNotUtf8}));
@@ -268,6 +312,13 @@ TEST(Convert, values_that_do_not_exist_are_refused_by_name) {
   joined.mutable_events()->add_event()->mutable_node_joined()->set_address("four");
   EXPECT_EQ(events_from_wire(joined).status().message(),
             "an address of 4 bytes (not 16) with port base 0 (at most 65535)");
+
+  control::FromAgent policy;
+  control::PolicyChanged* changed = policy.mutable_events()->add_event()->mutable_policy_changed();
+  for (int i = 0; i <= 4096; ++i) {
+    changed->add_discrete_values(1);
+  }
+  EXPECT_EQ(events_from_wire(policy).status().message(), "4097 sizes that a job may have, 4096 is the most");
 
   control::FromAgent nothing;
   nothing.mutable_events()->add_event();

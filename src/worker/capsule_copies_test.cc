@@ -108,6 +108,24 @@ TEST_F(Copies, when_the_keepers_are_lost_too_nothing_comes_and_nobody_waits) {
   });
 }
 
+TEST_F(Copies, in_another_world_a_new_rank_gets_that_of_the_lowest_that_has_one) {
+  steps_up_to(2);
+  for (const auto& copies : copies_) {
+    copies->forget();  // by ranks that are others now
+  }
+  generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+    const bool is_new = self == 0 || self == 4;
+    const auto got = copies.share(2, true, is_new ? std::nullopt : std::optional(capsule_of(self, 2)), true);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(*got, is_new ? std::optional(capsule_of(1, 2)) : std::nullopt);
+  });
+  const std::vector<Rank> keepers = keepers_of(nodes_);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    const Rank whose = rank == 0 || rank == 4 ? 1 : rank;
+    EXPECT_EQ(copies_[keepers[rank]]->copy_of(rank, 2), capsule_of(whose, 2)) << "rank " << rank;
+  }
+}
+
 TEST_F(Copies, ranks_without_per_rank_values_give_and_take_nothing) {
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     const auto got = copies.share(0, self == 1, std::nullopt);

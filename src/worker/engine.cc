@@ -37,8 +37,11 @@ Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), s
 
 std::optional<std::string> capsule_in(const std::byte* memory, Version version) {
   const CapsuleSlot& slot = reinterpret_cast<const WorkerPage*>(memory)->capsule[version % 2];
-  const uint64_t bytes = slot.bytes.load();
-  if (slot.version_plus_1.load() != version + 1 || bytes > kCapsuleBytes) {
+  if (slot.version_plus_1.load() != version + 1) {
+    return std::nullopt;
+  }
+  const uint64_t bytes = slot.bytes.load();  // stored before the version
+  if (bytes > kCapsuleBytes) {
     return std::nullopt;
   }
   return std::string(reinterpret_cast<const char*>(memory + WorkerLayout::capsule(version % 2)), bytes);
@@ -325,8 +328,8 @@ void Engine::enter(Prepared prepared) {
   communicator_ = std::make_shared<comm::Communicator>(comm_config_, std::move(endpoint));
   wants_capsule_ = false;
   silent_source_.clear();
-  if (assignment_.resized) {
-    capsule_copies_.forget();  // by ranks of another world
+  if (assignment_.resized || assignment_.newcomer) {
+    capsule_copies_.forget();  // by ranks of another world, or of a life before
   }
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   // Told, not raised: a rank that voted stays where it is until the verdict.
@@ -514,7 +517,7 @@ VoteResult Engine::vote(Step step, uint32_t flags) {
   comm::WaitClock& waits = communicator_->waits();
   waits.begin(0, monotonic_ns());
   flags |= notice_came_.load(std::memory_order_relaxed) ? uint32_t{kFlagDrain} : 0U;
-  flags |= pause_of_.load(std::memory_order_relaxed) == identity_.load() ? uint32_t{kFlagPause} : 0U;
+  flags |= pause_asked() ? uint32_t{kFlagPause} : 0U;
   const VoteResult result = vote_->vote(step, flags);
   waits.end(monotonic_ns());
   return result;
@@ -629,9 +632,7 @@ std::optional<std::string> Engine::neighbours_capsule(Version version) const {
   return std::nullopt;
 }
 
-std::optional<std::string> Engine::load_capsule(Version version) const {
-  return capsule_in(memory_.data(), version);
-}
+std::optional<std::string> Engine::load_capsule(Version version) const { return capsule_in(memory_.data(), version); }
 
 void Engine::at(Step step, uint64_t micro_batch) {
   const brain::StepPhase phase = micro_batch == 0 ? brain::StepPhase::kBetween : brain::StepPhase::kMicroBatch;

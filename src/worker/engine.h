@@ -42,7 +42,7 @@ struct Assignment {
   brain::Version version = 0;
   bool newcomer = false;
   bool resized = false;  // the world is not that of the generation that formed last
-  std::string entry;  // "start", "redo", "replacement", ...: why this entry of the loop happens
+  std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
   nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
 };
@@ -101,6 +101,8 @@ class Engine {
   // ---- the step ----
   // `flags`: StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
   VoteResult vote(brain::Step step, uint32_t flags);
+  // Whether this generation is to pause, because the world changes. Any thread.
+  bool pause_asked() const { return pause_of_.load(std::memory_order_relaxed) == identity_.load(); }
   // Why the job has to stop soon, as this node's agent was told; empty: it was not. Any thread.
   std::string notice() const;
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
@@ -233,7 +235,7 @@ class Engine {
   std::atomic<bool> injections_came_{false};
   std::string notice_;
   std::atomic<bool> notice_came_{false};
-  std::atomic<uint64_t> pause_of_{0};  // the generation that is to pause, as identity_; 0: none
+  std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   uint64_t next_request_ = 1;

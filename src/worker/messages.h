@@ -24,7 +24,7 @@ enum class MessageType : uint16_t {
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kCollect = 8,      // {}: the log (log_ring.h) should be read now
-  kPaused = 9,       // {}: committed a step with all others, and waits at its end
+  kPaused = 9,       // {}: committed a step with all others, and waits at its end; or heard of a change and will exit
   kFault = 10,     // {step, what, traceback, fatal, link, digests}: user code raised, a link broke, or the ranks voted
                    // for different things; the process lives
   kFinished = 11,  // {notice}: the training function returned, or (notice) left its loop because of a notice

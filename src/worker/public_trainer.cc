@@ -75,7 +75,8 @@ absl::Status Trainer::join() {
 uint32_t Trainer::rank() const { return impl_->assignment.has_value() ? impl_->assignment->rank : kNoRank; }
 
 uint32_t Trainer::world() const {
-  return impl_->assignment.has_value() ? impl_->assignment->world : impl_->engine->welcome().at("world").get<uint32_t>();
+  return impl_->assignment.has_value() ? impl_->assignment->world
+                                       : impl_->engine->welcome().at("world").get<uint32_t>();
 }
 
 uint32_t Trainer::generation() const {

@@ -105,6 +105,7 @@ void bind_engine(nb::module_& module) {
           "finish",
           [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },
           "on_notice"_a = false)
+      .def("pause_asked", &Engine::pause_asked, "Whether the world is about to change, as far as this node was told.")
       .def("notice", &Engine::notice, "Why the job has to stop soon, as this node was told; empty: it was not.")
       .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
       .def("communicator", &Engine::communicator)

@@ -23,7 +23,9 @@ def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["step", "digest", "reproducible", "rendezvous", "recovery", "rehearsal", "data"])
+@pytest.mark.parametrize(
+    "name", ["step", "digest", "reproducible", "rendezvous", "recovery", "rehearsal", "elastic", "data"]
+)
 def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:
     done = bench(name, command=tmp_path / "missing")
     assert done.returncode == 1
@@ -66,6 +68,13 @@ def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path, name: str, option
         done = bench(name, option, bad, command=tmp_path / "missing")
         assert done.returncode == 2
         assert f"argument {option}: '{bad}': numbers from 1, separated by commas, are needed" in done.stderr
+
+
+def test_a_size_is_changed_at_least_once(tmp_path: Path) -> None:
+    for option in ("--resizes", "--repetitions"):
+        done = bench("elastic", option, "0", command=tmp_path / "missing")
+        assert done.returncode == 2
+        assert f"argument {option}: 0 is too few; at least 1" in done.stderr
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
     "step": "what commit, heartbeat and journal add to a step",
     "digest": "what it costs a step that ranks compare their gradients before they vote",
+    "elastic": "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",

@@ -10,6 +10,7 @@ from pathlib import Path
 from keepstep.report.data_waits import DataWaits, data_waits_of
 from keepstep.report.journal import Commit, Line, RunRecord, read_run
 from keepstep.report.recovery import Fault, Recovery
+from keepstep.report.resizes import Resize, resizes_of
 from keepstep.report.stragglers import Straggler, stragglers_of
 from keepstep.report.timeline import recoveries_of
 
@@ -54,6 +55,7 @@ class Analysis:
     median_step_s: float | None
     recoveries: list[Recovery]
     spares_lost: list[Fault]
+    resizes: list[Resize]
     stragglers: list[Straggler]
     data_waits: list[DataWaits]
     memory_per_rank: int | None  # bytes of shared memory
@@ -150,6 +152,7 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
         median_step_s=step_s,
         recoveries=recoveries,
         spares_lost=spares_lost,
+        resizes=resizes_of(record.lines, record.commits, step_s),
         stragglers=stragglers_of(record.lines),
         data_waits=data_waits_of(record.metrics),
         memory_per_rank=(memory.integer("bytes_per_worker") if memory else None),

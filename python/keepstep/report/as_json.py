@@ -7,6 +7,7 @@ from typing import Any
 
 from keepstep.report.analysis import Analysis
 from keepstep.report.recovery import Fault, Recovery
+from keepstep.report.resizes import Resize
 from keepstep.report.stragglers import Straggler
 
 
@@ -76,6 +77,17 @@ def _straggler(straggler: Straggler) -> dict[str, Any]:
     }
 
 
+def _resize(resize: Resize) -> dict[str, Any]:
+    return {
+        "at_s": round(resize.t, 6),
+        "step": resize.step,
+        "ranks_before": resize.before,
+        "ranks": resize.now,
+        "pause_ms": _ms(resize.pause_s),
+        "because": resize.because,
+    }
+
+
 def report_json(analysis: Analysis) -> dict[str, Any]:
     totals = analysis.totals
     return {
@@ -93,6 +105,7 @@ def report_json(analysis: Analysis) -> dict[str, Any]:
         "median_step_ms": _ms(analysis.median_step_s),
         "recoveries": [recovery_json(recovery) for recovery in analysis.recoveries],
         "spares_lost": [_fault(fault) for fault in analysis.spares_lost],
+        "resizes": [_resize(resize) for resize in analysis.resizes],
         "stragglers": [_straggler(straggler) for straggler in analysis.stragglers],
         "data_waits": [asdict(waits) for waits in analysis.data_waits],
         "totals": {

@@ -9,6 +9,7 @@ from keepstep.report import words
 from keepstep.report.analysis import Analysis
 from keepstep.report.picture import PHASE_COLOURS
 from keepstep.report.recovery import PHASE_TITLES, PHASES, Recovery
+from keepstep.report.resizes import Resize
 
 WIDTH, HEIGHT, MARGIN = 900, 300, 46
 
@@ -124,6 +125,15 @@ def _recovery_rows(recoveries: list[Recovery]) -> str:
     return "<table>" + "".join(rows) + "</table>"
 
 
+def _resize_rows(resizes: list[Resize]) -> str:
+    rows = [_row(["why", "at s", "after step", "ranks", "pause ms"], 4, "th")]
+    for resize in resizes:
+        step = "-" if resize.step is None else str(resize.step)
+        ranks = f"{resize.before} \N{RIGHTWARDS ARROW} {resize.now}"
+        rows.append(_row([resize.because, f"{resize.t:.2f}", step, ranks, words.milliseconds(resize.pause_s)], 4))
+    return "<table>" + "".join(rows) + "</table>"
+
+
 def page(analysis: Analysis) -> str:
     totals = analysis.totals
     goodput = "-" if totals.goodput is None else f"{totals.goodput:.2%}"
@@ -142,6 +152,7 @@ def page(analysis: Analysis) -> str:
             f"<h2>Recoveries</h2><p>{legend}</p>{timeline_svg(analysis.recoveries)}"
             f"{_recovery_rows(analysis.recoveries)}"
         )
+    resizes = f"<h2>Changes of size</h2>{_resize_rows(analysis.resizes)}" if analysis.resizes else ""
     slow = ""
     if analysis.stragglers:
         items = "".join(f"<li>{escape(words.limped(straggler))}</li>" for straggler in analysis.stragglers)
@@ -150,7 +161,7 @@ def page(analysis: Analysis) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>keepstep report</title>'
         f"<style>{STYLE}</style></head><body><h1>keepstep report</h1><p>{summary}</p>"
-        f"<h2>Loss</h2>{loss_svg(analysis)}{recoveries}{slow}</body></html>\n"
+        f"<h2>Loss</h2>{loss_svg(analysis)}{recoveries}{resizes}{slow}</body></html>\n"
     )
 
 

@@ -53,6 +53,24 @@ def phase_table(analysis: Analysis) -> Table:
     return table
 
 
+def resize_table(analysis: Analysis) -> Table:
+    table = Table(title="Changes of size", title_justify="left", padding=(0, 0, 0, 1))
+    table.add_column("at s", justify="right")
+    table.add_column("after step", justify="right")
+    table.add_column("ranks", justify="right", no_wrap=True)
+    table.add_column("pause ms", justify="right", style="bold")
+    table.add_column("why")
+    for resize in analysis.resizes:
+        table.add_row(
+            f"{resize.t:.2f}",
+            "-" if resize.step is None else str(resize.step),
+            f"{resize.before} -> {resize.now}",
+            words.milliseconds(resize.pause_s),
+            resize.because,
+        )
+    return table
+
+
 def summary_table(analysis: Analysis) -> Table:
     totals = analysis.totals
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -101,4 +119,6 @@ def print_report(analysis: Analysis, console: Console) -> None:
         console.print(phase_table(analysis))
     else:
         console.print("No recovery: nothing failed.")
+    if analysis.resizes:
+        console.print(resize_table(analysis))
     console.print(summary_table(analysis))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import replicate
+from keepstep.torch import agreement, replicate
 from keepstep.torch.replicate import Replicate
 
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -78,6 +78,25 @@ def wrapped_parameters() -> set[int]:
     for ours in replicate.live():
         found.update(id(parameter) for parameter in ours.module.parameters())
     return found
+
+
+def divide_by_counts(count: int, parts: int) -> None:
+    """Gradients that are sums over `parts` become means over the sum of `count` of all ranks; after the last backward.
+
+    Only of what is wrapped; nothing else is averaged over the ranks either.
+    """
+    wrappers: list[torch.nn.Module] = [*_replicas, *replicate.live()]
+    if not wrappers:
+        raise KeepstepError(
+            "step.backward(count=...): no model is wrapped by run.replicate, DistributedDataParallel or Replicate, so "
+            "the counts of other ranks mean nothing for these gradients"
+        )
+    total = agreement.sum_of_ranks(count)
+    if total == 0:
+        return  # nothing was counted anywhere: the sums are zero
+    gradients = {id(p): p.grad for wrapper in wrappers for p in wrapper.parameters() if p.grad is not None}
+    for gradient in gradients.values():
+        gradient.mul_(parts / total)
 
 
 def why_gradients_may_differ(world_size: int) -> str | None:

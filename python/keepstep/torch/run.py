@@ -34,6 +34,7 @@ from keepstep.torch import (
     replicas,
     seeds,
 )
+from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
@@ -42,6 +43,7 @@ from keepstep.torch.stream_plan import plan_for
 from keepstep.torch.update import Snapshot
 
 if TYPE_CHECKING:
+    from keepstep.scaling import PerWorld
     from keepstep.torch.cached import CachedLoader
 
 T = TypeVar("T")
@@ -58,6 +60,11 @@ _current: Run | None = None
 def current_step() -> int:
     """The step this process computes right now; 0 outside of one."""
     return 0 if _current is None or _current._step is None else _current._step.number
+
+
+def world_changes() -> bool:
+    """Whether all ranks know that the world changes after the last committed step."""
+    return _current is not None and _current._pauses
 
 
 def form_for_process_group(session: Session) -> None:
@@ -97,6 +104,7 @@ class Run:
         self._version = 0
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
         self._step: Step | None = None
+        self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
         self._noticed = False  # all ranks know that the job stops after the last committed step
         self._pauses = False  # all ranks know that the world changes after it
@@ -254,23 +262,28 @@ class Run:
         self,
         dataset: MapDataset | CachedLoader,
         *,
-        global_batch: int,
-        micro_batch: int,
+        global_batch: int | PerWorld[int],
+        micro_batch: int | PerWorld[int],
         until: int,
         shuffle: bool = True,
         collate: Callable[[list[Any]], Any] | None = None,
+        position: torch.Tensor | None = None,
     ) -> Iterator[Step]:
         """The steps this job has still to make, from the last committed one to number `until`.
 
         Args:
             dataset: map-style; sample i is ``dataset[i]``. Or what `keepstep.data.cached` made of a loader: each of its
                 batches is one micro-batch, and order and collating are the loader's.
-            global_batch: samples per step over all ranks; constant whatever the world size.
-            micro_batch: samples per forward; must divide `global_batch`.
+            global_batch: samples per step over all ranks. A number: constant whatever the world size. Or what
+                ``keepstep.scale_config(...).value("global_batch")`` says; then `position` is needed.
+            micro_batch: samples per forward; must divide `global_batch`. A number, or by world size, too.
             until: the number of the last step.
             shuffle: another order each epoch, from the job's seed; else the dataset's own.
             collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
                 torch's default_collate.
+            position: how many samples the committed steps have taken: an int64 tensor of one element, in main memory,
+                made in ``run.keep`` and known to ``run.protect``. Each commit moves it on; training begins where it
+                stands. None: the steps so far times `global_batch`.
 
         Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
@@ -278,8 +291,15 @@ class Run:
         self._form("run.steps")
         if self._session.witness is not None:
             until = self._session.witness.bounded(until)
-        plan = plan_for(dataset, global_batch, micro_batch, shuffle, collate, self.seed, self.rank, self.world_size)
-        self._tell_useful(plan.micro_batches)
+        batches = Batches.of(global_batch, micro_batch)
+        self._tell_useful(batches.most_ranks)
+        if self._version < until and not batches.feeds(self.world_size) and self._may_shrink():
+            self._pause()
+        self._position = checked_position(position, self._registry, batches)
+        origin = None if self._position is None else (self._version + 1, int(self._position.item()))
+        plan = plan_for(
+            dataset, *batches.at(self.world_size), shuffle, collate, self.seed, self.rank, self.world_size, origin
+        )
         if self.rehearsing:
             self._session.rehearsal.begin_steps()
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
@@ -311,11 +331,14 @@ class Run:
         self._engine.leave_loop()
         self._step = None
 
-    def _tell_useful(self, micro_batches: int) -> None:
+    def _tell_useful(self, ranks: int) -> None:
         """Each rank needs a micro-batch of its own: an elastic job grows no further."""
-        if self.rank == 0 and not self.rehearsing and self._useful != micro_batches:
-            self._useful = micro_batches
-            self._session.send(MessageType.USEFUL, {"ranks": micro_batches})
+        if self.rank == 0 and not self.rehearsing and self._useful != ranks:
+            self._useful = ranks
+            self._session.send(MessageType.USEFUL, {"ranks": ranks})
+
+    def _may_shrink(self) -> bool:
+        return bool(self._session.welcome["elastic"]) and not self.rehearsing
 
     def commit(
         self,
@@ -403,7 +426,7 @@ class Run:
         self._engine.begin_update(number)
         capsule = None if self._capsule is None or self._capsule.empty else self._capsule
         before = capsule.versions() if capsule is not None else {}
-        self._apply(() if vetoed else update, number)
+        self._apply((*(() if vetoed else update), self._move_on), number)
         if capsule is not None:
             self._release_updated(capsule, before, number)
         self._engine.end_update(number)
@@ -429,9 +452,15 @@ class Run:
             raise
         if vetoed:
             snapshot.restore()
+        self._move_on()
         self._registry.drop_gradients()
         self._engine.end_update(number)
         return vetoed
+
+    def _move_on(self) -> None:
+        """With the update, so that a step that is redone takes its samples again, and one that counts never does."""
+        if self._position is not None and self._step is not None:
+            self._position += self._step.global_batch
 
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         hook = None
@@ -531,10 +560,10 @@ class Run:
 
         Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
         another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. A process that joins begins
-        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split.
+        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split. Call it in
+        every entry.
         """
-        if function not in self._on_resize:
-            self._on_resize.append(function)
+        self._on_resize.append(function)
 
     def _pause(self) -> None:
         """Waits at the end of a step, with all other ranks, for the world to change."""
@@ -640,6 +669,7 @@ class Run:
         self._next_assignment()
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+        self._on_resize.clear()  # the next entry brings its own
 
     def _next_assignment(self) -> None:
         before = (self.rank, self.world_size)
@@ -653,6 +683,7 @@ class Run:
     def _drop_generation(self, keep_world: bool) -> None:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
         self._step = None
+        self._position = None
         self._keeps = 0
         self._noticed = False  # who takes part next does not know of it; the next vote says it again
         self._pauses = False

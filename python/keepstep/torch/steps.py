@@ -40,6 +40,7 @@ class BatchPlan:
 
     A step's `global_batch` samples are cut into `global_batch // micro_batch` micro-batches; each rank owns a
     contiguous run of them, the first ranks one more where they do not divide. A plan is one rank's in one generation.
+    `origin`: a step, and how many samples were taken before it; from there on steps take the plan's global batch.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class BatchPlan:
         seed: int,
         rank: int,
         world_size: int,
+        origin: tuple[int, int] = (1, 0),
     ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise KeepstepError(
@@ -69,6 +71,7 @@ class BatchPlan:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
+        self._origin = origin
         self._shuffle = shuffle
         if collate is None and not hasattr(dataset, "make_batch"):
             from torch.utils.data import default_collate
@@ -78,8 +81,9 @@ class BatchPlan:
         if self.micro_batches < world_size:
             raise KeepstepError(
                 f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
-                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks; use fewer ranks or a smaller "
-                "micro_batch"
+                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks, each of which needs one: use a "
+                f"smaller micro_batch or a larger global_batch, or at most {self.micro_batches} ranks "
+                "(--nproc-per-node, --nnodes; with --min-replicas the job goes on with as many as are fed)"
             )
         self.micros = range(*_engine.even_run(self.micro_batches, rank, world_size))  # this rank's
         self._coming: dict[int, list[int]] = {}  # samples of steps that were announced
@@ -108,7 +112,8 @@ class BatchPlan:
         return self._coming.pop(step, None) or self._samples(step)
 
     def _samples(self, step: int) -> list[int]:
-        position = (step - 1) * self.global_batch + self.micros.start * self.micro_batch
+        since, before = self._origin
+        position = before + (step - since) * self.global_batch + self.micros.start * self.micro_batch
         count = len(self.micros) * self.micro_batch
         if hasattr(self.dataset, "job_order"):
             return list(self.dataset.job_order(self.seed, position, count, self._shuffle))
@@ -128,6 +133,7 @@ class Step:
 
     Attributes:
         number: from 1; committing step k makes version k of the protected state.
+        global_batch: its samples, over all ranks.
         sample_ids: the samples of this rank in this step, in the order of its micro-batches.
         run: whose step it is.
         data_waits: what the batches of this step had to wait for.
@@ -140,6 +146,7 @@ class Step:
         self.run = run
         self._plan = plan
         self.number = number
+        self.global_batch = plan.global_batch
         self._micros = plan.micros
         self.sample_ids: list[int] = plan.samples(number)
         self.data_waits = DataWaits()
@@ -180,7 +187,12 @@ class Step:
             self._seed(self._plan.micro_batches + 1)  # what the update draws is the same on every rank
 
     def _check_done(self, expected: int) -> None:
-        """In reproducible mode: each micro-batch so far had exactly one backward pass."""
+        """In reproducible mode, and where things are counted: each micro-batch so far had exactly one backward pass."""
+        if self._counts and self._counts[0] is not None and len(self._counts) != expected:
+            raise KeepstepError(
+                f"step {self.number}: {len(self._counts)} times step.backward(count=...) for {expected} micro-batches; "
+                "each has exactly one, so that the counts add up"
+            )
         for replica in self._replicas:
             if replica.micro_batches_done != expected:
                 raise KeepstepError(
@@ -196,14 +208,11 @@ class Step:
         Args:
             loss: a scalar, the mean over the micro-batch; with `count` the sum over so many things (tokens).
             scaler: scales the loss for mixed precision; ``step.loss`` stays unscaled.
-            count: reproducible mode only: gradients and ``step.loss`` are divided once, by the sum of all counts of the
-                step. For each micro-batch or for none.
+            count: gradients and ``step.loss`` are divided by the sum of all counts of the step, over all ranks, once
+                its last micro-batch is through. For each micro-batch, once, or for none.
         """
-        if count is not None and not self.reproducible:
-            raise KeepstepError(
-                "step.backward(count=...) needs run.replicate(model, reproducible=True): DDP divides by the number of "
-                "ranks, whatever they count"
-            )
+        if count is not None and count < 0:
+            raise KeepstepError(f"step.backward: count={count}; a micro-batch has 0 things or more")
         if self._counts and (self._counts[0] is None) != (count is None):
             raise KeepstepError("step.backward: give count= for every micro-batch of the step, or for none")
         self._losses.append(loss.detach())
@@ -214,11 +223,15 @@ class Step:
                 replica.weigh(1 if count is None else count)
             self._loss_of_all.add(loss.detach(), 1 if count is None else count)
         else:
-            # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch.
-            weighted = loss * (self._plan.world_size / self._plan.micro_batches)
+            # DDP divides by the world size; each micro-batch counts 1 / micro_batches of the global batch. Sums count
+            # what is known only at the end; until then a sample is one, so that small dtypes do not overflow.
+            parts = self._plan.micro_batches if count is None else self._plan.global_batch
+            weighted = loss * (self._plan.world_size / parts)
         if scaler is not None:
             weighted = scaler.scale(weighted)
         weighted.backward()  # type: ignore[no-untyped-call]
+        if count is not None and self._loss_of_all is None and len(self._counts) == len(self._micros):
+            replicas.divide_by_counts(self._local_count(), self._plan.global_batch)
 
     @property
     def loss(self) -> float:
@@ -240,6 +253,6 @@ class Step:
         In reproducible mode the sum was taken before, in the canonical order, and is rank 0's part.
         """
         if self._loss_of_all is None or not self._losses:
-            return self._local_sum(), len(self._losses)
+            return self._local_sum(), self._local_count()
         total = self._loss_of_all.result()
         return total if self._plan.rank == 0 else (0.0, 0)

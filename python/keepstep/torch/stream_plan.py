@@ -79,10 +79,16 @@ def plan_for(
     seed: int,
     rank: int,
     world_size: int,
+    origin: tuple[int, int] | None = None,
 ) -> BatchPlan:
     """The plan of one rank in one generation."""
     from keepstep.torch.cached import CachedLoader
 
     if isinstance(dataset, CachedLoader):
+        if origin is not None:
+            raise KeepstepError(
+                "run.steps: a cached loader hands out its batches by the number of the step, so position= and a "
+                "global_batch that changes do not go with it"
+            )
         return StreamPlan(dataset, global_batch, micro_batch, collate, seed, rank, world_size)
-    return BatchPlan(dataset, global_batch, micro_batch, shuffle, collate, seed, rank, world_size)
+    return BatchPlan(dataset, global_batch, micro_batch, shuffle, collate, seed, rank, world_size, origin or (1, 0))

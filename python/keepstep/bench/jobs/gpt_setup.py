@@ -29,12 +29,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, required=True)
     made.add_argument("--until", type=int, required=True)
     made.add_argument("--commits", type=Path, required=True)
+    made.add_argument("--layers", type=int, default=LAYERS)
+    made.add_argument("--width", type=int, default=WIDTH)
     return made
 
 
-def build(seed: int, layers: int = LAYERS) -> Trained:
+def build(seed: int, layers: int = LAYERS, width: int = WIDTH) -> Trained:
     torch.manual_seed(seed)
-    model = GPT(GPTConfig(layers=layers, width=WIDTH, heads=HEADS, context=CONTEXT))
+    model = GPT(GPTConfig(layers=layers, width=width, heads=HEADS, context=CONTEXT))
     optimizer = AdamW(model.parameters(), lr=3e-4)
     return Trained(model, optimizer, LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / 20)))
 

@@ -10,7 +10,6 @@ import torch
 import gpt_setup
 import keepstep
 from commit_log import CommitLog
-from keepstep.bench.workload import LAYERS
 from model import next_byte_loss
 
 if TYPE_CHECKING:
@@ -21,14 +20,13 @@ def ballast(mebibytes: int) -> torch.nn.Module:
     """Protected bytes that nobody computes with: only hydration notices them."""
     module = torch.nn.Module()
     generator = torch.Generator().manual_seed(1)
-    count = max(1, mebibytes << 20)
-    content = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+    content = torch.randint(0, 256, (mebibytes << 20,), dtype=torch.uint8, generator=generator)
     module.register_buffer("content", content)
     return module
 
 
 def build(chosen: argparse.Namespace) -> gpt_setup.Trained:
-    trained = gpt_setup.build(chosen.seed, chosen.layers)
+    trained = gpt_setup.build(chosen.seed, chosen.layers, chosen.width)
     if chosen.compile:
         trained.model.compile()
     return trained
@@ -36,16 +34,17 @@ def build(chosen: argparse.Namespace) -> gpt_setup.Trained:
 
 def train(run: Run, chosen: argparse.Namespace) -> None:
     model, optimizer, schedule = run.keep(lambda: build(chosen))
-    extra = run.keep(lambda: ballast(chosen.ballast_mib))
     text = run.keep(gpt_setup.text)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule, ballast=extra)
+    run.protect(model=model, optimizer=optimizer, schedule=schedule)
+    if chosen.ballast_mib:
+        run.protect(ballast=run.keep(lambda: ballast(chosen.ballast_mib)))
     replica = run.replicate(model)
     commits = CommitLog(chosen.commits)
     try:
         for step in run.steps(
             text,
             global_batch=chosen.global_batch,
-            micro_batch=chosen.global_batch // run.world_size,
+            micro_batch=chosen.micro_batch or chosen.global_batch // run.world_size,
             until=chosen.until,
         ):
             for tokens, targets in step:
@@ -61,7 +60,7 @@ if __name__ == "__main__":
     options = gpt_setup.parser()
     options.add_argument("--ballast-mib", type=int, default=0)
     options.add_argument("--rehearse", choices=["yes", "no", "default"], default="default")
-    options.add_argument("--layers", type=int, default=LAYERS)
+    options.add_argument("--micro-batch", type=int, help="default: a rank's whole share, which no elastic job can have")
     options.add_argument("--compile", action="store_true")
     given = options.parse_args()
     keepstep.recoverable(rehearse={"yes": True, "no": False}.get(given.rehearse))(train)(given)

@@ -55,7 +55,7 @@ def main() -> None:
     restarts = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
     dist.all_reduce(restarts, dist.ReduceOp.MAX)
     generation = int(restarts) + 1
-    trained = gpt_setup.build(chosen.seed)
+    trained = gpt_setup.build(chosen.seed, chosen.layers, chosen.width)
     done = load(chosen.checkpoints, trained)
     replica = DistributedDataParallel(trained.model)
     samples = gpt_setup.text()
