@@ -114,6 +114,7 @@ def test_a_newcomer_that_dies_while_it_takes_the_state_is_replaced(elastic, fixe
     assert len({pid for pid, _ in entries(done, 0)}) == 1 and len({pid for pid, _ in entries(done, 1)}) == 1
 
 
+@pytest.mark.long
 def test_a_resize_is_asked_for_while_a_rank_is_replaced(elastic, fixed):
     job = elastic()
     job.start(0, 1)
@@ -166,6 +167,7 @@ def test_a_drain_with_too_little_time_is_an_ordinary_fault(elastic, fixed):
     assert len({pid for pid, _ in entries(done, 0)}) == 1
 
 
+@pytest.mark.long
 def test_a_time_to_leave_that_is_set_and_set_back_holds_on_all_nodes(elastic):
     job = elastic("--sleep", 0.7, options=["--graceful-shutdown-timeout", "40"])
     job.start(0, 1, 2)
@@ -204,6 +206,7 @@ def test_a_leave_that_would_break_the_smallest_size_waits_for_a_newcomer(elastic
     assert changes in ([(4, 4)], [(4, 3), (3, 4)]), done.explain()
 
 
+@pytest.mark.long
 def test_a_leave_that_breaks_the_smallest_size_at_its_deadline_halts_the_job_until_a_node_joins(elastic, fixed):
     job = elastic(options=["--min-replicas", "3", "--graceful-shutdown-timeout", "1"], nodes="2:4")
     job.start(0, 1)
@@ -233,6 +236,7 @@ def test_a_job_below_its_smallest_size_ends_when_no_node_comes(elastic):
     assert "no other node came within 60 s to take its ranks" in job.first.output(), job.first.output()
 
 
+@pytest.mark.long
 def test_a_second_sigterm_ends_the_leaving_launcher_at_once_and_only_it(elastic, fixed):
     job = elastic(options=["--min-replicas", "3"], nodes="2:4")  # so it cannot leave
     job.start(0, 1)
@@ -265,6 +269,7 @@ def test_ctrl_c_on_node_0_ends_all_also_those_that_leave_or_join(elastic):
 # ---- nodes join ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_node_that_vanishes_while_its_workers_start_is_not_missed(elastic, fixed):
     job = elastic()
     job.start(0)
@@ -389,6 +394,7 @@ def test_survivors_are_told_of_each_change_and_newcomers_that_they_joined(elasti
     assert [entry for _, entry in entries(done, 1)] == ["start", "resize", "joined"], done.explain()
 
 
+@pytest.mark.long
 def test_a_notice_in_the_middle_of_a_resize_stops_the_job_after_a_step(elastic, fixed):
     job = elastic()
     job.start(0, 1)
@@ -428,6 +434,7 @@ def test_ddp_stays_within_rounding_of_a_fixed_size(elastic, fixed):
     assert len({pid for pid, _ in entries(done, 0)}) == 1, "rank 0 was never disturbed"
 
 
+@pytest.mark.long
 def test_a_model_with_batch_norm_runs_on_through_all_sizes(elastic):
     job = elastic("--model", "rich", script="small.py")
     job.start(0)

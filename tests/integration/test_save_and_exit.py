@@ -79,6 +79,7 @@ def test_all_ranks_leave_after_the_same_step_and_begin_again_in_the_new_world(tm
     assert_nothing_is_left(str(tmp_path))
 
 
+@pytest.mark.long
 def test_without_a_process_group_each_rank_is_told_by_its_own_launcher(tmp_path):
     with SaveAndExit(tmp_path / "job", "--backend", "none") as job:
         job.start(0)
@@ -112,6 +113,7 @@ def test_a_script_that_never_asks_ends_its_job_as_ever(tmp_path):
         assert [world for world, _, _ in job.lives()] == [2]
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_on_its_way_out_is_a_fault_and_all_begin_again(tmp_path):
     with SaveAndExit(tmp_path / "job", "--exit-code", 3, options=["--max-restarts", 1]) as job:
         job.start(0)
@@ -122,6 +124,7 @@ def test_a_rank_that_fails_on_its_way_out_is_a_fault_and_all_begin_again(tmp_pat
         assert any("exited with code 3" in line["because"] for line in job.events("fault_noticed"))
 
 
+@pytest.mark.long
 def test_in_a_recoverable_loop_it_says_that_the_world_changes_after_this_step(tmp_path):
     with Elastic(tmp_path / "job", "--until", 100000, "--sleep", 0.03, script="scaled.py") as job:
         job.start(0)

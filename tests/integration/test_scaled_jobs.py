@@ -68,6 +68,7 @@ def test_tokens_weigh_differently_from_samples_or_these_tests_prove_nothing(tmp_
     assert by_samples.metrics[0]["norm"] != pytest.approx(by_tokens.metrics[0]["norm"], rel=1e-3)
 
 
+@pytest.mark.long
 def test_a_killed_rank_does_not_change_the_weights(tmp_path):
     alone = finished(run_job(tmp_path / "one", "--tokens", world=1))
     inject = ["kill:rank=1,step=2,phase=backward", "kill:rank=2,step=4,phase=allreduce"]
@@ -98,6 +99,7 @@ def test_an_elastic_job_that_starts_with_too_many_goes_on_with_those_that_are_fe
     assert not job.events("fault_noticed"), job.explain()
 
 
+@pytest.mark.long
 def test_across_nodes_too_and_a_node_that_is_not_needed_may_leave(tmp_path):
     config = json.dumps({"default": {"global_batch": 4, "micro_batch": 2}})
     with Elastic(
