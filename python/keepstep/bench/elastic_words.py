@@ -19,7 +19,7 @@ TOOLS = {
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:,.1f}"
+    return "-" if seconds is None else f"{seconds * 1000:,.0f}"
 
 
 def print_result(result: Mapping[str, Any], console: Console) -> None:
@@ -28,13 +28,15 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
         table = Table(title="Pause of a change of size, ms", title_justify="left")
         table.add_column("tool")
         small, large = rows[0][2]["step_s"]
-        for head in ("median", "grow", "shrink", "worst", f"step of {small}", f"of {large}", "resizes", "redone"):
+        for head in ("median", "grow", "shrink", "worst", f"step of {small}", f"of {large}"):
             table.add_column(head, justify="right")
         for _, title, part in rows:
             times = [part["pause_s"], part["grow"]["pause_s"], part["shrink"]["pause_s"], part["worst_s"]]
             times += part["step_s"].values()
-            table.add_row(title, *map(_ms, times), str(part["resizes"]), str(part["redone_steps"]))
+            table.add_row(title, *map(_ms, times))
         console.print(table)
+        for _, title, part in rows:
+            console.print(f"{title}: {part['resizes']} changes, {part['redone_steps']} steps redone")
         for _, title, part in rows:
             for direction in ("grow", "shrink"):
                 phases = part[direction].get("phases")
