@@ -462,6 +462,7 @@ class Membership {
   bool pausing_ = false;          // members were asked to pause for it
   Time paused_at_{};              // the newest of those that did
   std::optional<Time> postponed_at_;
+  std::map<NodeId, int> growth_failures_;
   std::set<Rank> paused_;
   struct Leaving {
     std::string because;

@@ -18,6 +18,7 @@ namespace {
 
 // Why the size stays: capacity that flaps gives ever other reasons.
 constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
+constexpr int kMostGrowthFailures = 3;  // of a node
 constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -527,7 +528,8 @@ void Membership::leave_rank(WorkerId id) {
 }
 
 // A rank that the job had grown to failed before its generation formed: whatever it is, those that trained before go on
-// without the newcomers. Their node, if it has no other ranks, gets none any more. True: so it was.
+// without the newcomers. If that happens again and again on a node without other ranks, it gets none any more. True: so
+// it was.
 bool Membership::gives_up_growth(Rank rank, const std::string& what) {
   if (!elastic_ || !resized_ || formed_ || (phase_ != Phase::kForming && phase_ != Phase::kRunning) ||
       rank >= members_.size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
@@ -538,14 +540,15 @@ bool Membership::gives_up_growth(Rank rank, const std::string& what) {
   const bool others = std::any_of(slots_.begin(), slots_.end(), [node](const Slot& slot) {
     return slot.node == node && slot.formed_holder != kNoWorker;
   });
-  if (!others) {
+  const bool left_out = !others && ++growth_failures_[node] >= kMostGrowthFailures;
+  if (left_out) {
     bad_nodes_.insert(node);
   }
   // Growth that did not last: the policy waits longer before the next one.
   elastic_->on_changed(formed_replicas_, replicas(), false, now_);
   elastic_->on_changed(replicas(), formed_replicas_, true, now_);
   resize_ = Resize{formed_replicas_, true, what + "; the job goes on without those that were to join"};
-  journal("growth_given_up", resize_->because, {{"newcomers_node", int64_t{node}}, {"node_is_left_out", !others}});
+  journal("growth_given_up", resize_->because, {{"newcomers_node", int64_t{node}}, {"node_is_left_out", left_out}});
   seal(resize_->because);
   return true;
 }

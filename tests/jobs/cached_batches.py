@@ -204,7 +204,8 @@ def plain():
     """The loop of a script that knows nothing of keepstep but its loader; restarted from its checkpoint."""
     data = make_loader()
     rank = int(os.environ.get("RANK", "0"))
-    if args.save_every:  # ranks go in step, as those do that train together
+    together = int(os.environ.get("WORLD_SIZE", "1")) > 1  # ranks go in step, as those that train together do
+    if together:
         torch.distributed.init_process_group("gloo")
     saved = os.path.join(args.out, "checkpoint.pt")
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -226,15 +227,15 @@ def plain():
                  pids=[os.getpid(), batch["facts"][0]])  # fmt: skip
             if rank == 1 and data.position in args.kill_rank and first_time(f"rank-{data.position}"):
                 die()
-            if args.save_every:
-                if (number + 1) % args.save_every == 0:
-                    save()
+            if args.save_every and (number + 1) % args.save_every == 0:
+                save()
+            if together:
                 torch.distributed.barrier()
         note(rank=rank, epoch_ended=data.position)
         if data.position >= args.samples // MICRO_BATCH and not os.path.exists(saved):
             save()
     note(rank=rank, done=data.position)
-    if args.save_every:
+    if together:
         torch.distributed.destroy_process_group()
 
 
