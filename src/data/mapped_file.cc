@@ -29,9 +29,9 @@ Slot slots[MappedFile::kMostMappings];
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
 std::mutex mutex;  // guards what follows, and who takes or frees a slot
-bool installed = false;
-struct sigaction before;  // this and page_mask are written once, before the handler is there
+struct sigaction before;  // this and page_mask are written before the handler is there
 uintptr_t page_mask;
+std::atomic<bool> passing_on{false};
 
 // Async-signal-safe: atomics, mmap and sigaction only.
 void on_bus_error(int signal, siginfo_t* info, void* context) {
@@ -50,10 +50,13 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
       break;
     }
   }
-  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
+  const bool again = passing_on.exchange(true);  // by one that passes on to us, and was there before us, too
+  if (!again && (before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
     before.sa_sigaction(signal, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    passing_on = false;
+  } else if (!again && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
     before.sa_handler(signal);
+    passing_on = false;
   } else {
     struct sigaction end = {};  // what a SIGBUS does: the instruction is tried again, and ends the process
     end.sa_handler = SIG_DFL;
@@ -61,14 +64,17 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
   }
 }
 
+// Again, where somebody has put another handler in its place since the last mapping.
 Status install() {
-  if (installed) {
-    return absl::OkStatus();
-  }
   page_mask = ~(static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
-  if (sigaction(SIGBUS, nullptr, &before) != 0) {
+  struct sigaction now = {};
+  if (sigaction(SIGBUS, nullptr, &now) != 0) {
     return errno_status("read the handler of SIGBUS");
   }
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_bus_error) {
+    return absl::OkStatus();
+  }
+  before = now;
   struct sigaction ours = {};
   ours.sa_sigaction = on_bus_error;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
@@ -76,7 +82,6 @@ Status install() {
   if (sigaction(SIGBUS, &ours, nullptr) != 0) {
     return errno_status("install a handler of SIGBUS");
   }
-  installed = true;
   return absl::OkStatus();
 }
 

@@ -6,7 +6,7 @@
 // lost and lets the reader go on; who reads asks `lost` afterwards, before it uses what it read. Signals that are no
 // mapping's go to the handler that was there before (faulthandler's, say).
 //
-// Limits: 1,024 mappings a process. A handler that somebody installs later must pass on what is not its own. Any thread
+// Limits: 1,024 mappings a process. A handler that somebody installs later counts until the next mapping. Any thread
 // may read and ask; open and close are serialized by a lock of their own.
 #pragma once
 
