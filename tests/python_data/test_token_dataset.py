@@ -1,5 +1,6 @@
 """`keepstep.data.TokenDataset`: samples, splits, documents, errors."""
 
+import faulthandler
 import pickle
 import random
 
@@ -101,6 +102,17 @@ def test_a_corpus_that_is_truncated_under_us_is_an_error_that_names_it(tmp_path)
     prefix = write(tmp_path / "c", [list(range(50_000))])
     dataset = TokenDataset(prefix, 100)
     dataset[len(dataset) - 1]
+    with open(f"{prefix}.bin", "r+b") as tokens:
+        tokens.truncate(4096)
+    with pytest.raises(KeepstepError, match=r"c\.bin' had 100000 bytes .*it has 4096 bytes now"):
+        dataset[len(dataset) - 1]
+
+
+def test_so_it_is_where_somebody_else_took_the_signal_meanwhile(tmp_path):
+    TokenDataset(write(tmp_path / "first", [[1, 2, 3, 4]]), 2)
+    faulthandler.enable()
+    prefix = write(tmp_path / "c", [list(range(50_000))])
+    dataset = TokenDataset(prefix, 100)
     with open(f"{prefix}.bin", "r+b") as tokens:
         tokens.truncate(4096)
     with pytest.raises(KeepstepError, match=r"c\.bin' had 100000 bytes .*it has 4096 bytes now"):
