@@ -401,17 +401,11 @@ RankAssignment Agent::assignment_of(const brain::Prepare& effect, brain::Rank ra
   RankAssignment assignment;
   assignment.rank = rank;
   assignment.local_rank = place.local_rank;
-  std::set<brain::NodeId> before;
-  for (const brain::RankTable::Entry& entry : effect.table.entries()) {
-    if (entry.node == place.node) {
-      break;
-    }
-    before.insert(entry.node);
-  }
-  assignment.group_rank = static_cast<uint32_t>(before.size());
+  const std::vector<brain::NodeId> nodes = nodes_of(effect.table);
+  assignment.group_rank = static_cast<uint32_t>(std::ranges::find(nodes, place.node) - nodes.begin());
   assignment.world = effect.table.world_size();
   assignment.local_world = static_cast<uint32_t>(effect.members.size());
-  assignment.groups = nodes_of(effect.table).size();
+  assignment.groups = static_cast<uint32_t>(nodes.size());
   assignment.generation = effect.identity.generation;
   assignment.master_addr = master_addr_;
   assignment.master_port = master_port_;

@@ -26,8 +26,7 @@ Membership::Membership(MembershipConfig config)
 }
 
 uint32_t Membership::most_ranks_of_a_node() const {
-  return elastic_ || config_.elastic ? config_.ranks_per_node
-                                     : (config_.world_size + config_.nodes - 1) / config_.nodes;
+  return config_.elastic ? config_.ranks_per_node : (config_.world_size + config_.nodes - 1) / config_.nodes;
 }
 
 Effects Membership::step(const Event& event, Time now) {
@@ -98,8 +97,7 @@ uint32_t Membership::spares_of(NodeId node) const {
     return 0;
   }
   if (elastic_) {
-    const auto ranks = ranks_on_.find(node);
-    return config_.spares + config_.ranks_per_node - (ranks == ranks_on_.end() ? 0 : ranks->second);
+    return config_.spares + config_.ranks_per_node - ranks_on(node);
   }
   return config_.spares + (with_ranks_.contains(node) ? 0 : most_ranks_of_a_node());
 }
