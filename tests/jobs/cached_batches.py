@@ -204,7 +204,7 @@ def plain():
     """The loop of a script that knows nothing of keepstep but its loader; restarted from its checkpoint."""
     data = make_loader()
     rank = int(os.environ.get("RANK", "0"))
-    together = int(os.environ.get("WORLD_SIZE", "1")) > 1  # ranks go in step, as those that train together do
+    together = "MASTER_ADDR" in os.environ  # under torchrun ranks go in step, as those that train together do
     if together:
         torch.distributed.init_process_group("gloo")
     saved = os.path.join(args.out, "checkpoint.pt")

@@ -163,8 +163,8 @@ def test_a_redone_step_counts_once_and_a_skipped_sample_is_found(tmp_path: Path)
 
 
 def test_a_killed_job_takes_everything_below_it_along(tmp_path: Path) -> None:
-    sleeper = "import subprocess; s = subprocess.Popen(['sleep', '1000'], start_new_session=True); "
-    sleeper += "print(s.pid, flush=True); s.wait()"
+    sleeper = "import subprocess, time; s = subprocess.Popen(['sleep', '1000'], start_new_session=True); "
+    sleeper += "print(s.pid, flush=True); time.sleep(1000)"  # it must not reap what is killed before it
     with Processes() as processes:
         job = processes.start([sys.executable, "-c", sleeper], os.environ, tmp_path / "log")
         below = int(wait_for("output", job, 20.0, lambda: job.log.read_text() or None))
