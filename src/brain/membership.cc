@@ -293,6 +293,7 @@ void Membership::on(const Ready& event) {
     return;
   }
   worker->killed_at.reset();
+  sharded_ = sharded_ || event.sharded;
   sent_at_ = now_;  // thousands of answers may take longer than the wait for one
   journal("rank_ready", "it left the old step",
           {{"rank", int64_t{worker->rank}},
@@ -332,12 +333,12 @@ void Membership::activate() {
       const bool clean = state == StateWord{StateKind::kClean, version_};
       (clean ? activate.sources : activate.targets).push_back(rank);
     }
-    if (activate.sources.empty() && version_ > 0) {
+    if (activate.sources.empty() && version_ > 0 && !sharded_) {
       const std::string what = "no clean copy of step " + std::to_string(version_) + " is left";
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
       return;
     }
-    if (activate.sources.empty()) {
+    if (activate.sources.empty() && !sharded_) {
       activate.sources.push_back(activate.targets.front());
       activate.targets.erase(activate.targets.begin());
       activate.compare = true;

@@ -30,6 +30,7 @@
 #include "brain/elastic_policy.h"
 #include "brain/rank_table.h"
 #include "brain/recovery_ladder.h"
+#include "brain/shard_copies.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
 
@@ -106,12 +107,15 @@ struct Sealed {
   Step mean_step = 0;
   double mean_loss = 0;
   uint32_t mean_flags = 0;  // of the votes on that step, in union
+  // Sharded state: the copies that lie in the node's memory, of ranks here and elsewhere.
+  std::vector<ShardCopy> copies = {};
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
   WorkerId worker = kNoWorker;
   Identity identity;
   StateWord state;
+  bool sharded = false;  // its state is only its own: no other rank can stand in for it, copies can (shard_copies.h)
 };
 // All members of the generation are clean at its version and go on.
 struct Formed {
@@ -200,7 +204,8 @@ struct Prepare {
   bool resized = false;  // the world is not the one of the generation that formed last
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
-// digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank).
+// digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
+// sharded there may be no sources: each target takes its own shard from a copy.
 struct Activate {
   Identity identity;
   Version version = 0;
@@ -354,6 +359,7 @@ class Membership {
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
+  std::optional<Verdict> whole(Verdict verdict, const std::vector<SealedWord>& words);
 
   // membership_digests.cc: who is lying
   bool judge(const std::vector<SealedWord>& words);
@@ -498,6 +504,8 @@ class Membership {
     uint32_t flags = 0;
   };
   std::map<Step, Outcome> outcomes_;       // from those words' nodes
+  bool sharded_ = false;                   // so a member said, in this generation or one before
+  std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
   std::optional<Decide> decided_;          // over the generation before
   std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
 
