@@ -288,6 +288,7 @@ void Agent::seal(const brain::Seal& effect) {
   sealed.mean_step = newest.step;
   sealed.mean_loss = newest.mean_loss;
   sealed.mean_flags = newest.flags;
+  sealed.copies = vaults_.copies();
   link_->send(sealed);
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
@@ -473,6 +474,7 @@ void Agent::activate(const brain::Activate& effect) {
   if (!active_) {
     metrics_.flush(effect.version);
     store_.drop_before(effect.identity.generation);
+    vaults_.drop_beyond(effect.version);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
   }
@@ -481,7 +483,8 @@ void Agent::activate(const brain::Activate& effect) {
          {{"version", effect.version},
           {"sources", effect.sources},
           {"targets", effect.targets},
-          {"compare", effect.compare}});
+          {"compare", effect.compare},
+          {"copies", vaults_.ranks_at(effect.version)}});
   }
 }
 
