@@ -71,15 +71,18 @@ class ShardBuilding:
 
     def __init__(self) -> None:
         self._ops: GroupOps | None = None
+        self._openings = 0
 
-    def operations(self, session: Session) -> GroupOps:
+    def operations(self, session: Session) -> tuple[GroupOps, int]:
+        """With a number in place of a generation's, which no generation has."""
         if self._ops is None:
+            self._openings += 1
             from keepstep.torch.rehearsal_comm import RehearsalCommunicator
 
             assert session.assignment is not None
             comm: Any = RehearsalCommunicator(session.assignment.rank, session.assignment.world_size)
             self._ops = GroupOps(comm, Completer(comm))
-        return self._ops
+        return self._ops, -self._openings
 
     def close(self) -> None:
         """What is built after that has another rank, perhaps."""
@@ -100,7 +103,7 @@ class RunHost:
 
     def enter(self, what: str) -> tuple[GroupOps, int]:
         if self._session.sharding:
-            return shard_building.operations(self._session), 0
+            return shard_building.operations(self._session)
         if self._session.engine.updating():
             raise KeepstepError(
                 f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "

@@ -227,7 +227,8 @@ class Run:
         self._session.sharding = True
         try:
             self._init_process_group()
-            built = build()
+            with sharding.alone():
+                built = build()
         finally:
             self._session.sharding = False
             shard_building.close()
@@ -348,9 +349,7 @@ class Run:
             self._pause()
         self._position = checked_position(position, self._registry, batches)
         origin = None if self._position is None else (self._version + 1, int(self._position.item()))
-        plan = plan_for(
-            dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin
-        )
+        plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
         if sharding.check_can_recover(self._registry.modules()) and plan.micro_batches % parts:
             raise KeepstepError(
                 f"run.steps: {plan.micro_batches} micro-batches a step cannot be shared evenly by {parts} ranks, and "

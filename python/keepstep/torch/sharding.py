@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -84,3 +85,23 @@ def reshard(modules: Iterable[torch.nn.Module]) -> None:
     """Parameters that a forward without backward left whole become shards again."""
     for part in fsdp_modules(modules):
         part.reshard()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While state is built by each process for itself: what torch would scatter from one rank, each cuts out of its own.
+
+    `distribute_tensor` and `parallelize_module` take the values of one rank (``src_data_rank``). Here all have the same.
+    """
+    from torch.distributed.tensor import placement_types
+
+    original = placement_types.mesh_scatter
+
+    def scatter(output: torch.Tensor, parts: list[torch.Tensor], mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
+        output.copy_(parts[mesh.get_local_rank(mesh_dim)])
+
+    placement_types.mesh_scatter = scatter  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        placement_types.mesh_scatter = original
