@@ -200,7 +200,7 @@ class Run:
         return built
 
     def shard(self, build: Callable[[], T]) -> T:
-        """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard``, ``parallelize_module``.
+        """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard`` and the like.
 
         Built once per process, when it has a rank; the same objects in every entry. The process group is there, and
         ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried out**: a process that takes a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     module = sys.modules.get("torch.distributed.tensor")
     if module is not None and isinstance(tensor, module.DTensor):
         # to_local() would build a node of autograd, and may wait for a collective; this is memory only.
-        return tensor._local_tensor  # type: ignore[attr-defined, no-any-return]
+        return tensor._local_tensor  # type: ignore[no-any-return]
     return tensor
 
 
@@ -68,8 +69,8 @@ def check_can_recover(modules: Iterable[torch.nn.Module]) -> bool:
     found = next(fsdp_modules(modules), None)
     if found is not None and not hasattr(found, "reset_iter_state"):
         raise KeepstepError(
-            f"protect: a model is sharded by fully_shard, and FSDP2 of torch {torch.__version__} cannot leave a step in "
-            "the middle (it has no FSDPModule.reset_iter_state): use torch 2.15 or newer"
+            f"protect: a model is sharded by fully_shard, and FSDP2 of torch {torch.__version__} cannot leave a step "
+            "in the middle (it has no FSDPModule.reset_iter_state): use torch 2.15 or newer"
         )
     return found is not None
 
@@ -89,18 +90,17 @@ def reshard(modules: Iterable[torch.nn.Module]) -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """While state is built by each process for itself: what torch would scatter from one rank, each cuts out of its own.
+    """While each process builds for itself: what torch would scatter from one rank, each cuts out of its own.
 
-    `distribute_tensor` and `parallelize_module` take the values of one rank (``src_data_rank``). Here all have the same.
+    `distribute_tensor` and `parallelize_module` take the values of one rank (``src_data_rank``). Here all have them.
     """
-    from torch.distributed.tensor import placement_types
-
+    placement_types: Any = importlib.import_module("torch.distributed.tensor.placement_types")
     original = placement_types.mesh_scatter
 
     def scatter(output: torch.Tensor, parts: list[torch.Tensor], mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
         output.copy_(parts[mesh.get_local_rank(mesh_dim)])
 
-    placement_types.mesh_scatter = scatter  # type: ignore[assignment]
+    placement_types.mesh_scatter = scatter
     try:
         yield
     finally:
