@@ -442,7 +442,8 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
       return;  // it gets this when it attaches, if it ever does
     }
   }
-  const bool first = effect.identity.generation == 1 || (formed_ == Identity{} && member.previous == brain::kNoWorker);
+  const bool first = effect.identity.generation == 1 ||
+                     (formed_ == Identity{} && member.previous == brain::kNoWorker && !effect.resized);
   const char* entry = first                                                   ? "start"
                       : !member.newcomer                                      ? (effect.resized ? "resize" : "recovery")
                       : effect.resized && member.previous == brain::kNoWorker ? "joined"

@@ -124,7 +124,8 @@ def train(run):
         time.sleep(args.sleep)
         run.commit(optimizer.step, schedule.step)
     total = hashlib.sha256()
-    state = [value for each in optimizer.state.values() for value in each.values()]
+    held = [optimizer.state[parameter] for parameter in model.parameters()]
+    state = [each[key] for each in held for key in sorted(each)]
     for tensor in [*model.parameters(), *model.buffers(), *state]:
         total.update(bytes(local(tensor.detach()).contiguous().flatten().view(torch.uint8).tolist()))
     counts = run.shard_counts()

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from typing import Any
 
 import torch
@@ -29,8 +30,6 @@ from keepstep.torch import durable_state as states
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense
 from keepstep.torch.registry import Registry
-
-LIMIT_S = 600.0  # for other ranks, while a save is agreed on
 
 
 class Cancelled(Exception):
@@ -47,7 +46,7 @@ class Exchange:
         self._prefix = prefix
 
     def _ask(self, op: str, key: str, value: bytes = b"") -> bytes:
-        answered, _, _, result = self._session.store(op, f"{self._prefix}/{key}", value, int(LIMIT_S * 1000))
+        answered, _, _, result = self._session.store(op, f"{self._prefix}/{key}", value)
         if not answered:
             raise Cancelled
         return result
@@ -69,8 +68,8 @@ class Exchange:
         return of_all[0]
 
 
-def _not_an_error(values: list[Any] | None) -> list[Any] | None:
-    for rank, value in enumerate(values or []):
+def _not_an_error(values: list[Any]) -> list[Any]:
+    for rank, value in enumerate(values):
         if isinstance(value, BaseException):
             raise KeepstepError(f"rank {rank}: {value}") from value
     return values
@@ -101,12 +100,16 @@ class Durable:
     # ---- the beginning ----
 
     def announce(self) -> None:
-        """By rank 0, before the first generation forms: all go on from the newest complete checkpoint."""
+        """By rank 0, before the first generation forms: the place is ours, and all go on from the newest checkpoint."""
         if self._announced:
             return
         self._announced = True
+        from keepstep.torch.checkpoint import owners
+
+        store = self._store()
         try:
-            complete = [info.step for info in self._checkpoints.Catalog(self._store()).checkpoints() if info.complete]
+            owners.owner_of(self.url, store, self._owner()).renew()  # another job that uses it is told of at once
+            complete = [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]
         except self._checkpoints.Error as error:
             raise KeepstepError(f"run.checkpoint: {error}") from None
         if complete:
@@ -129,7 +132,8 @@ class Durable:
         kept = states.saved_capsule(metadata, self._session.assignment.rank)
         if kept is not None and not capsule.empty:
             state[kept[0]] = torch.empty(kept[1], dtype=torch.uint8)
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process, as it should
             dcp_load(state, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
         flat = self._registry.flatten(capsule.ids)
         self._registry.load_values(json.loads(state[states.VALUES]), flat.tensors)
@@ -263,13 +267,16 @@ class Durable:
         writer.reset()
         planner.set_up_planner(state, writer.storage_meta(), rank == 0)
         writer.set_up_storage_writer(rank == 0)
-        mine = writer.prepare_local_plan(planner.create_local_plan())
+        try:
+            mine: Any = writer.prepare_local_plan(planner.create_local_plan())
+        except Exception as error:
+            mine = KeepstepError(str(error))
         plans = exchange.gather("plan", mine)
         metadata = None
         failure: Exception | None = None
         if plans is not None:
             try:
-                plans, metadata = planner.create_global_plan(plans)
+                plans, metadata = planner.create_global_plan(_not_an_error(plans))
                 plans = writer.prepare_global_plan(plans)
             except Exception as error:
                 failure = error
@@ -283,10 +290,10 @@ class Durable:
             result: Any = writer.write_data(planner.finish_plan(plan), planner).wait()
         except Exception as error:
             result = KeepstepError(str(error))
-        results = _not_an_error(exchange.gather("result", result))
+        results = exchange.gather("result", result)
         if results is not None:
             assert metadata is not None
-            writer.finish(metadata, results)
+            writer.finish(metadata, _not_an_error(results))
 
     def _owner(self) -> str:
         """The same on all processes that ever are rank 0 of this job."""
