@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import logging
 import os
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from torch.futures import Future
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import places
-from keepstep.torch.checkpoint import objects
+from keepstep.torch.checkpoint import objects, plain
 from keepstep.torch.checkpoint.layouts import dtype_of, metadata_of
 
 _log = logging.getLogger(__name__)
@@ -183,34 +182,16 @@ class Reader(StorageReader):
             index = item.storage_index
             is_object = item.type == LoadItemType.BYTE_IO
             place = opened.layout.objects[index.fqn].place if is_object else self._part(index).place
-            file = opened.layout.files[place.file]
-            data = opened.store.read(opened.folder + file, place.offset, place.bytes)
-            if place.transforms:
-                data = _untransformed(item, place, data)
             if is_object:
+                data = plain.item_bytes(opened, place)
                 planner.load_bytes(item, objects.made_safe(index.fqn, opened.words, data))
                 continue
-            try:
-                saved = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-            except Exception as error:
-                raise KeepstepError(
-                    f"{opened.words}: '{index.fqn}' (bytes {place.offset} to {place.offset + place.bytes} of '{file}') "
-                    f"cannot be loaded: {error}"
-                ) from None
-            if not isinstance(saved, torch.Tensor):
-                raise KeepstepError(f"{opened.words}: '{index.fqn}' in '{file}' is no tensor")
+            saved = plain.tensor_of(opened, index.fqn, place)
             part = narrow_tensor_by_index(saved, item.storage_offsets, item.lengths)
             target = planner.resolve_tensor(item).detach()
             _require_size(item, target)
             target.copy_(part)
             planner.commit_tensor(item, target)
-
-
-def _untransformed(item: ReadItem, place: _checkpoint.Place, data: bytes) -> bytes:
-    from torch.distributed.checkpoint.filesystem import _StorageReaderTransforms
-
-    stream = _StorageReaderTransforms().transform_load_stream(item, place.transforms, io.BytesIO(data))
-    return stream.read(-1)
 
 
 def _require_size(item: ReadItem, target: torch.Tensor) -> None:
