@@ -47,8 +47,8 @@ def _verify_one(opened: places.Opened, quiet: bool) -> list[str]:
 
 def _verify_sizes(opened: places.Opened) -> list[str]:
     ends: dict[int, int] = {}
-    everything = [part.place for tensor in opened.layout.tensors.values() for part in tensor.parts]
-    everything += [found.place for found in opened.layout.objects.values()]
+    everything = [part.place for tensor in opened.tensors.values() for part in tensor.parts]
+    everything += [found.place for found in opened.objects.values()]
     for place in everything:
         ends[place.file] = max(ends.get(place.file, 0), place.offset + place.bytes)
     problems = []
@@ -105,18 +105,18 @@ def verify(arguments: list[str]) -> int:
 def _same_data(first: places.Opened, second: places.Opened, names: list[str]) -> list[str]:
     """Those of `names` whose elements differ; they have one dtype and shape."""
     different = []
-    total = sum(tensors.bytes_of(first.layout.tensors[name]) for name in names)
+    total = sum(tensors.bytes_of(first.tensors[name]) for name in names)
     done = 0
     with progress("comparing", total, command="ckpt") as shown:
-        for batch in tensors.batches(first.layout, names):
+        for batch in tensors.batches(first, names):
             sides = []
             for opened in (first, second):
-                memory = {name: ctypes.create_string_buffer(tensors.bytes_of(opened.layout.tensors[name]) or 1)
+                memory = {name: ctypes.create_string_buffer(tensors.bytes_of(opened.tensors[name]) or 1)
                           for name in batch}  # fmt: skip
                 tensors.read_into(opened, {name: ctypes.addressof(found) for name, found in memory.items()})
                 sides.append(memory)
             different += [name for name in batch if memoryview(sides[0][name]) != memoryview(sides[1][name])]
-            done += sum(tensors.bytes_of(first.layout.tensors[name]) for name in batch)
+            done += sum(tensors.bytes_of(first.tensors[name]) for name in batch)
             shown.update(done)
     return different
 
@@ -134,8 +134,8 @@ def diff(arguments: list[str]) -> int:
     options = options_parser.parse_args(arguments)
     first = places.open_checkpoint(*places.split_step(options.first))
     second = places.open_checkpoint(*places.split_step(options.second))
-    a, b = first.layout.tensors, second.layout.tensors
-    everything_a, everything_b = {*a, *first.layout.objects}, {*b, *second.layout.objects}
+    a, b = first.tensors, second.tensors
+    everything_a, everything_b = {*a, *first.objects}, {*b, *second.objects}
     changed = []
     alike = []
     for name in sorted(everything_a & everything_b):

@@ -37,7 +37,7 @@ def _shards(opened: places.Opened, names: Sequence[str], most: int) -> list[list
     shards: list[list[str]] = []
     held = 0
     for name in names:
-        size = tensors.bytes_of(opened.layout.tensors[name])
+        size = tensors.bytes_of(opened.tensors[name])
         if not shards or held + size > most:
             shards.append([])
             held = 0
@@ -49,12 +49,12 @@ def _shards(opened: places.Opened, names: Sequence[str], most: int) -> list[list
 def _write(opened: places.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
     """One file. `exported`: names in the checkpoint, and what they are called in the file."""
     # The widest elements first, so that all lie where their width asks for.
-    order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.layout.tensors[name].dtype))
+    order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.tensors[name].dtype))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begins = {}
     at = 0
     for name in order:
-        entry = opened.layout.tensors[name]
+        entry = opened.tensors[name]
         begins[name] = at
         end = at + tensors.bytes_of(entry)
         header[exported[name]] = {
@@ -76,9 +76,9 @@ def _write(opened: places.Opened, path: Path, exported: dict[str, str], shown: S
                     first = ctypes.c_char.from_buffer(memory)
                     base = ctypes.addressof(first) + data_at
                     try:
-                        for batch in tensors.batches(opened.layout, order):
+                        for batch in tensors.batches(opened, order):
                             tensors.read_into(opened, {name: base + begins[name] for name in batch})
-                            done += sum(tensors.bytes_of(opened.layout.tensors[name]) for name in batch)
+                            done += sum(tensors.bytes_of(opened.tensors[name]) for name in batch)
                             shown.update(done)
                     finally:
                         del first
@@ -109,13 +109,13 @@ def export(arguments: list[str]) -> int:
     options_parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     options = options_parser.parse_args(arguments)
     opened = places.open_checkpoint(*places.split_step(options.checkpoint))
-    names = [name for name in opened.layout.tensors if name.startswith(options.prefix) and name != options.prefix]
+    names = [name for name in opened.tensors if name.startswith(options.prefix) and name != options.prefix]
     if not names:
-        some = ", ".join(list(opened.layout.tensors)[:5])
+        some = ", ".join(list(opened.tensors)[:5])
         raise KeepstepError(f"{opened.words} has no tensor named '{options.prefix}...'; it has {some}, ...")
-    strange = [name for name in names if opened.layout.tensors[name].dtype not in _DTYPES]
+    strange = [name for name in names if opened.tensors[name].dtype not in _DTYPES]
     if strange:
-        dtype = opened.layout.tensors[strange[0]].dtype
+        dtype = opened.tensors[strange[0]].dtype
         raise KeepstepError(f"safetensors knows no {dtype}, which '{strange[0]}' is; --prefix leaves it out")
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def export(arguments: list[str]) -> int:
         if len(shards) == 1
         else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     )
-    total = sum(tensors.bytes_of(opened.layout.tensors[name]) for name in names)
+    total = sum(tensors.bytes_of(opened.tensors[name]) for name in names)
     done = 0
     with progress("exporting", total, quiet=options.quiet or options.json, command="ckpt") as shown:
         for file, shard in zip(files, shards, strict=True):

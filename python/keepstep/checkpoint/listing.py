@@ -106,7 +106,7 @@ def show(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(_as_json(opened)))
         return 0
-    elements = sum(math.prod(tensor.shape) for tensor in layout.tensors.values())
+    elements = sum(math.prod(tensor.shape) for tensor in opened.tensors.values())
     print(opened.words)
     if manifest is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_s))
@@ -116,16 +116,16 @@ def show(arguments: list[str]) -> int:
     else:
         print(f"files    {len(layout.files)} of data; DCP itself wrote it: no manifest, no checksums")
     print(
-        f"tensors  {len(layout.tensors):,} with {elements:,} elements ({in_bytes(layout.tensor_bytes())}) in "
-        f"{layout.parts():,} parts; {len(layout.objects):,} other objects"
+        f"tensors  {len(opened.tensors):,} with {elements:,} elements ({in_bytes(layout.tensor_bytes())}) in "
+        f"{layout.parts():,} parts; {len(opened.objects):,} other objects"
     )
-    names = list(layout.tensors)
+    names = list(opened.tensors)
     shown = names if options.all else names[:_MOST_SHOWN]
     print()
     table(
         ["tensor", "dtype", "shape", "parts"],
         [
-            [name, layout.tensors[name].dtype, shape(layout.tensors[name].shape), str(len(layout.tensors[name].parts))]
+            [name, opened.tensors[name].dtype, shape(opened.tensors[name].shape), str(len(opened.tensors[name].parts))]
             for name in shown
         ],
         right=(3,),
@@ -162,7 +162,7 @@ def _as_json(opened: places.Opened) -> dict[str, Any]:
                     for part in tensor.parts
                 ],
             }
-            for name, tensor in layout.tensors.items()
+            for name, tensor in opened.tensors.items()
         },
-        "objects": sorted(layout.objects),
+        "objects": sorted(opened.objects),
     }  # fmt: skip

@@ -15,12 +15,12 @@ def bytes_of(tensor: _checkpoint.TensorEntry) -> int:
     return math.prod(tensor.shape) * _checkpoint.dtype_bytes(tensor.dtype)
 
 
-def batches(layout: _checkpoint.Layout, names: list[str]) -> Iterator[list[str]]:
+def batches(opened: Opened, names: list[str]) -> Iterator[list[str]]:
     """As many tensors at a time as make BATCH_BYTES, at least one."""
     batch: list[str] = []
     held = 0
     for name in names:
-        size = bytes_of(layout.tensors[name])
+        size = bytes_of(opened.tensors[name])
         if batch and held + size > BATCH_BYTES:
             yield batch
             batch, held = [], 0
@@ -39,7 +39,7 @@ def read_into(opened: Opened, places: dict[str, int]) -> None:
         return
     boxes = []
     for name, address in places.items():
-        tensor = opened.layout.tensors[name]
+        tensor = opened.tensors[name]
         width = _checkpoint.dtype_bytes(tensor.dtype)
         strides = [width] * len(tensor.shape)
         for i in reversed(range(len(strides) - 1)):

@@ -48,7 +48,7 @@ def tensor_of(opened: Opened, name: str, place: _checkpoint.Place) -> torch.Tens
 def read_into(opened: Opened, places: dict[str, int]) -> None:
     """Whole tensors by name, each to its address."""
     for name, address in places.items():
-        entry = opened.layout.tensors[name]
+        entry = opened.tensors[name]
         dtype = dtype_of(entry.dtype)
         size = torch.Size(entry.shape).numel() * dtype.itemsize
         if not size:
