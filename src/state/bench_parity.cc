@@ -140,13 +140,13 @@ class Bench {
   void make_isal_tables() {
     const int k = static_cast<int>(code_.data());
     const int all = static_cast<int>(blocks_.size());
-    std::vector<unsigned char> generator(static_cast<size_t>(all * k));
+    std::vector<unsigned char> generator(blocks_.size() * code_.data());
     gf_gen_cauchy1_matrix(generator.data(), all, k);
     encode_tables_.resize(size_t{32} * code_.data() * code_.parity());
-    ec_init_tables(k, all - k, &generator[static_cast<size_t>(k * k)], encode_tables_.data());
+    ec_init_tables(k, all - k, &generator[size_t{code_.data()} * code_.data()], encode_tables_.data());
     std::vector<unsigned char> basis(generator.begin() + static_cast<long>(lost()) * k,
                                      generator.begin() + (static_cast<long>(lost()) + k) * k);
-    std::vector<unsigned char> inverse(static_cast<size_t>(k * k));
+    std::vector<unsigned char> inverse(size_t{code_.data()} * code_.data());
     KEEPSTEP_CHECK(gf_invert_matrix(basis.data(), inverse.data(), k) == 0, "no inverse");
     rebuild_tables_.resize(size_t{32} * code_.data() * lost());
     ec_init_tables(k, static_cast<int>(lost()), inverse.data(), rebuild_tables_.data());  // the rows of the lost ones

@@ -46,9 +46,9 @@ using Input = Stream<ReedSolomon::ConstBlock>;
 using Output = Stream<ReedSolomon::Block>;
 
 template <typename Bytes>
-std::vector<Stream<Bytes>> streams(std::vector<Bytes> blocks, bool summed) {
+std::vector<Stream<Bytes>> streams(const std::vector<Bytes>& blocks, bool summed) {
   std::vector<Stream<Bytes>> made;
-  for (Bytes& block : blocks) {
+  for (const Bytes& block : blocks) {
     made.push_back({block, summed ? std::optional<RunningChecksum>(std::in_place) : std::nullopt});
   }
   return made;
@@ -296,7 +296,7 @@ StatusOr<std::vector<uint32_t>> ReedSolomon::rebuild(std::span<const std::option
     for (const uint8_t block : basis) {
       sources.push_back(*blocks[block]);
     }
-    std::vector<Input> inputs = streams(std::move(sources), !sums.empty());
+    std::vector<Input> inputs = streams(sources, !sums.empty());
     std::vector<Output> outputs = streams(into, !sums.empty());
     code(*impl_->tables.get(basis, numbers), inputs, outputs);
     const size_t found = corrupt.size();
