@@ -89,7 +89,7 @@ class Holdings {
       if (const std::string wrong = defect(need); !wrong.empty()) {
         wrong_.add(wrong);
       } else if (const auto [at, is_new] = needed.try_emplace(need.name, &need); !is_new) {
-        compare(*at->second, need, "and as");
+        compare(*at->second, need, std::nullopt);
       }
     }
     for (uint32_t source = 0; source < sources.size(); ++source) {
@@ -105,7 +105,7 @@ class Holdings {
         }
         if (const std::string wrong = defect(has); !wrong.empty()) {
           wrong_.add("source " + std::to_string(source) + ": " + wrong);
-        } else if (compare(*need->second, has, "source " + std::to_string(source) + " has") && elements(has.box) > 0) {
+        } else if (compare(*need->second, has, source) && elements(has.box) > 0) {
           by_name_[need->second->name].push_back({source, entry, &has.box});
         }
       }
@@ -121,12 +121,14 @@ class Holdings {
   const Reasons& wrong() const { return wrong_; }
 
  private:
-  bool compare(const ShardEntry& need, const ShardEntry& has, const std::string& where) {
+  // `source`: whose `has` is; nothing if it is a need as well.
+  bool compare(const ShardEntry& need, const ShardEntry& has, std::optional<uint32_t> source) {
     if (need.dtype == has.dtype && need.element_bytes == has.element_bytes && need.shape == has.shape) {
       return true;
     }
-    wrong_.add("'" + need.name + "' is needed as " + need.dtype + " " + describe_shape(need.shape) + ", " + where +
-               " " + has.dtype + " " + describe_shape(has.shape));
+    wrong_.add("'" + need.name + "' is needed as " + need.dtype + " " + describe_shape(need.shape) +
+               (source.has_value() ? ", source " + std::to_string(*source) + " has " : ", and as ") + has.dtype + " " +
+               describe_shape(has.shape));
     return false;
   }
 
@@ -281,16 +283,19 @@ class Dealer {
 // Pulls of one need from one entry become as few as can be, in the order of their places in it.
 std::vector<Pull> merged(std::vector<Pull> pulls, const std::vector<ShardEntry>& needs,
                          const std::vector<ShardSource>& sources) {
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<Box>> boxes;  // by source, entry and need
-  for (Pull& pull : pulls) {
-    boxes[{pull.source, pull.entry, pull.need}].push_back(std::move(pull.box));
-  }
-  using Placed = std::pair<uint64_t, Pull>;
+  const auto key = [](const Pull& pull) { return std::make_tuple(pull.source, pull.entry, pull.need); };
+  std::stable_sort(pulls.begin(), pulls.end(), [&](const Pull& a, const Pull& b) { return key(a) < key(b); });
+  using Placed = std::pair<uint64_t, Pull>;  // with its place in the entry
   std::vector<Placed> placed;
-  for (auto& [key, list] : boxes) {
-    const auto [source, entry, need] = key;
-    merge_neighbours(list);
-    for (Box& box : list) {
+  std::vector<Box> boxes;
+  for (size_t first = 0, end = 0; first < pulls.size(); first = end) {
+    const auto [source, entry, need] = key(pulls[first]);
+    boxes.clear();
+    for (; end < pulls.size() && key(pulls[end]) == key(pulls[first]); ++end) {
+      boxes.push_back(std::move(pulls[end].box));
+    }
+    merge_neighbours(boxes);
+    for (Box& box : boxes) {
       const ShardEntry& has = sources[source].entries[entry];
       const uint64_t offset = strided_copy(has.box, needs[need].box, box, has.element_bytes).source_offset;
       placed.emplace_back(offset, Pull{need, source, entry, std::move(box)});
