@@ -475,6 +475,7 @@ void Agent::activate(const brain::Activate& effect) {
     store_.drop_before(effect.identity.generation);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
+    let_leavers_out();
   }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,

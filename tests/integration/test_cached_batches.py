@@ -233,6 +233,15 @@ def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path,
     assert not [path for path in left if path.stat().st_blocks], left
 
 
+@pytest.mark.parametrize(("rounds", "seed"), [(8, 1), long(150, 2)])
+def test_a_rank_that_comes_late_where_nothing_keeps_ranks_in_step_reads_its_share(tmp_path, rounds, seed):
+    done = subprocess.run(
+        [PYTHON, JOBS / "late_ranks.py", "--out", tmp_path, "--rounds", str(rounds), "--seed", str(seed)],
+        env={**os.environ, "KEEPSTEP_STORE": "1"}, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.long
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path):
     whole, notes, _ = torchrun(tmp_path / "whole", 1)
