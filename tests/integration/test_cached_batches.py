@@ -135,6 +135,7 @@ def test_torchdatas_loader_is_resumed_by_its_state(tmp_path):
     assert read[: len(expected)] == expected, job.explain()
 
 
+@pytest.mark.long
 def test_torchdatas_loader_with_workers_is_resumed_by_its_state(tmp_path):
     alone = run_cached(tmp_path / "alone", "--torchdata", "--workers", 2, world=1)
     job = run_cached(tmp_path / "killed", "--torchdata", "--workers", 2, "--kill-loader", 3, 8, "--kill-loading", 5)
@@ -203,7 +204,7 @@ def test_under_torchrun_ranks_share_a_loader_that_may_die(stream, tmp_path):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", ["--workers=1", "--torchdata"])
+@pytest.mark.parametrize("kind", ["--torchdata", pytest.param("--workers=1", marks=pytest.mark.long)])
 def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path, kind):
     """Ranks are killed, so torchrun starts all of them anew from their checkpoint; loaders are killed besides."""
     done, notes, name = torchrun(
