@@ -453,6 +453,13 @@ class Ring:
     def open(self, name: str, round: int, ahead: int, behind: int, limit_bytes: int, position: int) -> None: ...
     def leave(self) -> None: ...
     @property
+    def joined(self) -> bool:
+        """False once the agent has given this place away: what is read then may be written over."""
+
+    def detach(self) -> None:
+        """Views that are held get memory of their own."""
+
+    @property
     def position(self) -> int: ...
     @property
     def head(self) -> int: ...

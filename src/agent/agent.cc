@@ -479,6 +479,7 @@ void Agent::activate(const brain::Activate& effect) {
     vaults_.drop_beyond(effect.version);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
+    let_leavers_out();
   }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,
