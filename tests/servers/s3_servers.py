@@ -124,21 +124,28 @@ class S3Server:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return {**clean, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, **more}
 
+    def curl(self, target, *how, fail=True):
+        """A signed request by Debian's curl; its output. The query of `target` must be sorted and percent-encoded."""
+        done = subprocess.run(
+            ["curl", "-sS", *(["-f"] if fail else ["-i"]), "--noproxy", "*",
+             "--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{KEY}:{SECRET}",
+             "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD",
+             *(["--cacert", str(self.certificate)] if self.tls else []), *how, f"{self.endpoint}{target}"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"{self.name}: {target}: {done.stderr}")
+        return done.stdout
+
+    def get(self, target, fail=True):
+        return self.curl(target, fail=fail)
+
     def bucket(self, prefix=""):
         """The URL of a new, empty bucket."""
         with self.lock:
             self.buckets += 1
             name = f"bucket-{self.buckets}"
-        # Debian's curl signs like libcurl.
-        done = subprocess.run(
-            ["curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT",
-             "--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{KEY}:{SECRET}",
-             "-H", "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-             *(["--cacert", str(self.certificate)] if self.tls else []), f"{self.endpoint}/{name}"],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        if done.stdout != "200":
-            raise RuntimeError(f"{self.name} made no bucket: {done.stdout} {done.stderr}")
+        self.curl(f"/{name}", "-X", "PUT", "-o", "/dev/null")
         url = f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
         return f"{url}&ca_file={self.certificate}" if self.tls else url
 
