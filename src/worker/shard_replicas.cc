@@ -167,7 +167,8 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
     KEEPSTEP_RETURN_IF_ERROR(send(keeper, &mine.head, sizeof(mine.head), kTagShardHead));
     KEEPSTEP_RETURN_IF_ERROR(receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     if (mine.answer == Answer::kSend) {
-      KEEPSTEP_RETURN_IF_ERROR(send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(
+          send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
       KEEPSTEP_RETURN_IF_ERROR(send(keeper, vault.data(version).data(), vault.data_bytes(), kTagShardBytes));
       KEEPSTEP_RETURN_IF_ERROR(receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     }
@@ -175,14 +176,15 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
       return absl::OkStatus();
     }
     if (mine.answer == Answer::kFailed) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("rank %d cannot keep a copy of %d bytes of the shard of rank %d: its node has no memory for it",
-                          keeper, vault.data_bytes(), self_));
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "rank %d cannot keep a copy of %d bytes of the shard of rank %d: its node has no memory for it", keeper,
+          vault.data_bytes(), self_));
     }
   }
-  return absl::DataLossError(absl::StrFormat("the copy of the shard of rank %d at version %d arrived broken at rank %d, %d "
-                                             "times",
-                                             self_, version, keeper, kTries));
+  return absl::DataLossError(
+      absl::StrFormat("the copy of the shard of rank %d at version %d arrived broken at rank %d, %d "
+                      "times",
+                      self_, version, keeper, kTries));
 }
 
 void ShardReplicas::keep(Buffers& of) {

@@ -49,11 +49,11 @@ class ShardReplicas {
   void finish();
 
   struct Counts {
-    uint64_t versions = 0;   // protected
-    uint64_t bytes = 0;      // of tensors in the newest one
-    int64_t copied_ns = 0;   // the newest one took, to the last keeper's word
-    uint64_t waits = 0;      // of wait(), that found it unfinished
-    int64_t waited_ns = 0;   // in these
+    uint64_t versions = 0;  // protected
+    uint64_t bytes = 0;     // of tensors in the newest one
+    int64_t copied_ns = 0;  // the newest one took, to the last keeper's word
+    uint64_t waits = 0;     // of wait(), that found it unfinished
+    int64_t waited_ns = 0;  // in these
   };
   Counts counts() const;
 
@@ -82,10 +82,10 @@ class ShardReplicas {
     std::vector<state::Region> tensors;
     std::string text;
   };
-  std::optional<Job> job_;                     // until it is done
-  bool finishing_ = false;                     // no job comes any more
-  std::optional<brain::Version> protected_;    // the newest
-  Status status_;                              // why no more are
+  std::optional<Job> job_;                   // until it is done
+  bool finishing_ = false;                   // no job comes any more
+  std::optional<brain::Version> protected_;  // the newest
+  Status status_;                            // why no more are
   Counts counts_;
   std::vector<std::thread> threads_;
   std::unique_ptr<Buffers> mine_;
