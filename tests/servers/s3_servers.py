@@ -27,6 +27,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 KEY, SECRET, REGION = "keepstep", "keepstep-secret", "us-east-1"
 START_LIMIT_S = 60
+BUILD_LIMIT_S = 600
 
 
 def free_port():
@@ -37,7 +38,10 @@ def free_port():
 
 def build(name):
     """The program's path; skips the test when there is no Go to build it with."""
-    done = subprocess.run([HERE / "build.sh", name], capture_output=True, text=True)
+    try:
+        done = subprocess.run([HERE / "build.sh", name], capture_output=True, text=True, timeout=BUILD_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{name}: it was not built within {BUILD_LIMIT_S} s")
     if done.returncode != 0:
         pytest.skip(f"{name}: {(done.stderr.strip().splitlines() or ['cannot be built'])[-1]}")
     return done.stdout.strip()
