@@ -278,7 +278,15 @@ std::vector<Generation::Holder> Agent::holders() const {
 }
 
 void Agent::seal(const brain::Seal& effect) {
-  if (generation_ == nullptr || generation_->identity() != effect.identity) {
+  if (generation_ == nullptr || generation_->identity() < effect.identity) {
+    // A generation that we never heard of has no words here; what lies here of shards counts all the same.
+    sealed_ = std::max(sealed_, effect.identity);
+    brain::Sealed nothing{config_.node, effect.identity, {}};
+    nothing.copies = vaults_.copies();
+    link_->send(nothing);
+    return;
+  }
+  if (generation_->identity() != effect.identity) {
     return;
   }
   sealed_ = effect.identity;

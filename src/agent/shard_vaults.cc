@@ -11,7 +11,7 @@ StatusOr<int> ShardVaults::of_size(brain::Rank rank, uint64_t data_bytes, uint64
     return each.rank == rank && each.data_bytes == data_bytes && each.view().text_room() >= text_room / 2;
   };
   if (const auto found = std::find_if(vaults_.rbegin(), vaults_.rend(), fits); found != vaults_.rend()) {
-    found->used = true;
+    found->unused = 0;
     return found->memory.fd();
   }
   const auto same_rank = [&](const Vault& each) { return each.rank == rank; };
@@ -32,7 +32,7 @@ StatusOr<int> ShardVaults::of_size(brain::Rank rank, uint64_t data_bytes, uint64
 StatusOr<int> ShardVaults::holding(brain::Rank rank, brain::Version version) const {
   for (const Vault& each : vaults_) {
     if (each.rank == rank && each.view().has(version)) {
-      each.used = true;
+      each.unused = 0;
       return each.memory.fd();
     }
   }
@@ -67,7 +67,7 @@ void ShardVaults::drop_beyond(brain::Version version) {
 }
 
 void ShardVaults::drop_unused() {
-  std::erase_if(vaults_, [](const Vault& each) { return !std::exchange(each.used, false); });
+  std::erase_if(vaults_, [](const Vault& each) { return ++each.unused > 3; });
 }
 
 uint64_t ShardVaults::bytes() const {

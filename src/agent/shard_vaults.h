@@ -28,7 +28,7 @@ class ShardVaults {
   std::vector<brain::Rank> ranks_at(brain::Version version) const;
   // Of all vaults. When a generation begins: later versions did not happen.
   void drop_beyond(brain::Version version);
-  // Forgets whatever nobody asked for since the last call: it is kept elsewhere now.
+  // Forgets whatever nobody asked for in three generations, that is, three calls: it is kept elsewhere now.
   void drop_unused();
   uint64_t bytes() const;
 
@@ -37,7 +37,7 @@ class ShardVaults {
     brain::Rank rank = 0;
     uint64_t data_bytes = 0;
     SharedMemory memory;
-    mutable bool used = true;
+    mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
   std::deque<Vault> vaults_;  // of one rank: the newest last

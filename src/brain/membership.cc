@@ -208,6 +208,9 @@ bool Membership::all_left() {
 // ---- forming ------------------------------------------------------------------------------------------------------
 
 void Membership::prepare() {
+  if (!still_whole()) {
+    return;
+  }
   if (!ever_formed_ && version_ < origin_) {
     version_ = origin_;
     progress_ = std::max(progress_, version_);

@@ -365,7 +365,8 @@ class Membership {
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
-  std::optional<Verdict> whole(Verdict verdict, const std::vector<SealedWord>& words);
+  std::optional<Verdict> whole(Verdict verdict);
+  bool still_whole();
 
   // membership_digests.cc: who is lying
   bool judge(const std::vector<SealedWord>& words);

@@ -363,9 +363,10 @@ void Membership::conclude_if_sealed() {
     return;
   }
   // A lost node never answers, nor does one of the same name that came back: its agent is another.
-  const bool all_answered = !activated_ || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
-    return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
-  });
+  const bool all_answered =
+      (!activated_ && !sharded_) || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
+        return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
+      });
   // Where state is sharded, nodes without a living member are awaited too: they hold copies.
   const bool nobody =
       !sharded_ && std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
@@ -386,7 +387,7 @@ void Membership::conclude() {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const std::optional<Verdict> found = whole(decide(identity_, version_, words, ranks_of_.size() > 1), words);
+  const std::optional<Verdict> found = whole(decide(identity_, version_, words, ranks_of_.size() > 1));
   if (!found) {
     return;
   }
@@ -425,13 +426,16 @@ void Membership::conclude() {
 }
 
 // Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
-std::optional<Verdict> Membership::whole(Verdict verdict, const std::vector<SealedWord>& words) {
+std::optional<Verdict> Membership::whole(Verdict verdict) {
   if (!sharded_) {
     return verdict;
   }
   std::vector<SealedWord> living;
-  std::copy_if(words.begin(), words.end(), std::back_inserter(living),
-               [this](const SealedWord& word) { return alive(members_[word.rank]); });
+  for (const auto& [rank, word] : words_) {
+    if (alive(members_[rank])) {
+      living.push_back(word);
+    }
+  }
   std::set<ShardCopy> copies;
   for (const auto& [node, held] : copies_) {
     if (!lost_nodes_.contains(node)) {
@@ -445,6 +449,22 @@ std::optional<Verdict> Membership::whole(Verdict verdict, const std::vector<Seal
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
   }
   return found;
+}
+
+// Whom the verdict counted on may have died since. False: no version is whole any more, and the ladder took over.
+bool Membership::still_whole() {
+  if (!sharded_ || !decided_ || decided_->identity != identity_) {
+    return true;
+  }
+  const std::optional<Verdict> found = whole(decided_->verdict);
+  if (found && found->version != version_) {
+    version_ = found->version;
+    journal("verdict", found->because,
+            {{"step", static_cast<int64_t>(version_ + 1)},
+             {"version", static_cast<int64_t>(version_)},
+             {"verdict", std::string("redo")}});
+  }
+  return found.has_value();
 }
 
 }  // namespace keepstep::brain

@@ -23,6 +23,11 @@ bool comes_to(const SealedWord& rank, Identity identity, Version version, const 
   return state.version == version || (state.version + 1 == version && told);
 }
 
+// It holds nothing that it could lose, and begins as a fresh process would.
+bool builds_anew(const StateWord& state) {
+  return state.kind == StateKind::kEmpty || state.kind == StateKind::kHydrating;
+}
+
 }  // namespace
 
 std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
@@ -40,7 +45,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
       const auto process = processes.find(rank);
       const bool lives = process != processes.end();
       if (!copies.contains({rank, version}) && !(lives && comes_to(*process->second, identity, version, verdict)) &&
-          !(version == origin && !lives)) {
+          !(version == origin && (!lives || builds_anew(process->second->state)))) {
         break;
       }
     }

@@ -204,6 +204,7 @@ Status Engine::wait_shard(brain::Version version) {
   if (shard_replicas_ == nullptr) {
     return absl::OkStatus();
   }
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);  // it computes nothing meanwhile
   const Status status = shard_replicas_->wait(version);
   if (absl::IsAborted(status)) {
     return absl::OkStatus();

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 import torch
@@ -58,6 +59,13 @@ def assert_rest(job, reference, first):
         assert job.finals()[rank]["final"] == final["final"], f"rank {rank}{job.explain()}"
 
 
+def wait_for_save(saves, process, limit_s=60):
+    deadline = time.monotonic() + limit_s
+    while not saved_steps(saves):
+        assert process.poll() is None and time.monotonic() < deadline, "nothing was saved"
+        time.sleep(0.02)
+
+
 def saved_steps(saves):
     return sorted(int(path.parent.name.removeprefix("step-")) for path in saves.glob("step-*/manifest.json"))
 
@@ -76,23 +84,24 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
 
 def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
     saves = tmp_path / "saves"
-    process, command = begin(tmp_path / "first", saves, "--sleep", 0.2, until=UNTIL)
+    process, command = begin(tmp_path / "first", saves, "--sleep", 0.3, until=100)
     try:
-        wait_for_steps(tmp_path / "first", 6)
+        wait_for_save(saves, process)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     finish(tmp_path / "first", process, command)
     newest = saved_steps(saves)[-1]
+    assert newest < UNTIL, "it was killed too late"
     assert_rest(run(tmp_path / "second", saves), whole("fsdp"), newest + 1)
 
 
 def test_workers_that_all_die_go_on_from_the_newest_save(tmp_path, whole):
     inject = [f"kill:rank={rank},step=10,phase=before_vote" for rank in range(2)]
-    job = run(tmp_path / "job", tmp_path / "saves", "--sleep", 0.3, kind="ddp", inject=inject)
+    job = run(tmp_path / "job", tmp_path / "saves", "--sleep", 0.5, kind="ddp", inject=inject)
     assert job.exit_code == 0, job.explain()
     (restart,) = job.events("restart")
-    assert restart["lost_steps"] < 6, job.explain()
+    assert restart["lost_steps"] < 9, job.explain()  # step 4 at least was saved by then
     assert [line["loss"] for line in job.metrics] == [line["loss"] for line in whole("ddp").metrics], job.explain()
     assert job.finals()[0]["final"] == whole("ddp").finals()[0]["final"]
 

@@ -25,11 +25,13 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._session import Session
+from keepstep._session import Assignment, Session
 from keepstep.torch import durable_state as states
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense
 from keepstep.torch.registry import Registry
+
+LOOK_MS = 500
 
 
 class Cancelled(Exception):
@@ -39,17 +41,22 @@ class Cancelled(Exception):
 class Exchange:
     """What the ranks of one save tell each other, over the Store."""
 
-    def __init__(self, session: Session, rank: int, world: int, prefix: str) -> None:
+    def __init__(self, session: Session, given: Assignment, name: str) -> None:
         self._session = session
-        self._rank = rank
-        self._world = world
-        self._prefix = prefix
+        self._rank = given.rank
+        self._world = given.world_size
+        self._identity = (given.term, given.generation)
+        self._prefix = f"{given.generation}/keepstep-checkpoint/{name}"  # the keys go with the generation
 
     def _ask(self, op: str, key: str, value: bytes = b"") -> bytes:
-        answered, _, _, result = self._session.store(op, f"{self._prefix}/{key}", value)
-        if not answered:
-            raise Cancelled
-        return result
+        while True:
+            # In short waits: who asks only when the next generation is there already is interrupted by nothing.
+            answered, interrupted, _, result = self._session.store(op, f"{self._prefix}/{key}", value, LOOK_MS)
+            if answered:
+                return result
+            now = self._session.assignment
+            if interrupted or now is None or (now.term, now.generation) != self._identity:
+                raise Cancelled
 
     def gather(self, what: str, mine: Any) -> list[Any] | None:
         """On rank 0 what each rank gave, in their order; None elsewhere. What fails on any rank fails on rank 0."""
@@ -127,6 +134,10 @@ class Durable:
         states.check_saved(self._registry, metadata, where)
         states.allocate_optimizers(self._registry, metadata)
         assert self._session.assignment is not None
+        # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
+        names = [name for name in self._registry.flatten().tensors]
+        where_of = states.paths(self._registry, names)
+        capsule.release([name for name in names if ".".join(where_of[name]) in metadata.state_dict_metadata])
         state = states.live_state(self._registry, capsule.ids)
         state[states.VALUES] = ""
         kept = states.saved_capsule(metadata, self._session.assignment.rank)
@@ -191,14 +202,16 @@ class Durable:
         self._join()
 
     def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        """Waits for the save under way. Raises `Interruption` when the generation ends: others wait for this rank."""
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(0.1)
+            if self._session.engine.interrupted():
+                raise Interruption("the generation ended before a checkpoint was saved")
 
     def _exchange(self, name: str) -> Exchange:
-        """Of this generation; its keys go with it."""
-        given = self._session.assignment
-        assert given is not None
-        return Exchange(self._session, given.rank, given.world_size, f"{given.generation}/keepstep-checkpoint/{name}")
+        """Of this generation."""
+        assert self._session.assignment is not None
+        return Exchange(self._session, self._session.assignment, name)
 
     # ---- saving: its thread ----
 
@@ -215,18 +228,15 @@ class Durable:
         rank: int,
     ) -> None:
         began = time.monotonic()
+        state: dict[str, Any] | Exception
         try:
-            try:
-                snapshot = self._copy(held)
-            finally:
-                held.clear()
-                self._copied.set()
-            whole = {name: states.like(tensor, dtensors.get(name)) for name, tensor in snapshot.items()}
-            state = states.nested(self._registry, whole)
-            state[states.VALUES] = values
-            capsule = self._session.engine.load_capsule(version)
-            if capsule is not None:
-                state[states.capsule_name(rank)] = torch.frombuffer(bytearray(capsule), dtype=torch.uint8)
+            state = self._state(version, held, dtensors, values, rank)
+        except Exception as error:
+            state = KeepstepError(f"{type(error).__name__}: {error}")
+        finally:
+            held.clear()
+            self._copied.set()
+        try:
             self._write(version, exchange, state, rank)
         except Cancelled:
             return
@@ -241,6 +251,19 @@ class Durable:
                 self._session.send(
                     MessageType.SAVED, {"version": version, "where": self.url, "seconds": round(seconds, 3)}
                 )
+
+    def _state(
+        self, version: int, held: dict[str, torch.Tensor], dtensors: dict[str, torch.Tensor], values: str, rank: int
+    ) -> dict[str, Any]:
+        """A copy of the state as DCP sees it."""
+        snapshot = self._copy(held)
+        whole = {name: states.like(tensor, dtensors.get(name)) for name, tensor in snapshot.items()}
+        state = states.nested(self._registry, whole)
+        state[states.VALUES] = values
+        capsule = self._session.engine.load_capsule(version)
+        if capsule is not None:
+            state[states.capsule_name(rank)] = torch.frombuffer(bytearray(capsule), dtype=torch.uint8)
+        return state
 
     def _tell_failure(self, version: int, error: Exception) -> None:
         because = f"step {version} could not be saved to {self.url}: {error}"
@@ -258,16 +281,19 @@ class Durable:
             self._buffers[name].copy_(tensor.detach())
         return self._buffers
 
-    def _write(self, version: int, exchange: Exchange, state: dict[str, Any], rank: int) -> None:
-        """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store."""
-        from keepstep.torch.checkpoint import Writer
+    def _write(self, version: int, exchange: Exchange, state: dict[str, Any] | Exception, rank: int) -> None:
+        """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store.
 
+        Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
+        """
         planner = DefaultSavePlanner()
-        writer = Writer(self.url, step=version, keep=self.keep, replace=True, job=self._owner())
-        writer.reset()
-        planner.set_up_planner(state, writer.storage_meta(), rank == 0)
-        writer.set_up_storage_writer(rank == 0)
+        writer: Any = None
         try:
+            if isinstance(state, Exception):
+                raise state
+            writer = self._writer(version)
+            planner.set_up_planner(state, writer.storage_meta(), rank == 0)
+            writer.set_up_storage_writer(rank == 0)
             mine: Any = writer.prepare_local_plan(planner.create_local_plan())
         except Exception as error:
             mine = KeepstepError(str(error))
@@ -294,6 +320,14 @@ class Durable:
         if results is not None:
             assert metadata is not None
             writer.finish(metadata, _not_an_error(results))
+
+    def _writer(self, version: int) -> Any:
+        from keepstep.torch.checkpoint import Writer
+
+        writer = Writer(self.url, step=version, keep=self.keep, replace=True, job=self._owner())
+        writer.reset()
+        writer.step = version
+        return writer
 
     def _owner(self) -> str:
         """The same on all processes that ever are rank 0 of this job."""

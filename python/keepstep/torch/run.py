@@ -274,7 +274,7 @@ class Run:
         Args:
             durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone. What lies there are DCP
                 checkpoints; ``keepstep ckpt`` lists and checks them.
-            every: steps. Where the save before is still under way the next step makes up for it.
+            every: steps. Where the save before is still under way when one is due, that one is left out.
             keep: so many complete checkpoints stay, the newest; None: all.
             memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
                 all workers die at once. Of sharded state they always do.

@@ -116,6 +116,7 @@ class Shards:
         """Before the vote on the next step: `version` is safe. What is copied may change from here on."""
         self._session.engine.wait_shard(version)
         self._held = []
+        self._trained = True  # from here on an update may begin, and fail half way
 
     def protect(self, version: int) -> None:
         """Begins to copy the state, which is that of `version`."""
