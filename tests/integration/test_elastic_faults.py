@@ -388,10 +388,12 @@ def test_survivors_are_told_of_each_change_and_newcomers_that_they_joined(elasti
     done = job.stop()
     (survivor,) = {pid for pid, _ in entries(done, 0)}
     told = [note["resized"] for note in done.notes if "resized" in note and note["pid"] == survivor]
-    assert told == [[2, 4], [4, 1], [1, 4]], done.explain()
-    assert [entry for _, entry in entries(done, 0)] == ["start", "resize", "resize", "resize"], done.explain()
+    growth = told[:-2]  # one of the two newcomers may have been ready before the other
+    assert growth in ([[2, 4]], [[2, 3], [3, 4]]) and told[-2:] == [[4, 1], [1, 4]], done.explain()
+    resizes = ["resize"] * len(growth)
+    assert [entry for _, entry in entries(done, 0)] == ["start", *resizes, "resize", "resize"], done.explain()
     assert [entry for _, entry in entries(done, 3)] == ["joined", "joined"], done.explain()
-    assert [entry for _, entry in entries(done, 1)] == ["start", "resize", "joined"], done.explain()
+    assert [entry for _, entry in entries(done, 1)] == ["start", *resizes, "joined"], done.explain()
 
 
 @pytest.mark.long
