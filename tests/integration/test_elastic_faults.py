@@ -410,6 +410,23 @@ def test_a_notice_in_the_middle_of_a_resize_stops_the_job_after_a_step(elastic, 
     assert_same_bits(done, fixed)
 
 
+# ---- a rank hangs while the others pause ----------------------------------------------------------------------------
+
+
+def test_a_rank_that_hangs_where_all_pause_is_found_like_any_other(elastic, fixed):
+    job = elastic("--hang-at-change", 1)
+    job.start(0, 1)
+    job.wait_for_world(4)
+    job.wait_for_more_steps(10)  # of which the detector learns
+    mark = job.mark()
+    asking = job.ask_for(2)
+    noticed = job.wait_for_event("fault_noticed", mark, kind="hang")
+    assert noticed["rank"] == 1 and "because the world changes" in noticed["because"], noticed
+    assert asking.wait(60) == 0, asking.stderr.read()
+    job.wait_for_world(2)
+    assert_same_bits(job.stop(), fixed)
+
+
 # ---- other models -------------------------------------------------------------------------------------------------
 
 
