@@ -11,3 +11,10 @@ target_link_options(_engine PRIVATE -Wl,--exclude-libs,ALL)
 # Beside the package's sources, where Python finds it from a clone without an install.
 set_target_properties(_engine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/python/keepstep)
 install(TARGETS _engine LIBRARY DESTINATION keepstep)
+
+# keepstep._checkpoint: stores and checkpoints. Not in _engine: what talks to S3 is loaded by those who save and load.
+nanobind_add_module(_checkpoint NB_STATIC LTO ${CMAKE_SOURCE_DIR}/src/checkpoint/python_module.cc)
+target_link_libraries(_checkpoint PRIVATE keepstep_checkpoint)
+target_link_options(_checkpoint PRIVATE -Wl,--exclude-libs,ALL)
+set_target_properties(_checkpoint PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/python/keepstep)
+install(TARGETS _checkpoint LIBRARY DESTINATION keepstep)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from keepstep._errors import KeepstepError
+
 if TYPE_CHECKING:
     from keepstep.torch.run import Run
 
@@ -28,6 +30,8 @@ class RecoverOptions:
         rehearse: whether a spare goes through its first step up to ``run.commit`` before it waits, so that a recovery
             need not wait for what only the first step costs; ``run.rehearsing`` is True meanwhile. None: if the script
             called ``torch.compile`` before its first step; without, nothing was found to be saved.
+        copies: nodes that hold a copy of each rank's state where it is sharded (FSDP2, tensor parallel, ZeRO-1), the
+            rank's own node included; as many as there are nodes, if there are fewer.
     """
 
     health_check: Callable[[], None] | None = None
@@ -35,6 +39,7 @@ class RecoverOptions:
     finalize: Callable[[], None] | None = None
     timeout: float | None = None
     rehearse: bool | None = None
+    copies: int = 2
 
 
 @overload
@@ -49,6 +54,7 @@ def recoverable(
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
     rehearse: bool | None = None,
+    copies: int = 2,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]: ...
 
 
@@ -61,6 +67,7 @@ def recoverable(
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
     rehearse: bool | None = None,
+    copies: int = 2,
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 
@@ -70,7 +77,9 @@ def recoverable(
 
     See `RecoverOptions` for the arguments. Returns what the function returns in its last entry.
     """
-    options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse)
+    if copies < 1:
+        raise KeepstepError(f"recoverable(copies={copies}): at least 1, the one on the rank's own node")
+    options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse, copies)
 
     def decorate(target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(target)

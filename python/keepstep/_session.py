@@ -46,6 +46,8 @@ class Session:
         self.formed = False  # of the current assignment
         self.recoverable = False
         self.building = False
+        self.sharding = False  # in run.shard: with a rank, and without peers
+        self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
         self.injector = Injector(self, self.welcome["inject"])
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
         self.rehearsal: Any = None  # a keepstep.torch.rehearsal.Rehearsal, in a spare's first entry

@@ -288,6 +288,7 @@ void Agent::seal(const brain::Seal& effect) {
   sealed.mean_step = newest.step;
   sealed.mean_loss = newest.mean_loss;
   sealed.mean_flags = newest.flags;
+  sealed.copies = vaults_.copies();
   link_->send(sealed);
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
@@ -442,7 +443,9 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
       return;  // it gets this when it attaches, if it ever does
     }
   }
-  const char* entry = effect.identity.generation == 1                         ? "start"
+  const bool first = effect.identity.generation == 1 ||
+                     (formed_ == Identity{} && member.previous == brain::kNoWorker && !effect.resized);
+  const char* entry = first                                                   ? "start"
                       : !member.newcomer                                      ? (effect.resized ? "resize" : "recovery")
                       : effect.resized && member.previous == brain::kNoWorker ? "joined"
                                                                               : "replacement";
@@ -474,6 +477,7 @@ void Agent::activate(const brain::Activate& effect) {
   if (!active_) {
     metrics_.flush(effect.version);
     store_.drop_before(effect.identity.generation);
+    vaults_.drop_beyond(effect.version);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
     let_leavers_out();
@@ -483,7 +487,8 @@ void Agent::activate(const brain::Activate& effect) {
          {{"version", effect.version},
           {"sources", effect.sources},
           {"targets", effect.targets},
-          {"compare", effect.compare}});
+          {"compare", effect.compare},
+          {"copies", vaults_.ranks_at(effect.version)}});
   }
 }
 

@@ -30,6 +30,7 @@
 #include "agent/message_parts.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
+#include "agent/shard_vaults.h"
 #include "agent/shared_store.h"
 #include "agent/stacks.h"
 #include "agent/starter.h"
@@ -135,6 +136,7 @@ class Agent {
   void collect(WorkerProcess& process);
   void collect_all();
   void on_commit(const WorkerProcess& process, const worker::CommitRecord& record);
+  void on_vault(const WorkerProcess& process, const worker::Message& message);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
@@ -241,6 +243,7 @@ class Agent {
   std::unique_ptr<CoordinatorLink> link_;
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
+  ShardVaults vaults_;
   PartJoiner parts_;
   Metrics metrics_;
   HangWatch hang_watch_;

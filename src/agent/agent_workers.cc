@@ -123,7 +123,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       process->interrupted_at_ns = 0;
       link_->send(brain::Ready{process->id,
                                message.identity,
-                               {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")}});
+                               {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")},
+                               body.value("sharded", false)});
       break;
     case MessageType::kHydrated:
       journal_.write("hydrated", message.identity, "",
@@ -168,6 +169,14 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
     case MessageType::kUnfit:
       on_unfit(process, body);
       break;
+    case MessageType::kSaved:
+      link_->send(brain::Saved{body.at("version")});
+      journal_.write("saved", message.identity, body.value("where", ""),
+                     {{"version", body.at("version").get<int64_t>()}, {"seconds", body.value("seconds", 0.0)}});
+      break;
+    case MessageType::kVault:
+      on_vault(*process, message);
+      break;
     case MessageType::kNote:
       on_note(*process, message);
       break;
@@ -179,9 +188,20 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
   }
 }
 
+void Agent::on_vault(const WorkerProcess& process, const Message& message) {
+  const nlohmann::json& body = message.body;
+  const brain::Rank rank = body.at("rank");
+  const StatusOr<int> memory = body.contains("version")
+                                   ? vaults_.holding(rank, body.at("version"))
+                                   : vaults_.of_size(rank, body.at("data_bytes"), body.at("text_room"));
+  const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
+  tell(process, MessageType::kVaultReply, message.identity,
+       {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);
+}
+
 void Agent::on_note(const WorkerProcess& process, const Message& message) {
   const std::string event = message.body.at("event");
-  if (event != "veto" && event != "not_compared") {
+  if (event != "veto" && event != "not_compared" && event != "not_saved") {
     refuse(process, absl::StrFormat("a note of '%s', which is none", event));
     return;
   }
@@ -282,6 +302,7 @@ void Agent::on_formed(Identity identity) {
     return;
   }
   formed_ = identity;
+  vaults_.drop_unused();
   note_.clear();
   if (identity.generation > 1) {
     recoveries_ += generation_->prepare().resized ? 0 : 1;

@@ -1,10 +1,10 @@
 // XXH3, 64 bits: checksums of chunks on the wire and digests of tensors. Not a MAC: see token.h for that.
 #pragma once
 
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstdint>
+
+#include "base/xxh3.h"
 
 namespace keepstep {
 

@@ -30,6 +30,7 @@
 #include "brain/elastic_policy.h"
 #include "brain/rank_table.h"
 #include "brain/recovery_ladder.h"
+#include "brain/shard_copies.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
 
@@ -106,12 +107,15 @@ struct Sealed {
   Step mean_step = 0;
   double mean_loss = 0;
   uint32_t mean_flags = 0;  // of the votes on that step, in union
+  // Sharded state: the copies that lie in the node's memory, of ranks here and elsewhere.
+  std::vector<ShardCopy> copies = {};
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
   WorkerId worker = kNoWorker;
   Identity identity;
   StateWord state;
+  bool sharded = false;  // its state is only its own: no other rank can stand in for it, copies can (shard_copies.h)
 };
 // All members of the generation are clean at its version and go on.
 struct Formed {
@@ -157,11 +161,16 @@ struct PolicyChanged {
 struct MostUseful {
   uint32_t ranks = 0;
 };
+// The state of this version lies where every process can load it from, also one of another start of the job. Before the
+// first generation formed: training goes on from there.
+struct Saved {
+  Version version = 0;
+};
 struct Tick {};
 
 using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
                            WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, WorkerPaused,
-                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Tick>;
+                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Saved, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
 
@@ -201,7 +210,8 @@ struct Prepare {
   uint32_t restarts = 0;  // faults that had a generation follow so far; a change of size is none
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
-// digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank).
+// digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
+// sharded, or `version` was saved, there may be no sources: then each target takes its shard from a copy, or loads it.
 struct Activate {
   Identity identity;
   Version version = 0;
@@ -321,6 +331,7 @@ class Membership {
   void on(const ScaleRequested& event);
   void on(const PolicyChanged& event);
   void on(const MostUseful& event);
+  void on(const Saved& event);
   void on(const Tick& event);
 
   // membership.cc: from gathering to running to the end
@@ -357,6 +368,7 @@ class Membership {
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
+  std::optional<Verdict> whole(Verdict verdict, const std::vector<SealedWord>& words);
 
   // membership_digests.cc: who is lying
   bool judge(const std::vector<SealedWord>& words);
@@ -432,6 +444,7 @@ class Membership {
   bool after_fault_ = false;  // the next generation is
   Version version_ = 0;       // the floor: the newest announced verdict
   Version progress_ = 0;      // the newest committed step that we heard of
+  Version origin_ = 0;        // what every process can build or load by itself: the newest saved version
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;
@@ -506,6 +519,8 @@ class Membership {
     uint32_t flags = 0;
   };
   std::map<Step, Outcome> outcomes_;       // from those words' nodes
+  bool sharded_ = false;                   // so a member said, in this generation or one before
+  std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
   std::optional<Decide> decided_;          // over the generation before
   std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
 

@@ -2,6 +2,7 @@
 // membership_rungs.cc.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "brain/membership.h"
@@ -316,6 +317,7 @@ void Membership::seal(const std::string& because) {
   sealed_nodes_.clear();
   words_.clear();
   outcomes_.clear();
+  copies_.clear();
   awaited_ranks_.clear();
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -337,6 +339,7 @@ void Membership::on(const Sealed& event) {
   for (const SealedWord& word : event.words) {
     note_word(word, event.node);
   }
+  copies_[event.node] = event.copies;
   if (event.mean_step != 0) {
     outcomes_[event.mean_step] = {event.mean_loss, event.mean_flags};
   }
@@ -367,7 +370,9 @@ void Membership::conclude_if_sealed() {
   const bool all_answered = !activated_ || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
     return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
   });
-  if (all_answered || std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); })) {
+  // Where state is sharded, nodes without a living member are awaited too: they hold copies.
+  const bool nobody = !sharded_ && std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
+  if (all_answered || nobody) {
     conclude();
   }
 }
@@ -380,11 +385,15 @@ void Membership::conclude() {
   }
   journal("sealed", because_, {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(sealed_nodes_.size())}});
   const bool nobody_left = std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
-  if (nobody_left && (version_ > 0 || activated_)) {
+  if (nobody_left && !sharded_ && (version_ > 0 || activated_)) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const Verdict verdict = decide(identity_, version_, words, ranks_of_.size() > 1);
+  const std::optional<Verdict> found = whole(decide(identity_, version_, words, ranks_of_.size() > 1), words);
+  if (!found) {
+    return;
+  }
+  const Verdict& verdict = *found;
   if (verdict.version > version_) {
     remember_formed();
     forget_lost_starts();
@@ -415,6 +424,29 @@ void Membership::conclude() {
   renew();
   resize();
   gather();
+}
+
+// Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
+std::optional<Verdict> Membership::whole(Verdict verdict, const std::vector<SealedWord>& words) {
+  if (!sharded_) {
+    return verdict;
+  }
+  std::vector<SealedWord> living;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(living),
+               [this](const SealedWord& word) { return alive(members_[word.rank]); });
+  std::set<ShardCopy> copies;
+  for (const auto& [node, held] : copies_) {
+    if (!lost_nodes_.contains(node)) {
+      copies.insert(held.begin(), held.end());
+    }
+  }
+  std::string missing;
+  std::optional<Verdict> found =
+      newest_whole(verdict, identity_, origin_, static_cast<Rank>(members_.size()), living, copies, &missing);
+  if (!found) {
+    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
+  }
+  return found;
 }
 
 }  // namespace keepstep::brain

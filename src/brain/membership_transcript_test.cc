@@ -93,7 +93,17 @@ class Scene {
 
   Sealed sealed(const Line& line) const {
     return {static_cast<NodeId>(line.number("node")), identity(line), words(line), line.number("mean_step"),
-            static_cast<double>(line.number("mean_loss"))};
+            static_cast<double>(line.number("mean_loss")), 0, copies(line)};
+  }
+
+  // "0@117,1@117": rank and version
+  static std::vector<ShardCopy> copies(const Line& line) {
+    std::vector<ShardCopy> copies;
+    for (const std::string& text : split(line.text("copies"), ',')) {
+      const auto parts = split(text, '@');
+      copies.push_back({static_cast<Rank>(std::stoul(parts[0])), std::stoull(parts[1])});
+    }
+    return copies;
   }
 
   static StateWord state(const std::string& text) {
@@ -169,6 +179,7 @@ class Scene {
     if (line.verb == "scale") {
       return {ScaleRequested{line.has("to") ? std::optional(static_cast<uint32_t>(line.number("to"))) : std::nullopt}};
     }
+    if (line.verb == "saved") return {Saved{line.number("version")}};
     if (line.verb == "useful") return {MostUseful{static_cast<uint32_t>(line.number("ranks"))}};
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;
@@ -183,7 +194,7 @@ class Scene {
     if (line.verb == "parked") return WorkerParked{worker, pid};
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
-    if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty"))};
+    if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty")), line.has("sharded")};
     if (line.verb == "hung")
       return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
     if (line.verb == "paused") return WorkerPaused{worker, identity(line)};

@@ -82,6 +82,10 @@ StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId no
   for (const control::Sealed::Word& word : from.words()) {
     KEEPSTEP_ASSIGN_OR_RETURN(sealed.words.emplace_back(), word_from(word));
   }
+  sealed.copies.reserve(from.copies_size());
+  for (const control::Sealed::Copy& copy : from.copies()) {
+    sealed.copies.push_back({copy.rank(), copy.version()});
+  }
   return sealed;
 }
 
@@ -244,6 +248,11 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    sealed->set_mean_step(e.mean_step);
                    sealed->set_mean_loss(e.mean_loss);
                    sealed->set_mean_flags(e.mean_flags);
+                   for (const brain::ShardCopy& copy : e.copies) {
+                     control::Sealed::Copy* out_copy = sealed->add_copies();
+                     out_copy->set_rank(copy.rank);
+                     out_copy->set_version(copy.version);
+                   }
                  },
                  [&](const brain::Ready& e) {
                    set_identity(e.identity, message);
@@ -251,6 +260,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    control::StateWord* state = out.mutable_ready()->mutable_state();
                    state->set_kind(static_cast<control::StateKind>(e.state.kind));
                    state->set_version(e.state.version);
+                   out.mutable_ready()->set_sharded(e.sharded);
                  },
                  [&](const brain::Formed& e) {
                    set_identity(e.identity, message);
@@ -287,6 +297,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    }
                  },
                  [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
+                 [&](const brain::Saved& e) { out.mutable_saved()->set_version(e.version); },
                  [&](const brain::MostUseful& e) { out.mutable_most_useful()->set_ranks(e.ranks); },
                  [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
@@ -324,7 +335,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return sealed_from(in.sealed(), node, identity);
     case control::AgentEvent::kReady: {
       KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(in.ready().state()));
-      return brain::Ready{in.ready().worker(), identity, state};
+      return brain::Ready{in.ready().worker(), identity, state, in.ready().sharded()};
     }
     case control::AgentEvent::kFormed:
       return brain::Formed{identity};
@@ -343,6 +354,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
                                                                        : std::nullopt};
     case control::AgentEvent::kPolicyChanged:
       return policy_from(in.policy_changed());
+    case control::AgentEvent::kSaved:
+      return brain::Saved{in.saved().version()};
     case control::AgentEvent::kMostUseful:
       return brain::MostUseful{in.most_useful().ranks()};
     case control::AgentEvent::KIND_NOT_SET:

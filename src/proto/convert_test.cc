@@ -50,12 +50,12 @@ auto fields(const SealedWord& e) {
 }
 bool operator==(const SealedWord& a, const SealedWord& b) { return fields(a) == fields(b); }
 auto fields(const Sealed& e) {
-  const auto& [a, b, c, d, f, g] = e;
-  return std::tuple(a, b, c, d, f, g);
+  const auto& [a, b, c, d, f, g, h] = e;
+  return std::tuple(a, b, c, d, f, g, h);
 }
 auto fields(const Ready& e) {
-  const auto& [a, b, c] = e;
-  return std::tuple(a, b, c);
+  const auto& [a, b, c, d] = e;
+  return std::tuple(a, b, c, d);
 }
 auto fields(const Formed& e) {
   const auto& [a] = e;
@@ -88,6 +88,10 @@ auto fields(const ScaleRequested& e) {
 auto fields(const PolicyChanged& e) {
   const auto& [a, b, c, d, f, g, h, i, j, k, l] = e.config;
   return std::tuple(a, b, c, d, f, g, h, i, j, k, l);
+}
+auto fields(const Saved& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
 }
 auto fields(const MostUseful& e) {
   const auto& [a] = e;
@@ -198,12 +202,13 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
                     brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
                     brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
-                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16}, brain::Sealed{kNode, kOwn, {}},
-                    brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Formed{kOwn},
+                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31}}}, brain::Sealed{kNode, kOwn, {}},
+                    brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
                     brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
                     brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
-                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}));
+                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
+                    brain::Saved{uint64_t{1} << 40}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

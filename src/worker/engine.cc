@@ -152,7 +152,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       break;
     case MessageType::kActivate:
       activation_ = Activation{message.body.at("version"), message.body.at("sources"), message.body.at("targets"),
-                               message.body.at("compare")};
+                               message.body.at("compare"), message.body.value("copies", std::vector<uint32_t>())};
       activation_of_ = message.identity;
       break;
     case MessageType::kInterrupt:
@@ -170,6 +170,11 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
     case MessageType::kStoreReply:
       if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
         it->second = store_reply(message.body, std::move(fds));
+      }
+      break;
+    case MessageType::kVaultReply:
+      if (auto it = vault_replies_.find(message.body.at("id").get<uint64_t>()); it != vault_replies_.end()) {
+        it->second = {true, message.body.value("error", ""), fds.empty() ? Fd() : std::move(fds.front())};
       }
       break;
     case MessageType::kNotice:
@@ -390,7 +395,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
   return assignment_;
 }
 
-StatusOr<Activation> Engine::ready() {
+StatusOr<Activation> Engine::ready(bool sharded) {
   const Waiting waiting(progress(), brain::WaitsIn::kJoin);
   vote_->open(assignment_.version);
   if (generation()->sealing.load() != 0) {
@@ -400,7 +405,10 @@ StatusOr<Activation> Engine::ready() {
   }
   const StateWord word = state();
   (void)send(MessageType::kReady,
-             {{"state", static_cast<int>(word.kind)}, {"version", word.version}, {"ns", monotonic_ns()}});
+             {{"state", static_cast<int>(word.kind)},
+              {"version", word.version},
+              {"sharded", sharded},
+              {"ns", monotonic_ns()}});
   std::unique_lock lock(mutex_);
   KEEPSTEP_RETURN_IF_ERROR(
       wait_in_generation(lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));
@@ -655,6 +663,9 @@ Status Engine::pause() {
 
 Status Engine::finish(bool on_notice) {
   const Waiting waiting(progress(), brain::WaitsIn::kEnd);
+  if (shard_replicas_ != nullptr) {
+    shard_replicas_->finish();
+  }
   (void)send(MessageType::kFinished, {{"notice", on_notice}});
   std::unique_lock lock(mutex_);
   return wait_in_generation(lock, [&] { return released_; });

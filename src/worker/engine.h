@@ -29,6 +29,7 @@
 #include "worker/rank_places.h"
 #include "worker/remote_peer.h"
 #include "worker/remote_source.h"
+#include "worker/shard_replicas.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
 
@@ -52,6 +53,7 @@ struct Activation {
   std::vector<uint32_t> sources;  // ranks
   std::vector<uint32_t> targets;
   bool compare = false;
+  std::vector<uint32_t> copies;  // ranks of whose shard a copy at `version` lies on this node
 };
 
 class Engine {
@@ -74,8 +76,8 @@ class Engine {
   // Waits until this worker has a rank in a generation newer than the one it is in. CANCELLED: the job ends.
   StatusOr<Assignment> wait_assignment();
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
-  // with wait_assignment.
-  StatusOr<Activation> ready();
+  // with wait_assignment. `sharded`: no other rank holds what this one protects.
+  StatusOr<Activation> ready(bool sharded = false);
   // Waits until all members are clean at the generation's version. ABORTED as above. A target's last word to its
   // sources: it pulls no more.
   Status form();
@@ -98,6 +100,20 @@ class Engine {
   void stop_publishing();  // after form()
   StatusOr<std::string> pull_manifest(const Activation& activation);
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
+
+  // ---- sharded state: copies instead of peers (shard_replicas.h) ----
+  // Between ready() and form(), by all ranks of a generation whose state is sharded: a rank that has none at
+  // `activation.version` (`need`) finds a copy of its own, or gets one from another node. Returns what was written with
+  // it; nothing where there is no need, or no copy is left. ABORTED, UNAVAILABLE as elsewhere.
+  StatusOr<std::optional<std::string>> find_shard(const Activation& activation, bool need);
+  // After that, with need: fills `regions`, which are what was protected then.
+  Status load_shard(brain::Version version, const std::vector<state::Region>& regions);
+  // After form(), and after each update: copies `regions` at `version` in the background, to `copies` nodes in all (as
+  // far as there are so many). They must not change before wait_shard(version).
+  Status protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text, uint32_t copies);
+  // Before the vote on version + 1. OK when interrupted: the vote finds the seal.
+  Status wait_shard(brain::Version version);
+  ShardReplicas::Counts shard_counts() const;
 
   // ---- the step ----
   // `flags`: StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
@@ -203,6 +219,13 @@ class Engine {
   void serve_elsewhere();
   void leave_sources();
   Status share_capsules();
+  // Sharded state (engine_shards.cc).
+  StatusOr<state::ShardVault> vault(nlohmann::json body);
+  StatusOr<state::ShardVault> vault_of(comm::Rank rank, uint64_t data_bytes, uint64_t text_room);
+  StatusOr<state::ShardVault> vault_holding(comm::Rank rank, brain::Version version);
+  Status hand_over(comm::Rank to, brain::Version version);
+  Status take_over(comm::Rank from, brain::Version version);
+  Status exchange(comm::OpId op);
   std::optional<std::string> neighbours_capsule(brain::Version version) const;
   Status await_interruption(const Status& why);
   void tell_fault(brain::Step step, const std::string& what, bool link, bool digests);
@@ -239,6 +262,12 @@ class Engine {
   std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
+  struct VaultReply {
+    bool answered = false;
+    std::string error;
+    Fd memory;
+  };
+  std::map<uint64_t, VaultReply> vault_replies_;
   uint64_t next_request_ = 1;
 
   // The current generation; changed by the main thread only.
@@ -261,6 +290,9 @@ class Engine {
   std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
   CapsuleCopies capsule_copies_{kCapsuleBytes};
   bool wants_capsule_ = false;
+  std::mutex vaults_mutex_;
+  std::map<uint64_t, SharedMemory> vaults_;  // by inode, of this generation
+  std::unique_ptr<ShardReplicas> shard_replicas_;
   std::string silent_source_;  // of a pull that failed; see broken_link()
   std::thread thread_;
 };

@@ -129,7 +129,15 @@ Status Engine::await_interruption(const Status& why) {
 
 void Engine::leave_generation() {
   remote_source_.reset();  // it uses both of the next
+  if (shard_replicas_ != nullptr) {
+    shard_replicas_->stop();
+  }
   communicator_.reset();
+  shard_replicas_.reset();
+  {
+    const std::lock_guard lock(vaults_mutex_);
+    vaults_.clear();
+  }
   source_.reset();
   remote_peers_.clear();
 }

@@ -20,7 +20,7 @@ enum class MessageType : uint16_t {
   kParked = 2,       // {}: waits for a rank
   kRecoverable = 3,  // {}: entered a recoverable function
   kPreload = 4,      // {modules: [name]}: what the script imported beyond the zygote
-  kReady = 5,        // {state, version, ns}: left the old generation
+  kReady = 5,        // {state, version, sharded, ns}: left the old generation
   kHydrated = 6,     // {bytes, skipped, seconds, repeated, bytes_from: [..]}
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kCollect = 8,      // {}: the log (log_ring.h) should be read now
@@ -37,10 +37,12 @@ enum class MessageType : uint16_t {
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
   kUseful = 19,    // {ranks}: the job's batches feed no more ranks
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
+  kVault = 21,     // {id, rank, data_bytes, text_room} or {id, rank, version}: memory for copies of a rank's shard
+  kSaved = 22,     // {version}: any process can load this version, also of another start of the job
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
-  kActivate = 34,    // {version, sources, targets, compare}
+  kActivate = 34,    // {version, sources, targets, compare, copies: [rank]}: of shards at `version`, on this node
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over
   kStoreReply = 37,  // {id, ok, value}
@@ -50,6 +52,7 @@ enum class MessageType : uint16_t {
   kRefused = 41,     // {because}: the join, or the connection
   kNotice = 42,      // {because}: the job has to stop soon; this rank says so with its next vote
   kPause = 43,       // {because}: this rank says with its next vote that all pause at the end of the step
+  kVaultReply = 44,  // {id, error}, fd: the memory asked for; an error: without it
   kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };
 

@@ -96,7 +96,12 @@ void bind_engine(nb::module_& module) {
            [](Engine& engine) {
              return assignment_json(value_or_throw(without_gil([&] { return engine.wait_assignment(); })));
            })
-      .def("ready", [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.ready(); })); })
+      .def(
+          "ready",
+          [](Engine& engine, bool sharded) {
+            return value_or_throw(without_gil([&] { return engine.ready(sharded); }));
+          },
+          "sharded"_a = false)
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
       .def("wait_interruption",
            [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
@@ -154,6 +159,38 @@ void bind_engine(nb::module_& module) {
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
           "activation"_a, "pieces"_a)
+      .def(
+          "find_shard",
+          [](Engine& engine, const Activation& activation, bool need) -> std::optional<nb::bytes> {
+            const auto text = value_or_throw(without_gil([&] { return engine.find_shard(activation, need); }));
+            return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
+          },
+          "activation"_a, "need"_a, "What was written with the copy of this rank's shard; None without need, or without a copy.")
+      .def(
+          "load_shard",
+          [](Engine& engine, uint64_t version, const Pieces& pieces) {
+            const auto regions = regions_of(pieces);
+            throw_if_error(without_gil([&] { return engine.load_shard(version, regions); }));
+          },
+          "version"_a, "pieces"_a)
+      .def(
+          "protect_shard",
+          [](Engine& engine, uint64_t version, const Pieces& pieces, nb::bytes text, uint32_t copies) {
+            throw_if_error(
+                engine.protect_shard(version, regions_of(pieces), std::string(text.c_str(), text.size()), copies));
+          },
+          "version"_a, "pieces"_a, "text"_a, "copies"_a, "Begins to copy; they must not change before wait_shard.")
+      .def(
+          "wait_shard",
+          [](Engine& engine, uint64_t version) {
+            throw_if_error(without_gil([&] { return engine.wait_shard(version); }));
+          },
+          "version"_a)
+      .def("shard_counts",
+           [](const Engine& engine) {
+             const ShardReplicas::Counts counts = engine.shard_counts();
+             return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.waits, counts.waited_ns);
+           })
       .def(
           "vote",
           [](Engine& engine, uint64_t step, uint32_t flags) {

@@ -66,6 +66,35 @@ class Communication:
 communication = Communication()
 
 
+class ShardBuilding:
+    """Collectives while ``run.shard`` builds: every process comes to the same by itself, so nobody is asked."""
+
+    def __init__(self) -> None:
+        self._ops: GroupOps | None = None
+        self._openings = 0
+
+    def operations(self, session: Session) -> tuple[GroupOps, int]:
+        """With a number in place of a generation's, which no generation has."""
+        if self._ops is None:
+            self._openings += 1
+            from keepstep.torch.rehearsal_comm import RehearsalCommunicator
+
+            assert session.assignment is not None
+            comm: Any = RehearsalCommunicator(session.assignment.rank, session.assignment.world_size)
+            self._ops = GroupOps(comm, Completer(comm))
+        return self._ops, -self._openings
+
+    def close(self) -> None:
+        """What is built after that has another rank, perhaps."""
+        if self._ops is not None:
+            ops, self._ops = self._ops, None
+            ops.completer.close()
+            ops.release()
+
+
+shard_building = ShardBuilding()
+
+
 class RunHost:
     """A rank of ``keepstep run``."""
 
@@ -73,6 +102,8 @@ class RunHost:
         self._session = session
 
     def enter(self, what: str) -> tuple[GroupOps, int]:
+        if self._session.sharding:
+            return shard_building.operations(self._session)
         if self._session.engine.updating():
             raise KeepstepError(
                 f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "

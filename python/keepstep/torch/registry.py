@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import cuda
+from keepstep.torch import cuda, sharding
 
 
 @dataclass
@@ -26,6 +26,13 @@ class Flat:
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    dtensors: dict[str, torch.Tensor] = field(default_factory=dict)  # of those in `tensors` that are the local part
+
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Of a DTensor what this rank holds."""
+        self.tensors[name] = part = sharding.local(tensor)
+        if part is not tensor:
+            self.dtensors[name] = tensor
 
 
 def describe(tensor: torch.Tensor) -> str:
@@ -147,14 +154,14 @@ class Registry:
         for name, item in self.objects.items():
             if isinstance(item, torch.nn.Module):
                 for key, parameter in item.named_parameters():
-                    flat.tensors[f"{name}/{key}"] = parameter.data
+                    flat.put(f"{name}/{key}", parameter.data)
                 for key, buffer in item.named_buffers():
                     if capsule_buffers is None or id(buffer) not in capsule_buffers:
-                        flat.tensors[f"{name}/{key}"] = buffer
+                        flat.put(f"{name}/{key}", buffer)
             elif isinstance(item, Optimizer):
                 self._flatten_optimizer(name, item, flat)
             elif isinstance(item, torch.Tensor):
-                flat.tensors[name] = item.detach()
+                flat.put(name, item.detach())
             else:
                 state = item if isinstance(item, dict) else item.state_dict()
                 self._flatten_state(name, state, flat)
@@ -165,7 +172,7 @@ class Registry:
         for index, parameter in enumerate(_parameters(optimizer)):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    flat.tensors[f"{name}/state/{index}/{key}"] = value.detach()
+                    flat.put(f"{name}/state/{index}/{key}", value.detach())
                 else:
                     path = f"{name}/state/{index}/{key}"
                     flat.values[path] = _check_value(path, value)
@@ -175,7 +182,7 @@ class Registry:
                 if key == "params":
                     continue
                 if isinstance(value, torch.Tensor):
-                    flat.tensors[path] = value.detach()
+                    flat.put(path, value.detach())
                 else:
                     flat.values[path] = _check_value(path, value)
 
@@ -185,12 +192,22 @@ class Registry:
             if not isinstance(key, str):
                 raise KeepstepError(f"protect: '{name}' has the key {key!r}; keys of a state must be strings")
             if isinstance(value, torch.Tensor):
-                flat.tensors[f"{name}/{key}"] = value.detach()
+                flat.put(f"{name}/{key}", value.detach())
             else:
                 flat.values[f"{name}/{key}"] = _check_value(f"{name}/{key}", value)
 
-    def prepare(self, tensors: list[list[Any]], capsule_buffers: set[int]) -> dict[str, torch.Tensor]:
+    def sharded(self) -> bool:
+        """Whether other ranks hold other parts of what is protected."""
+        if any(type(item).__name__ == "ZeroRedundancyOptimizer" for item in self.objects.values()):
+            return True
+        return sharding.is_sharded(self.flatten().dtensors.values())
+
+    def prepare(
+        self, tensors: list[list[Any]], capsule_buffers: set[int], dtensors: set[str] | None = None
+    ) -> dict[str, torch.Tensor]:
         """Makes room for what a peer's manifest lists, and returns the tensors to fill, in the manifest's order.
+
+        `dtensors`: names of those that are local parts.
 
         Optimizer state that this process does not have yet (Adam before its first step) is allocated; state the peer
         does not have is dropped. Any other difference in names, shapes or dtypes is an error that names both sides.
@@ -199,7 +216,7 @@ class Registry:
         mine = self.flatten(capsule_buffers).tensors
         for name, dtype, shape in tensors:
             if name not in mine:
-                self._allocate(name, getattr(torch, dtype), shape)
+                self._allocate(name, getattr(torch, dtype), shape, dtensors is not None and name in dtensors)
         mine = self.flatten(capsule_buffers).tensors
         wanted: dict[str, torch.Tensor] = {}
         for name, dtype, shape in tensors:
@@ -234,13 +251,17 @@ class Registry:
                     if parameter in item.state and not state:
                         del item.state[parameter]
 
-    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int]) -> None:
+    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool) -> None:
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
             reserved = self.reserved.pop(name, None)
             if reserved is not None and reserved.dtype == dtype and list(reserved.shape) == shape:
                 optimizer.state[parameter][key] = reserved
+                return
+            if as_part:
+                if list(sharding.local(parameter.data).shape) == shape:
+                    optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
                 return
             # Step counters and other scalars live in main memory, whatever the device of the parameter, unless the
             # optimizer steps without the host (as torch.optim decides where its "step" is).

@@ -18,6 +18,9 @@ from keepstep._errors import KeepstepError
 from keepstep.torch import agreement, replicate
 from keepstep.torch.replicate import Replicate
 
+_kept_groups: list[dist.ProcessGroup] = []  # of what run.shard built: they live as long as that
+_kept_names = 1  # group names counted then
+
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
@@ -126,6 +129,15 @@ def drop_all() -> None:
         ours.drop()
 
 
+def keep_groups() -> None:
+    """The process groups there are now belong to what ``run.shard`` built, and stay as long as the world's."""
+    global _kept_names
+    from torch.distributed import distributed_c10d as c10d
+
+    _kept_groups[:] = [group for group in c10d._world.pg_map if group is not c10d.GroupMember.WORLD]
+    _kept_names = c10d._world.group_count
+
+
 def groups_away(keep_world: bool) -> None:
     """Destroys process groups: newcomers will make them anew, under the same names.
 
@@ -136,10 +148,13 @@ def groups_away(keep_world: bool) -> None:
 
     if not dist.is_initialized():
         return
+    global _kept_names
     if not keep_world:
         dist.destroy_process_group()
+        _kept_groups.clear()
+        _kept_names = 1
         return
     world = c10d.GroupMember.WORLD
-    for group in [group for group in c10d._world.pg_map if group is not world]:
+    for group in [group for group in c10d._world.pg_map if group is not world and group not in _kept_groups]:
         dist.destroy_process_group(group)
-    c10d._world.group_count = 1
+    c10d._world.group_count = _kept_names

@@ -33,18 +33,23 @@ from keepstep.torch import (
     rehearsal,
     replicas,
     seeds,
+    sharding,
 )
 from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
+from keepstep.torch.shards import ShardCounts, Shards
 from keepstep.torch.steps import MapDataset, Step
 from keepstep.torch.stream_plan import plan_for
 from keepstep.torch.update import Snapshot
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from keepstep.scaling import PerWorld
     from keepstep.torch.cached import CachedLoader
+    from keepstep.torch.durable import Durable
 
 T = TypeVar("T")
 
@@ -52,6 +57,7 @@ MAX_LOG_BYTES = 100_000
 # Flags of a vote: StepFlag in src/worker/step_vote.h.
 FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
+FLAG_SAVING = 4  # a rank has not ended its part of the checkpoint before
 FLAG_VETO = 16  # nobody updates anything in this step
 
 _current: Run | None = None
@@ -97,6 +103,12 @@ class Run:
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
+        self._shards = Shards(session, self._registry, options.copies)
+        self._durable: Durable | None = None
+        self._saving_elsewhere = False  # a rank said so in the last vote
+        self._sharded: list[Any] = []  # what run.shard built
+        self._shard_calls = 0
+        session.capsule_ids = self._capsule_ids
         self._store: object | None = None  # of the process group that replicate() made
         self._world = nccl_world.WorldConnection(session)
         self._ready = False  # a spare: to park
@@ -191,6 +203,44 @@ class Run:
         self._kept.append(built)
         return built
 
+    def shard(self, build: Callable[[], T]) -> T:
+        """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard`` and the like.
+
+        Built once per process, when it has a rank; the same objects in every entry. The process group is there, and
+        ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried out**: a process that takes a
+        rank over builds alone, and every process comes to the same numbers by itself, because they are seeded alike.
+        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`).
+        """
+        self._assignment("run.shard")
+        if self.rehearsing:
+            raise rehearsal.NotWorthIt
+        if self._session.welcome["elastic"]:
+            raise KeepstepError(
+                "run.shard: this job is elastic (--nnodes MIN:MAX or --min-replicas), and sharded state cannot change "
+                "its number of ranks yet; start it with a fixed number"
+            )
+        index = self._shard_calls
+        self._shard_calls += 1
+        if index < len(self._sharded):
+            return self._sharded[index]  # type: ignore[no-any-return]
+        if self._session.formed:
+            raise KeepstepError("run.shard comes too late: this rank trains already. Call it before run.steps.")
+        from keepstep.torch.hosts import shard_building
+
+        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, index))
+        self._session.sharding = True
+        try:
+            self._init_process_group()
+            with sharding.alone():
+                built = build()
+        finally:
+            self._session.sharding = False
+            shard_building.close()
+        replicas.keep_groups()
+        self._shards.built_by_rank()
+        self._sharded.append(built)
+        return built
+
     def protect(self, **objects: Any) -> None:
         """Names what a peer can be hydrated from: modules, optimizers, schedules, scalers, tensors, dicts of tensors.
 
@@ -209,7 +259,43 @@ class Run:
                     "run.replicate, run.steps and init_process_group."
                 )
             self._registry.add(name, item)
+        sharding.check_can_recover(self._registry.modules())
         self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
+
+    def checkpoint(
+        self, *, durable: str, every: int = 100, keep: int | None = 3, memory_every: int | None = None
+    ) -> None:
+        """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
+
+        Call it in every entry, with the same arguments, after ``run.protect`` and before ``run.steps``. The first entry
+        of a job begins with the newest complete checkpoint that it finds there: ``run.version`` says at which step. The
+        last step is saved, too, and the one after which a job stops because of a notice.
+
+        Args:
+            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone. What lies there are DCP
+                checkpoints; ``keepstep ckpt`` lists and checks them.
+            every: steps. Where the save before is still under way the next step makes up for it.
+            keep: so many complete checkpoints stay, the newest; None: all.
+            memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
+                all workers die at once. Of sharded state they always do.
+
+        Raises:
+            KeepstepError: the place cannot be used.
+        """
+        if memory_every not in (None, 1):
+            raise KeepstepError(
+                f"run.checkpoint(memory_every={memory_every}): copies in memory are made every step (1)"
+            )
+        if self.rehearsing:
+            return
+        if self._durable is None:
+            from keepstep.torch.durable import Durable
+
+            self._durable = Durable(self._session, self._registry, durable, every, keep)
+        elif (self._durable.url, self._durable.every, self._durable.keep) != (durable, every, keep):
+            raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
+        if memory_every == 1:
+            self._shards.built_by_rank()
 
     @overload
     def replicate(
@@ -268,6 +354,7 @@ class Run:
         shuffle: bool = True,
         collate: Callable[[list[Any]], Any] | None = None,
         position: torch.Tensor | None = None,
+        mesh: DeviceMesh | None = None,
     ) -> Iterator[Step]:
         """The steps this job has still to make, from the last committed one to number `until`.
 
@@ -284,6 +371,9 @@ class Run:
             position: how many samples the committed steps have taken: an int64 tensor of one element, in main memory,
                 made in ``run.keep`` and known to ``run.protect``. Each commit moves it on; training begins where it
                 stands. None: the steps so far times `global_batch`.
+            mesh: of the ranks among which the samples are divided, one-dimensional: the data-parallel part of a mesh
+                that has others (``mesh["dp"]``). Ranks at the same place of it get the same samples and random numbers.
+                None: all ranks.
 
         Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
@@ -292,14 +382,19 @@ class Run:
         if self._session.witness is not None:
             until = self._session.witness.bounded(until)
         batches = Batches.of(global_batch, micro_batch)
+        place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
         self._tell_useful(batches.most_ranks)
         if self._version < until and not batches.feeds(self.world_size) and self._may_shrink():
             self._pause()
         self._position = checked_position(position, self._registry, batches)
         origin = None if self._position is None else (self._version + 1, int(self._position.item()))
-        plan = plan_for(
-            dataset, *batches.at(self.world_size), shuffle, collate, self.seed, self.rank, self.world_size, origin
-        )
+        plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
+        if sharding.check_can_recover(self._registry.modules()) and plan.micro_batches % parts:
+            raise KeepstepError(
+                f"run.steps: {plan.micro_batches} micro-batches a step cannot be shared evenly by {parts} ranks, and "
+                "FSDP2 needs each rank to have as many forward and backward passes as the others; choose global_batch "
+                "and micro_batch so that they can"
+            )
         if self.rehearsing:
             self._session.rehearsal.begin_steps()
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
@@ -330,6 +425,15 @@ class Run:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
         self._engine.leave_loop()
         self._step = None
+        self._save_last()
+
+    def _save_last(self) -> None:
+        """At the end of the loop: what was not saved yet, and until it is."""
+        durable = self._durable
+        if durable is None or self.rehearsing:
+            return
+        with self.slow("the last checkpoint"):
+            durable.save_last(self._version, self._capsule_ids())
 
     def _tell_useful(self, ranks: int) -> None:
         """Each rank needs a micro-batch of its own: an elastic job grows no further."""
@@ -375,6 +479,10 @@ class Run:
                 self._capsule.save(engine, number)
             engine.copy_capsule(number)
         step._check_done(len(step._micros))
+        if self._shards.wanted:
+            self._shards.wait(number - 1)
+        if self._durable is not None:
+            self._durable.wait_copied()
         engine.record_loss(number, *step._loss_to_record())
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
@@ -391,6 +499,10 @@ class Run:
             step.vetoed = self._commit_before(update, number, flags)
         step.committed = True
         self._version = number
+        if self._shards.wanted:
+            self._shards.protect(number)
+        if self._durable is not None and self._durable.due(number) and not self._saving_elsewhere:
+            self._durable.start(number, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -411,11 +523,14 @@ class Run:
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
+        if self._durable is not None and self._durable.busy:
+            flags |= FLAG_SAVING
         decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
         if not decided:
             if self._engine.wait_verdict() < number:
                 raise Interruption(f"step {number} is redone")
             all_flags = self._engine.decided_flags(number)
+        self._saving_elsewhere = bool(all_flags & FLAG_SAVING)
         self._noticed = bool(decided and all_flags & FLAG_DRAIN)
         self._pauses = bool(decided and all_flags & FLAG_PAUSE)
         return bool(all_flags & FLAG_VETO)
@@ -546,6 +661,7 @@ class Run:
         """Leaves the loop for good, with all other ranks. Does not return."""
         self._engine.leave_loop()
         self._step = None
+        self._save_last()
         with self.slow("on_notice"):
             for function in self._on_notice:
                 function()
@@ -576,6 +692,12 @@ class Run:
         if now != before:
             for function in self._on_resize:
                 function(before, now)
+
+    # ---- sharded state ----
+
+    def shard_counts(self) -> ShardCounts:
+        """What the copies of this rank's shard have cost, in this generation."""
+        return ShardCounts(*self._engine.shard_counts())
 
     # ---- checking mode ----
 
@@ -619,7 +741,7 @@ class Run:
 
     def _form(self, what: str) -> None:
         """Joins the generation if this process has not yet: waits for a rank, and for the state."""
-        if self._session.formed:
+        if self._session.formed or self._session.sharding:
             return
         if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
             self._get_ready()
@@ -640,9 +762,15 @@ class Run:
 
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
+        load = None if self._durable is None else functools.partial(self._load, self._durable, self._capsule)
         while True:
             try:
-                self._version = membership.join(self._session, self._registry, self._capsule)
+                if self._durable is not None and self.rank == 0 and self._assignment("join").version == 0:
+                    self._durable.announce()
+                if self._shards.wanted:
+                    self._version = self._shards.join(self._capsule, load)
+                else:
+                    self._version = membership.join(self._session, self._registry, self._capsule, load)
             except _engine.Interrupted:
                 self._next_assignment()
                 continue
@@ -654,12 +782,18 @@ class Run:
         if self._assignment("checks").generation > 1:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
 
+    @staticmethod
+    def _load(durable: Durable, capsule: Capsule, version: int) -> None:
+        durable.load(version, capsule)
+
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
         from keepstep.torch.hosts import communication
 
         nccl.leave()
         cuda.drain()
+        if self._durable is not None:
+            self._durable.wait_copied()
         communication.detach()
         stays = self._world.can_stay()
         self._world.forget_abandoned()
@@ -685,11 +819,13 @@ class Run:
         self._step = None
         self._position = None
         self._keeps = 0
+        self._shard_calls = 0
         self._noticed = False  # who takes part next does not know of it; the next vote says it again
         self._pauses = False
         self._on_notice.clear()
         self._session.formed = False
         replicas.drop_all()
+        sharding.reset_iteration(self._registry.modules())
         replicas.groups_away(keep_world)
         self._registry.drop_gradients()
         for item in self._registry.objects.values():

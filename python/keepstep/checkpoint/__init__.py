@@ -1,0 +1,1 @@
+"""Checkpoints without torch: where they lie, what is in them, and the command ``keepstep ckpt``."""

@@ -1,0 +1,147 @@
+"""Where checkpoints lie, as users name it, and which one of them is meant."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+
+METADATA = ".metadata"
+MOST_METADATA_BYTES = 1 << 29
+
+
+def url_of(place: str | os.PathLike[str]) -> str:
+    """``file:///data/run`` for a path; a URL as it is."""
+    text = os.fspath(place)
+    if "://" in text:
+        return text
+    if not text:
+        raise KeepstepError("a place for checkpoints is needed: a folder, file:///folder or s3://bucket/prefix")
+    return Path(text).absolute().as_uri()
+
+
+def open_store(place: str | os.PathLike[str]) -> _checkpoint.Store:
+    try:
+        return _checkpoint.open_store(url_of(place))
+    except _checkpoint.Error as error:
+        raise KeepstepError(f"'{place}' is no place for checkpoints: {error}") from None
+
+
+def split_step(text: str) -> tuple[str, int | None]:
+    """``out/run@120`` is step 120 of ``out/run``."""
+    found = re.fullmatch(r"(.+)@(\d+)", text)
+    return (found[1], int(found[2])) if found else (text, None)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One checkpoint that was found."""
+
+    store: _checkpoint.Store
+    folder: str  # "", or with a slash at its end
+    step: int | None  # None for one that DCP itself wrote
+    manifest: _checkpoint.Manifest | None  # None for one that DCP itself wrote
+    layout: _checkpoint.Layout
+    skipped: Sequence[str]  # why newer ones are not it
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, _checkpoint.TensorEntry]:
+        return self.layout.tensors  # a copy, each time
+
+    @functools.cached_property
+    def objects(self) -> dict[str, _checkpoint.ObjectEntry]:
+        return self.layout.objects
+
+    @property
+    def words(self) -> str:
+        """For messages."""
+        return f"{self.store.describe()}{'/' + self.folder.rstrip('/') if self.folder else ''}"
+
+    def files(self, others: Sequence[_checkpoint.Store] = (), with_metadata: bool = False) -> _checkpoint.StoredFiles:
+        """Its files, to be read and checked; a chunk that is corrupt here is asked of `others`, in their order."""
+        if self.manifest is None:
+            raise KeepstepError(f"{self.words} has no manifest.json: DCP itself wrote it, without checksums")
+        folder = _checkpoint.folder_of(self.manifest.step) + "/"
+        sources = [(self.store, self.folder), *((other, folder) for other in others)]
+        return _checkpoint.StoredFiles(self.manifest, sources, with_metadata)
+
+
+def _plain(store: _checkpoint.Store, folder: str) -> Opened:
+    pickle = store.read_all(folder + METADATA, MOST_METADATA_BYTES)
+    try:
+        layout = _checkpoint.read_metadata(pickle)
+    except _checkpoint.Error as error:
+        raise KeepstepError(f"{store.describe()}: '{folder}{METADATA}' cannot be loaded: {error}") from None
+    return Opened(store, folder, None, None, layout, ())
+
+
+def _there(store: _checkpoint.Store, key: str) -> bool:
+    try:
+        store.head(key)
+    except _checkpoint.Error as error:
+        if error.code == "NOT_FOUND":
+            return False
+        raise
+    return True
+
+
+def _of_step(store: _checkpoint.Store, step: int) -> Opened:
+    catalog = _checkpoint.Catalog(store)
+    folder = _checkpoint.folder_of(step) + "/"
+    try:
+        manifest = catalog.manifest(step)
+    except _checkpoint.Error as error:
+        if error.code != "NOT_FOUND":
+            raise
+        found = {info.step: info for info in catalog.checkpoints()}
+        if step in found and found[step].foreign and _there(store, folder + METADATA):
+            return _plain(store, folder)
+        complete = sorted(info.step for info in found.values() if info.complete)
+        what = "is not complete: a save that did not end, or runs" if step in found else "is not there"
+        raise KeepstepError(
+            f"{store.describe()}: step {step} {what}. Complete are {steps_in_words(complete)}"
+        ) from None
+    return Opened(store, folder, step, manifest, manifest.layout, ())
+
+
+def steps_in_words(steps: Sequence[int]) -> str:
+    if not steps:
+        return "none"
+    shown = ", ".join(map(str, steps[-10:]))
+    return shown if len(steps) <= 10 else f"{len(steps)} steps, the newest {shown}"
+
+
+def open_checkpoint(place: str | os.PathLike[str], step: int | None = None) -> Opened:
+    """The checkpoint of `step`, else the newest complete one of a namespace, else the one that the place itself is: a
+    single folder of ours or of DCP.
+
+    KeepstepError: there is none, or it cannot be read.
+    """
+    store = open_store(place)
+    try:
+        if step is not None:
+            return _of_step(store, step)
+        try:
+            manifest, skipped = _checkpoint.Catalog(store).newest()
+        except _checkpoint.Error as error:
+            if error.code != "NOT_FOUND":
+                raise
+        else:
+            folder = _checkpoint.folder_of(manifest.step) + "/"
+            return Opened(store, folder, manifest.step, manifest, manifest.layout, skipped)
+        if _there(store, "manifest.json"):
+            manifest = _checkpoint.Catalog(store).manifest_in("")
+            return Opened(store, "", manifest.step, manifest, manifest.layout, ())
+        if _there(store, METADATA):
+            return _plain(store, "")
+        raise KeepstepError(
+            f"{store.describe()} has no complete checkpoint: neither step-*/manifest.json nor one of DCP (.metadata)"
+        )
+    except _checkpoint.Error as error:
+        raise KeepstepError(str(error)) from None

@@ -1,0 +1,58 @@
+"""Which namespaces this process writes into: it claims one at its first save and lets go when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+
+from keepstep import _checkpoint
+
+_lock = threading.Lock()
+_owners: dict[tuple[int, str], _checkpoint.Owner] = {}
+_attempts = itertools.count(1)
+
+
+def job_name() -> str:
+    """The same for every start of one job, where the environment says it; else empty."""
+    for name in ("KEEPSTEP_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        value = os.environ.get(name, "")
+        if value not in ("", "none"):  # "none" is what torchrun calls all of its jobs
+            return value
+    return ""
+
+
+def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
+    """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it."""
+    key = (os.getpid(), url)  # a forked child is nobody's heir
+    with _lock:
+        owner = _owners.get(key)
+        if owner is not None:
+            try:
+                owner.renew()
+            except _checkpoint.Error as error:
+                if error.code != "NOT_FOUND":
+                    raise
+                owner = None  # the whole namespace was removed: begin anew
+        if owner is None:
+            owner = _owners[key] = _checkpoint.Owner(store, job)
+        return owner
+
+
+def next_attempt() -> int:
+    """A number that no save of this process had before: what it writes has names of its own."""
+    return next(_attempts)
+
+
+def let_go(url: str | None = None) -> None:
+    """Of one namespace, or of all."""
+    with _lock:
+        for key in [key for key in _owners if key[0] == os.getpid() and url in (None, key[1])]:
+            try:
+                _owners.pop(key).release()
+            except _checkpoint.Error:
+                pass  # it was taken over, or cannot be reached: nothing is left to let go of, or the lease runs out
+
+
+atexit.register(let_go)

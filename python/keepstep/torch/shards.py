@@ -1,0 +1,144 @@
+"""Sharded state: what only this rank holds is copied while the next step computes, and comes back from a copy.
+
+Follows section 6.9 of the design; the copying is the engine's (src/worker/shard_replicas.h). A copy is the local bytes
+of all protected tensors, and a text: their names, the small values, and the capsule.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from keepstep._errors import KeepstepError
+from keepstep.torch import cuda, sharding
+from keepstep.torch.capsule import Capsule
+from keepstep.torch.memory import dense, region
+from keepstep.torch.registry import Flat, Registry
+
+if TYPE_CHECKING:
+    from keepstep._session import Session
+
+
+class ShardCounts(NamedTuple):
+    """What copying cost. Times are in nanoseconds.
+
+    Attributes:
+        versions: that were copied, whole, everywhere they belong.
+        bytes: of one.
+        copied_ns: what the newest took.
+        waits: votes that had to wait for a copy.
+        waited_ns: in these.
+    """
+
+    versions: int
+    bytes: int
+    copied_ns: int
+    waits: int
+    waited_ns: int
+
+
+class Shards:
+    """The copies of one rank's state. `wanted`: it holds what no other rank does."""
+
+    def __init__(self, session: Session, registry: Registry, copies: int) -> None:
+        self._session = session
+        self._registry = registry
+        self._copies = copies
+        self._built = False  # by run.shard
+        self._held: list[torch.Tensor] = []  # while they are copied
+        self._layout: dict[str, list[list[int]]] = {}
+        self._trained = False  # this process did a step, so that it is not what was built any more
+        self._sharded: bool | None = None
+
+    def built_by_rank(self) -> None:
+        """``run.shard`` built what depends on the rank."""
+        self._built = True
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this rank's state is only its own."""
+        if self._sharded is None:
+            self._sharded = self._built or self._registry.sharded()
+        return self._sharded
+
+    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
+        """Takes part in forming the current generation; as `membership.join`, which see."""
+        engine = self._session.engine
+        activation = engine.ready(sharded=True)
+        version = int(activation.version)
+        state = engine.state()
+        fresh = version == 0 and state == ("empty", 0) and not self._trained
+        need = state != ("clean", version) and not fresh
+        text = engine.find_shard(activation, need)
+        if text is not None:
+            self._load(text, version, capsule)
+        elif need:
+            if load is None:
+                raise KeepstepError(f"no copy of what this rank held at step {version} is left")
+            engine.set_state("hydrating", version)
+            load(version)
+        engine.set_state("clean", version)
+        if text is None and not capsule.restore(engine, version):
+            if version > 0:
+                raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
+            capsule.save(engine, 0)
+        engine.form()
+        self._session.formed = True
+        self.protect(version)
+        return version
+
+    def _load(self, text: bytes, version: int, capsule: Capsule) -> None:
+        engine = self._session.engine
+        engine.set_state("hydrating", version)
+        written: dict[str, Any] = json.loads(text)
+        self._session.injector.at("hydrate", version + 1)
+        capsule.release([name for name, _, _ in written["tensors"]])
+        sharding.reset_iteration(self._registry.modules())
+        tensors = self._registry.prepare(written["tensors"], capsule.ids, set(written["layout"]))
+        targets = list(tensors.values())
+        stand_ins = [dense(tensor) for tensor in targets]
+        cuda.drain()
+        engine.load_shard(version, [region(tensor) for tensor in stand_ins])
+        with torch.no_grad():
+            for tensor, stand_in in zip(targets, stand_ins, strict=True):
+                if tensor is not stand_in:
+                    tensor.copy_(stand_in)
+        self._registry.load_values(written["values"], tensors)
+        if written["capsule"]:
+            engine.save_capsule(version, base64.b64decode(written["capsule"]))
+            capsule.restore(engine, version)
+
+    def wait(self, version: int) -> None:
+        """Before the vote on the next step: `version` is safe. What is copied may change from here on."""
+        self._session.engine.wait_shard(version)
+        self._held = []
+
+    def protect(self, version: int) -> None:
+        """Begins to copy the state, which is that of `version`."""
+        self._trained = self._trained or version > 0
+        engine = self._session.engine
+        sharding.reshard(self._registry.modules())
+        flat = self._registry.flatten(self._session.capsule_ids())
+        cuda.drain()
+        self._held = [dense(tensor) for tensor in flat.tensors.values()]
+        saved = engine.load_capsule(version)
+        engine.protect_shard(version, [region(tensor) for tensor in self._held], self._text(flat, saved), self._copies)
+
+    def _text(self, flat: Flat, capsule: bytes | None) -> bytes:
+        if self._layout.keys() != flat.dtensors.keys():
+            self._layout = {name: list(sharding.offsets(tensor)) for name, tensor in flat.dtensors.items()}
+        return json.dumps(
+            {
+                "tensors": [
+                    [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+                    for name, tensor in flat.tensors.items()
+                ],
+                "layout": self._layout,  # of those that are parts: the global shape, and where the part begins
+                "values": flat.values,
+                "capsule": "" if capsule is None else base64.b64encode(capsule).decode(),
+            }
+        ).encode()

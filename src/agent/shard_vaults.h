@@ -1,0 +1,46 @@
+// The memory in which shards of ranks outlive their processes (state/shard_vault.h): those of this node, and copies of
+// others. The agent makes it and hands it out; who may write where the ranks agree on.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/shared_memory.h"
+#include "base/status.h"
+#include "brain/shard_copies.h"
+#include "state/shard_vault.h"
+
+namespace keepstep::agent {
+
+class ShardVaults {
+ public:
+  // The descriptor of the memory for `rank`, made if there is none of this size. It stays this object's. When a shard
+  // changed its size, the memory of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
+  StatusOr<int> of_size(brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
+  // The same for what holds `version` of `rank`. NOT_FOUND.
+  StatusOr<int> holding(brain::Rank rank, brain::Version version) const;
+
+  // Everything that is whole here, and whose of `version`.
+  std::vector<brain::ShardCopy> copies() const;
+  std::vector<brain::Rank> ranks_at(brain::Version version) const;
+  // Of all vaults. When a generation begins: later versions did not happen.
+  void drop_beyond(brain::Version version);
+  // Forgets whatever nobody asked for since the last call: it is kept elsewhere now.
+  void drop_unused();
+  uint64_t bytes() const;
+
+ private:
+  struct Vault {
+    brain::Rank rank = 0;
+    uint64_t data_bytes = 0;
+    SharedMemory memory;
+    mutable bool used = true;
+    state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
+  };
+  std::deque<Vault> vaults_;  // of one rank: the newest last
+};
+
+}  // namespace keepstep::agent

@@ -1,0 +1,64 @@
+#include "brain/shard_copies.h"
+
+#include <algorithm>
+#include <map>
+
+namespace keepstep::brain {
+namespace {
+
+// Copies of two versions are kept, and one more may lie ahead of them in processes.
+constexpr Version kVersionsBack = 2;
+
+// Whether this process is at `version`, or will be once it was told the verdict.
+bool comes_to(const SealedWord& rank, Identity identity, Version version, const Verdict& verdict) {
+  const StateWord& state = rank.state;
+  if (state.kind == StateKind::kUpdating) {
+    return state.version + 1 == version;  // it ends its update before it looks at anything
+  }
+  if (state.kind != StateKind::kClean) {
+    return false;
+  }
+  const bool told = verdict.version == version && rank.word.identity == identity && rank.word.step == version &&
+                    rank.word.vote != Vote::kOpen;
+  return state.version == version || (state.version + 1 == version && told);
+}
+
+}  // namespace
+
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
+                                    const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
+                                    std::string* missing) {
+  std::map<Rank, const SealedWord*> processes;
+  for (const SealedWord& word : living) {
+    processes.emplace(word.rank, &word);
+  }
+  std::string lacking;
+  for (Version back = 0; back <= kVersionsBack && back <= verdict.version; ++back) {
+    const Version version = verdict.version - back;
+    Rank rank = 0;
+    for (; rank < world; ++rank) {
+      const auto process = processes.find(rank);
+      const bool lives = process != processes.end();
+      if (!copies.contains({rank, version}) && !(lives && comes_to(*process->second, identity, version, verdict)) &&
+          !(version == origin && !lives)) {
+        break;
+      }
+    }
+    if (rank == world) {
+      if (back == 0) {
+        return verdict;
+      }
+      return Verdict{version, false, lacking + "; version " + std::to_string(version) + " is whole"};
+    }
+    if (lacking.empty()) {
+      lacking = "no copy of the shard of rank " + std::to_string(rank) + " at version " + std::to_string(version) +
+                " is left";
+    }
+  }
+  if (missing != nullptr) {
+    *missing = lacking;
+  }
+  return std::nullopt;
+}
+
+}  // namespace keepstep::brain

@@ -1,0 +1,32 @@
+// Sharded state, where no rank holds what another one has: which version is whole after a fault. Pure.
+//
+// Follows section 6.9 of the design. Each rank's shard is copied between its update to k and its vote on k+1, so that
+// whoever voted on k+1 has a copy of k. A rank that dies in between takes k along: then the job goes back to k-1, which
+// everybody's copies hold until k+1 is decided.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "brain/step_commit.h"
+#include "brain/types.h"
+
+namespace keepstep::brain {
+
+// A whole copy of the shard of `rank`, in the memory of a node.
+struct ShardCopy {
+  Rank rank = 0;
+  Version version = 0;
+  auto operator<=>(const ShardCopy&) const = default;
+};
+
+// `verdict` (step_commit.h) over generation `identity`, or the newest version before it of which each rank's shard is
+// left: in its own process (`living`, the words of those that live), or in one of `copies`. Version `origin` is what a
+// fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which version is gone.
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
+                                    const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
+                                    std::string* missing);
+
+}  // namespace keepstep::brain

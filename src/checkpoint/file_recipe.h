@@ -1,0 +1,50 @@
+// A file of a checkpoint as a recipe: bytes that are written down here, and ranges of memory that are somewhere else.
+//
+// Whoever has the tensors (a rank, or an agent that keeps copies of them) writes the same file from the same recipe:
+// what torch.save puts around a tensor is literal bytes, the tensor itself a range.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/object_store.h"
+#include "checkpoint/sums.h"
+
+namespace keepstep::checkpoint {
+
+// A piece: literal bytes, or memory that must stay as it is until the file is written.
+using RecipePiece = std::variant<std::string, std::span<const std::byte>>;
+
+struct FileRecipe {
+  std::vector<RecipePiece> pieces;
+  uint64_t bytes() const;
+};
+
+// A file that is being written from pieces that come one after the other. As an ObjectWriter: one thread, and without
+// a commit nothing is left.
+class FileWriter {
+ public:
+  static StatusOr<FileWriter> create(ObjectStore& store, std::string_view key, uint64_t expected_bytes);
+
+  Status append(std::span<const std::byte> bytes);
+  uint64_t bytes() const { return bytes_; }
+  StatusOr<FileSums> commit();  // durable; once
+
+ private:
+  FileWriter(std::unique_ptr<ObjectWriter> writer, std::string key)
+      : writer_(std::move(writer)), key_(std::move(key)) {}
+
+  std::unique_ptr<ObjectWriter> writer_;
+  std::string key_;
+  SumStream sums_;
+  uint64_t bytes_ = 0;
+};
+
+// The whole file at once.
+StatusOr<FileSums> write_file(ObjectStore& store, std::string_view key, const FileRecipe& recipe);
+
+}  // namespace keepstep::checkpoint

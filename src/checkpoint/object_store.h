@@ -1,0 +1,160 @@
+// Where checkpoints lie: objects with names in a folder of a disk or under a prefix of an S3 bucket, behind one door.
+//
+// Keys are paths below the store's root: "step-000000000123/.metadata". Printable ASCII without '\'; parts of 1 to 255
+// bytes between single slashes, none of them "." or "..", none that begins with ".keepstep-" (the stores' own); 1 to
+// kMostKeyBytes bytes together.
+//
+// An object is whole or it is not there: nobody sees one half-written, whatever ends the writer, and when `put` or
+// `commit` have returned it outlives a power loss. There are no folders: one is there while a key has it in its name.
+//
+// All calls block, and may come from any thread. A store must outlive the writers it made. Errors, of every call:
+//   NOT_FOUND            there is no such object
+//   ABORTED              a condition does not hold, or somebody else changed what was being read or written; the
+//   message
+//                        says what is there
+//   INVALID_ARGUMENT     a key or a size that cannot be
+//   OUT_OF_RANGE         the object is shorter than what was asked for, or longer than what may be read at once
+//   PERMISSION_DENIED    no rights, no credentials, wrong credentials
+//   FAILED_PRECONDITION  the place itself is wrong: read-only, no such bucket, another region, a wrong clock
+//   RESOURCE_EXHAUSTED   disk or quota full
+//   UNAVAILABLE          not reachable for longer than `give_up_after` says: later it may be
+//   DATA_LOSS            the device reports errors, or the bytes are not those that were written
+//   CANCELLED            `interrupt` was called
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace keepstep::checkpoint {
+
+inline constexpr size_t kMostKeyBytes = 700;
+inline constexpr uint64_t kMostPutBytes = uint64_t{64} << 20;     // more goes through a writer
+inline constexpr uint64_t kMostReadAllBytes = uint64_t{1} << 30;  // however much the caller would take
+inline constexpr size_t kMostListed = 4'000'000;                  // objects or folders in one listing
+
+struct ObjectInfo {
+  std::string key;
+  uint64_t bytes = 0;
+  // Which content it is: differs when the content does, and is only good for comparing and for PutCondition::matches.
+  // Empty in listings of a disk, where it would take reading.
+  std::string etag;
+  int64_t modified_ns = 0;  // since the epoch, by the clock of the store
+};
+
+struct Object {
+  std::string bytes;
+  std::string etag;
+};
+
+// What must be so at the moment of a put; whoever loses a race for it gets ABORTED.
+struct PutCondition {
+  enum class Kind { kNone, kAbsent, kMatches };
+  Kind kind = Kind::kNone;
+  std::string etag;
+
+  static PutCondition none() { return {}; }
+  static PutCondition absent() { return {Kind::kAbsent, {}}; }
+  static PutCondition matches(std::string etag) { return {Kind::kMatches, std::move(etag)}; }
+};
+
+// One large object being written, front to back. One thread at a time; after an error only the destructor is left.
+class ObjectWriter {
+ public:
+  ObjectWriter() = default;
+  ObjectWriter(const ObjectWriter&) = delete;
+  ObjectWriter& operator=(const ObjectWriter&) = delete;
+  // Without a commit before: nothing is left of it.
+  virtual ~ObjectWriter() = default;
+
+  // Takes or copies all of `bytes` before it returns. An error may be that of bytes appended before.
+  virtual Status append(std::span<const std::byte> bytes) = 0;
+
+  // The object is there, whole and durable, in the place of one that had its name. Its etag.
+  virtual StatusOr<std::string> commit() = 0;
+};
+
+class ObjectStore {
+ public:
+  ObjectStore() = default;
+  ObjectStore(const ObjectStore&) = delete;
+  ObjectStore& operator=(const ObjectStore&) = delete;
+  virtual ~ObjectStore() = default;
+
+  // A small object, at most kMostPutBytes, all at once. Returns its etag. Conditions hold against other puts and
+  // removes, not against commits of writers. When the answer of an S3 server was lost and then the condition fails
+  // because of an object with the very bytes of this put, that is taken for this put's success: contents that are
+  // raced for must name their writer.
+  virtual StatusOr<std::string> put(std::string_view key, std::span<const std::byte> bytes,
+                                    const PutCondition& condition) = 0;
+
+  // A large object. `expected_bytes` is a hint (0: not known): a full disk is noticed at once, parts get a good size.
+  // A writer of this key that died has left its parts in an S3 bucket: those that hold the same bytes are not sent
+  // again. So two living writers must not write one key. A dropped writer waits for the requests it has under way.
+  virtual StatusOr<std::unique_ptr<ObjectWriter>> create(std::string_view key, uint64_t expected_bytes) = 0;
+
+  // Exactly [offset, offset + into.size()), large ones in pieces side by side.
+  virtual Status read(std::string_view key, uint64_t offset, std::span<std::byte> into) = 0;
+
+  // All of an object of at most `most_bytes` (and at most kMostReadAllBytes).
+  virtual StatusOr<Object> read_all(std::string_view key, uint64_t most_bytes) = 0;
+
+  virtual StatusOr<ObjectInfo> head(std::string_view key) = 0;
+
+  // All objects whose keys begin with `prefix` (may be empty, need not end at a slash), sorted by key.
+  virtual StatusOr<std::vector<ObjectInfo>> list(std::string_view prefix) = 0;
+
+  // The names of the folders right below `folder` ("" is the root, else "step-1" or "a/b"), sorted, without listing
+  // what they hold.
+  virtual StatusOr<std::vector<std::string>> list_folders(std::string_view folder) = 0;
+
+  // OK also if there was none.
+  virtual Status remove(std::string_view key) = 0;
+
+  // Removes what writers that died have left under `prefix`, and returns how much that was: temporary files, uploads
+  // never completed. On this machine's disk those of living writers are known and stay; what may be of another machine
+  // goes when nothing was written to it for `older_than`.
+  virtual StatusOr<uint64_t> remove_leftovers(std::string_view prefix, std::chrono::seconds older_than) = 0;
+
+  // For people: "file:///data/run", "s3://bucket/prefix at http://127.0.0.1:9000".
+  virtual std::string describe() const = 0;
+
+  // All calls in progress and to come end with CANCELLED soon. For a process that is about to end.
+  virtual void interrupt() = 0;
+};
+
+struct StoreOptions {
+  // Environment variables, where S3 finds its credentials; getenv unless given. nullptr: not set.
+  std::function<const char*(const char* name)> environment;
+  // S3 only. How often a request is tried in all, and how long, before it is UNAVAILABLE.
+  int tries = 10;
+  std::chrono::milliseconds give_up_after{120'000};
+  std::chrono::milliseconds first_pause{100};  // the longest before a second try; doubled for each further one
+  std::chrono::milliseconds connect_timeout{5'000};
+  // A transfer of which nothing has moved for so long is broken off, and tried again.
+  std::chrono::milliseconds stall_timeout{20'000};
+  // S3 only. Requests side by side of one writer or one large read, and bytes in each of them. A writer holds at most
+  // `parallel` + 1 parts of memory. Parts grow where an object would need more than 10,000 (S3's limit).
+  int parallel = 4;
+  uint64_t part_bytes = uint64_t{16} << 20;  // 5 MiB (S3's limit) to 1 GiB
+  uint64_t seed = 0;                         // of the pauses' jitter; 0: a random one
+};
+
+// Opens "file:///folder" or "s3://bucket/prefix?endpoint=URL&region=NAME&..." (store_url.h has all of it). Connects to
+// nobody and makes nothing: the first call finds out whether the place is there. INVALID_ARGUMENT says what is wrong
+// with the URL or the options.
+StatusOr<std::unique_ptr<ObjectStore>> open_store(std::string_view url, const StoreOptions& options = {});
+
+// OK, or INVALID_ARGUMENT with what is wrong with the key.
+Status check_key(std::string_view key);
+
+}  // namespace keepstep::checkpoint

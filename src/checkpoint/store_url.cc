@@ -1,0 +1,188 @@
+#include "checkpoint/store_url.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "checkpoint/object_store.h"
+#include "checkpoint/text.h"
+
+namespace keepstep::checkpoint {
+namespace {
+
+constexpr size_t kMostUrlBytes = 4096;
+
+Status wrong(std::string_view url, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrFormat("the place '%s' for checkpoints %s", url, why));
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') {
+    return c - '0';
+  }
+  const char low = absl::ascii_tolower(c);
+  return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+}
+
+StatusOr<StoreUrl> parse_file(std::string_view url, std::string_view rest) {
+  if (!rest.starts_with("/")) {
+    return wrong(url, "names no folder by its absolute path; write it with three slashes: file:///data/run");
+  }
+  if (rest.find_first_of("?#") != std::string_view::npos) {
+    return wrong(url, "has a '?' or '#'; in the name of a folder they are written %3F and %23");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(std::string folder, percent_decoded(rest));
+  while (folder.size() > 1 && folder.back() == '/') {
+    folder.pop_back();
+  }
+  const std::vector<std::string_view> parts = split(folder, '/');
+  if (std::find(parts.begin(), parts.end(), "..") != parts.end()) {
+    return wrong(url, "has '..' in it; write the folder's path as it is");
+  }
+  return FileUrl{std::move(folder)};
+}
+
+bool is_bucket_name(std::string_view name) {
+  return name.size() >= 3 && name.size() <= 63 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+         });
+}
+
+Status check_endpoint(std::string_view url, std::string_view endpoint) {
+  std::string_view host = endpoint;
+  if (!take_prefix(host, "http://") && !take_prefix(host, "https://")) {
+    return wrong(url, "has an endpoint that begins neither with http:// nor with https://");
+  }
+  if (host.ends_with('/')) {
+    host.remove_suffix(1);
+  }
+  if (host.empty() || host.find_first_of("/?#@ ") != std::string_view::npos) {
+    return wrong(url, "has an endpoint that is no http://HOST:PORT (no path, no user)");
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
+  if (rest.find('#') != std::string_view::npos) {
+    return wrong(url, "has a '#'; in a prefix it is written %23");
+  }
+  const size_t question = rest.find('?');
+  const std::string_view place = rest.substr(0, question);
+  const std::string_view query = question == std::string_view::npos ? "" : rest.substr(question + 1);
+  S3Url parsed;
+  const size_t slash = place.find('/');
+  parsed.bucket = std::string(place.substr(0, slash));
+  if (!is_bucket_name(parsed.bucket)) {
+    return wrong(url, "names no bucket (3 to 63 letters, digits, '-', '.', '_'); write s3://bucket/prefix");
+  }
+  if (slash != std::string_view::npos) {
+    KEEPSTEP_ASSIGN_OR_RETURN(std::string prefix, percent_decoded(place.substr(slash + 1)));
+    while (!prefix.empty() && prefix.back() == '/') {
+      prefix.pop_back();
+    }
+    if (!prefix.empty()) {
+      if (const Status fit = check_key(prefix); !fit.ok()) {
+        return wrong(url, text_of(fit));
+      }
+      parsed.prefix = prefix + "/";
+    }
+  }
+  const std::vector<std::pair<std::string_view, std::string*>> known = {{"region", &parsed.region},
+                                                                        {"endpoint", &parsed.endpoint},
+                                                                        {"addressing", &parsed.addressing},
+                                                                        {"profile", &parsed.profile},
+                                                                        {"ca_file", &parsed.ca_file}};
+  constexpr std::string_view kParameters = "region, endpoint, addressing, profile, ca_file";
+  std::set<std::string_view> seen;
+  for (const std::string_view field : split(query, '&')) {
+    if (field.empty()) {
+      continue;
+    }
+    const size_t equals = field.find('=');
+    const std::string_view name = field.substr(0, equals);
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == name; });
+    if (found == known.end()) {  // the value is not repeated: somebody may have put a secret there
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the place s3://%s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
+                          "secrets come from the environment or a profile, never from here",
+                          place, name, kParameters));
+    }
+    if (!seen.insert(name).second) {
+      return wrong(url, absl::StrFormat("has '%s' twice", name));
+    }
+    KEEPSTEP_ASSIGN_OR_RETURN(*found->second,
+                              percent_decoded(equals == std::string_view::npos ? "" : field.substr(equals + 1)));
+    if (found->second->empty()) {
+      return wrong(url, absl::StrFormat("has no value for '%s'", name));
+    }
+  }
+  if (!parsed.endpoint.empty()) {
+    KEEPSTEP_RETURN_IF_ERROR(check_endpoint(url, parsed.endpoint));
+  }
+  if (!parsed.addressing.empty() && parsed.addressing != "path" && parsed.addressing != "virtual") {
+    return wrong(url, "has an addressing that is neither 'path' nor 'virtual'");
+  }
+  return parsed;
+}
+
+}  // namespace
+
+StatusOr<std::string> percent_decoded(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (c == '%') {
+      const int high = i + 1 < text.size() ? hex_digit(text[i + 1]) : -1;
+      const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+      if (high < 0 || low < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("'%s' has a '%%' without two hexadecimal digits; a percent sign itself is %%25", text));
+      }
+      c = static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+    if (c == '\0') {
+      return absl::InvalidArgumentError(absl::StrFormat("'%s' has a zero byte", text));
+    }
+    result += c;
+  }
+  return result;
+}
+
+std::string percent_encoded(std::string_view text, bool keep_slashes) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string result;
+  result.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (absl::ascii_isalnum(byte) || c == '-' || c == '.' || c == '_' || c == '~' || (c == '/' && keep_slashes)) {
+      result += c;
+    } else {
+      result += '%';
+      result += kHex[byte >> 4];
+      result += kHex[byte & 15];
+    }
+  }
+  return result;
+}
+
+StatusOr<StoreUrl> parse_store_url(std::string_view url) {
+  if (url.size() > kMostUrlBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a place for checkpoints of %d bytes; at most %d can be", url.size(), kMostUrlBytes));
+  }
+  std::string_view rest = url;
+  if (take_prefix(rest, "file://")) {
+    return parse_file(url, rest);
+  }
+  if (take_prefix(rest, "s3://")) {
+    return parse_s3(url, rest);
+  }
+  return wrong(url, "is of no known kind; write file:///folder or s3://bucket/prefix");
+}
+
+}  // namespace keepstep::checkpoint

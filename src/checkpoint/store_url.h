@@ -1,0 +1,45 @@
+// Where a store is, as users write it.
+//
+//   file:///data/run            a folder, by its absolute path, percent-encoded where it must be
+//   s3://bucket/prefix?...      a bucket and what all keys begin with; parameters, each at most once:
+//     region=eu-west-1          else AWS_REGION, AWS_DEFAULT_REGION, the profile's; else us-east-1
+//     endpoint=http://host:9000 else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; else Amazon's of the region
+//     addressing=path|virtual   where the bucket's name goes; path with an endpoint of one's own, or a bucket with dots
+//     profile=NAME              of the shared credentials file; else AWS_PROFILE, else "default"
+//     ca_file=/path             certificates to trust for https; else AWS_CA_BUNDLE, else the system's
+// Secrets never belong in a URL: it ends up in logs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/status.h"
+
+namespace keepstep::checkpoint {
+
+struct FileUrl {
+  std::string folder;  // absolute, without a slash at the end (but "/")
+};
+
+struct S3Url {
+  std::string bucket;
+  std::string prefix;  // "" or "a/b/": what keys are appended to
+  std::string region;  // the rest: empty if not given
+  std::string endpoint;
+  std::string addressing;
+  std::string profile;
+  std::string ca_file;
+};
+
+using StoreUrl = std::variant<FileUrl, S3Url>;
+
+// INVALID_ARGUMENT names what is wrong and how it should be.
+StatusOr<StoreUrl> parse_store_url(std::string_view url);
+
+// "%41b" is "Ab"; INVALID_ARGUMENT for a '%' without two hexadecimal digits, and for NUL.
+StatusOr<std::string> percent_decoded(std::string_view text);
+// As SigV4 wants it: all but letters, digits and -._~ encoded, '/' too unless `keep_slashes`.
+std::string percent_encoded(std::string_view text, bool keep_slashes);
+
+}  // namespace keepstep::checkpoint

@@ -1,0 +1,206 @@
+#include "state/shard_vault.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checksum.h"
+
+namespace keepstep::state {
+namespace {
+
+constexpr uint64_t kMagic = 0x3153'5641'5450'534b;  // "KSPTAVS1"
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
+
+uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+struct ShardVault::Slot {
+  std::atomic<uint64_t> version_plus_1;  // 0: nothing whole
+  uint64_t text_bytes;
+  uint64_t data_checksum;
+  uint64_t text_checksum;
+};
+
+struct ShardVault::Header {
+  uint64_t magic;
+  uint32_t rank;
+  uint32_t reserved;
+  uint64_t data_bytes;
+  uint64_t text_room;
+  alignas(64) Slot slots[2];
+};
+
+uint64_t ShardVault::memory_bytes(uint64_t data_bytes, uint64_t text_bytes) {
+  return kPage + 2 * (pages(data_bytes) + pages(text_bytes));
+}
+
+void ShardVault::initialize(std::byte* memory, brain::Rank rank, uint64_t data_bytes, uint64_t text_bytes) {
+  static_assert(sizeof(Header) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
+  auto& header = *reinterpret_cast<Header*>(memory);
+  header.rank = rank;
+  header.data_bytes = data_bytes;
+  header.text_room = text_bytes;
+  header.magic = kMagic;
+}
+
+StatusOr<ShardVault> ShardVault::open(std::byte* memory, uint64_t bytes) {
+  if (bytes < kPage) {
+    return absl::InvalidArgumentError(absl::StrFormat("memory of %d bytes holds no shard", bytes));
+  }
+  const auto& header = *reinterpret_cast<const Header*>(memory);
+  if (header.magic != kMagic || header.data_bytes > kMostBytes || header.text_room > kMostBytes ||
+      memory_bytes(header.data_bytes, header.text_room) > bytes) {
+    return absl::InvalidArgumentError("memory that holds no shard of this version of keepstep");
+  }
+  return ShardVault(memory);
+}
+
+ShardVault::Header& ShardVault::header() const { return *reinterpret_cast<Header*>(memory_); }
+ShardVault::Slot& ShardVault::slot(brain::Version version) const { return header().slots[version % 2]; }
+
+brain::Rank ShardVault::rank() const { return header().rank; }
+uint64_t ShardVault::data_bytes() const { return header().data_bytes; }
+uint64_t ShardVault::text_room() const { return header().text_room; }
+
+std::byte* ShardVault::text_memory(brain::Version version) const {
+  return memory_ + kPage + version % 2 * (pages(data_bytes()) + pages(text_room()));
+}
+
+std::byte* ShardVault::data_memory(brain::Version version) const {
+  return text_memory(version) + pages(text_room());
+}
+
+bool ShardVault::has(brain::Version version) const { return slot(version).version_plus_1.load() == version + 1; }
+
+std::vector<brain::Version> ShardVault::versions() const {
+  std::vector<brain::Version> versions;
+  for (const Slot& each : header().slots) {
+    if (const uint64_t plus_1 = each.version_plus_1.load(); plus_1 != 0) {
+      versions.push_back(plus_1 - 1);
+    }
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+std::optional<VaultSeal> ShardVault::seal_of(brain::Version version) const {
+  const Slot& each = slot(version);
+  if (!has(version)) {
+    return std::nullopt;
+  }
+  return VaultSeal{version, each.text_bytes, each.data_checksum, each.text_checksum};
+}
+
+void ShardVault::begin(brain::Version version) { slot(version).version_plus_1 = 0; }
+
+std::span<std::byte> ShardVault::data(brain::Version version) { return {data_memory(version), data_bytes()}; }
+
+std::span<std::byte> ShardVault::text_slot(brain::Version version) { return {text_memory(version), text_room()}; }
+
+Status ShardVault::put_text(brain::Version version, std::string_view text) {
+  if (text.size() > text_room()) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "what describes the shard of rank %d took at most %d bytes when training began, and takes %d now; protect what "
+        "grows so much as a tensor",
+        rank(), text_room(), text.size()));
+  }
+  std::memcpy(text_memory(version), text.data(), text.size());
+  return absl::OkStatus();
+}
+
+void ShardVault::finish(const VaultSeal& seal) {
+  Slot& each = slot(seal.version);
+  each.text_bytes = seal.text_bytes;
+  each.data_checksum = seal.data_checksum;
+  each.text_checksum = seal.text_checksum;
+  each.version_plus_1 = seal.version + 1;
+}
+
+StatusOr<bool> ShardVault::write(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy,
+                                 std::string_view text, const std::function<bool()>& give_up) {
+  if (tensors.total_bytes() != data_bytes()) {
+    return absl::InvalidArgumentError(absl::StrFormat("the shard of rank %d has %d bytes now, and had %d", rank(),
+                                                      tensors.total_bytes(), data_bytes()));
+  }
+  begin(version);
+  KEEPSTEP_RETURN_IF_ERROR(put_text(version, text));
+  std::byte* to = data_memory(version);
+  std::vector<uint64_t> checksums;
+  checksums.reserve(data_bytes() / kVaultChunk + 1);
+  for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
+    if (give_up()) {
+      return false;
+    }
+    checksums.push_back(tensors.read(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), to + at));
+  }
+  finish({version, text.size(), checksum(checksums.data(), checksums.size() * sizeof(uint64_t)),
+          checksum(text.data(), text.size())});
+  return true;
+}
+
+void ShardVault::drop_beyond(brain::Version version) {
+  for (Slot& each : header().slots) {
+    if (each.version_plus_1.load() > version + 1) {
+      each.version_plus_1 = 0;
+    }
+  }
+}
+
+StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) const {
+  const Slot& each = slot(version);
+  if (!has(version) || each.text_bytes > text_room()) {
+    return absl::NotFoundError(absl::StrFormat("no copy of the shard of rank %d at version %d is here", rank(), version));
+  }
+  return &each;
+}
+
+Status ShardVault::verify(brain::Version version) const {
+  KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
+  if (vault_checksum(data_memory(version), data_bytes()) != each->data_checksum ||
+      checksum(text_memory(version), each->text_bytes) != each->text_checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::string> ShardVault::text(brain::Version version) const {
+  KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
+  std::string text(reinterpret_cast<const char*>(text_memory(version)), each->text_bytes);
+  if (checksum(text.data(), text.size()) != each->text_checksum) {
+    return absl::DataLossError(absl::StrFormat(
+        "what describes the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+  }
+  return text;
+}
+
+Status ShardVault::read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const {
+  KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
+  if (tensors.total_bytes() != data_bytes()) {
+    return absl::InvalidArgumentError(absl::StrFormat("the copy of the shard of rank %d has %d bytes, not %d", rank(),
+                                                      data_bytes(), tensors.total_bytes()));
+  }
+  std::vector<uint64_t> checksums;
+  const std::byte* from = data_memory(version);
+  for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
+    checksums.push_back(tensors.write(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), from + at));
+  }
+  if (checksum(checksums.data(), checksums.size() * sizeof(uint64_t)) != each->data_checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t vault_checksum(const std::byte* data, uint64_t bytes) {
+  std::vector<uint64_t> checksums;
+  checksums.reserve(bytes / kVaultChunk + 1);
+  for (uint64_t at = 0; at < bytes; at += kVaultChunk) {
+    checksums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, bytes - at)));
+  }
+  return checksum(checksums.data(), checksums.size() * sizeof(uint64_t));
+}
+
+}  // namespace keepstep::state

@@ -1,0 +1,91 @@
+// One rank's shard in memory that outlives its process: the two newest versions of it, each whole or not there.
+//
+// The memory is a memfd of the node's agent (design section 6.9). One process at a time writes; the agent, and whoever
+// takes the shard over, read. A version is written in three steps: begin() takes the slot's old version away, the bytes
+// and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
+//
+// Checksums: XXH3 over the checksums of the chunks (kVaultChunk bytes each), so that a copy out of tensors, which gives
+// the checksum of each chunk, needs no second pass; and one of the text.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "brain/types.h"
+#include "state/tensor_space.h"
+
+namespace keepstep::state {
+
+inline constexpr size_t kVaultChunk = size_t{1} << 20;
+
+// What a version is told by, beside its bytes.
+struct VaultSeal {
+  brain::Version version = 0;
+  uint64_t text_bytes = 0;
+  uint64_t data_checksum = 0;
+  uint64_t text_checksum = 0;
+};
+
+class ShardVault {
+ public:
+  // Memory for shards of `data_bytes` with at most `text_bytes` of text; of the agent, zeroed.
+  static uint64_t memory_bytes(uint64_t data_bytes, uint64_t text_bytes);
+  static void initialize(std::byte* memory, brain::Rank rank, uint64_t data_bytes, uint64_t text_bytes);
+  // A view; the memory must outlive it. INVALID_ARGUMENT if it is no vault, or too small for what it says of itself.
+  static StatusOr<ShardVault> open(std::byte* memory, uint64_t bytes);
+
+  brain::Rank rank() const;
+  uint64_t data_bytes() const;  // of each version
+  uint64_t text_room() const;
+
+  bool has(brain::Version version) const;
+  std::vector<brain::Version> versions() const;
+  std::optional<VaultSeal> seal_of(brain::Version version) const;
+
+  // ---- writing ----
+  // The slot of `version` is open: what it held is gone.
+  void begin(brain::Version version);
+  std::span<std::byte> data(brain::Version version);
+  // Puts the text down. RESOURCE_EXHAUSTED if it is longer than there is room.
+  Status put_text(brain::Version version, std::string_view text);
+  // The same for text that arrives from elsewhere: where it goes.
+  std::span<std::byte> text_slot(brain::Version version);
+  void finish(const VaultSeal& seal);
+  // The whole of it, from `tensors` (of data_bytes() together). Asks `give_up` every chunk; false: given up.
+  StatusOr<bool> write(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy, std::string_view text,
+                       const std::function<bool()>& give_up);
+  // Versions after `version` are of a history that did not happen.
+  void drop_beyond(brain::Version version);
+
+  // ---- reading ----
+  // DATA_LOSS if bytes or text are not what was written; NOT_FOUND if the version is not there.
+  Status verify(brain::Version version) const;
+  StatusOr<std::string> text(brain::Version version) const;
+  // Into `tensors`, verified as they lie there. As verify().
+  Status read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const;
+
+ private:
+  struct Header;
+  struct Slot;
+  ShardVault(std::byte* memory) : memory_(memory) {}
+  Header& header() const;
+  Slot& slot(brain::Version version) const;
+  std::byte* text_memory(brain::Version version) const;
+  std::byte* data_memory(brain::Version version) const;
+  StatusOr<const Slot*> whole(brain::Version version) const;
+
+  std::byte* memory_;
+};
+
+// The checksum of `bytes` bytes that verify() compares with.
+uint64_t vault_checksum(const std::byte* data, uint64_t bytes);
+
+}  // namespace keepstep::state

@@ -1,0 +1,216 @@
+// The engine's part in sharded state: where copies lie, who gets one when a generation forms, and the copies that are
+// made while it trains (shard_replicas.h). The memory is the agent's, asked for by message.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "worker/engine.h"
+#include "worker/reserved_tags.h"
+#include "worker/shard_keepers.h"
+
+namespace keepstep::worker {
+
+using comm::Outcome;
+using comm::Rank;
+
+namespace {
+
+// What a rank says of itself and, the lowest of its node, of the copies that lie there. As all_gather needs it: of one
+// length on all ranks.
+class Notice {
+ public:
+  explicit Notice(Rank world) : bytes_(1 + (world + 7) / 8, 0) {}
+  void* data() { return bytes_.data(); }
+  size_t size() const { return bytes_.size(); }
+  void set_need() { bytes_[0] = 1; }
+  bool needs() const { return bytes_[0] != 0; }
+  void set_holds(Rank rank) { bytes_[1 + rank / 8] |= static_cast<uint8_t>(1U << rank % 8); }
+  bool holds(Rank rank) const { return (bytes_[1 + rank / 8] >> rank % 8 & 1) != 0; }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+struct HandoverHead {
+  state::VaultSeal seal;
+  uint64_t data_bytes = 0;
+  uint64_t text_room = 0;
+};
+
+}  // namespace
+
+// Asks the agent. Any thread; the view lives as long as the generation.
+StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
+  std::unique_lock lock(mutex_);
+  const uint64_t id = next_request_++;
+  vault_replies_[id] = VaultReply{};
+  lock.unlock();
+  body["id"] = id;
+  const Status sent = send(MessageType::kVault, std::move(body));
+  lock.lock();
+  changed_.wait(lock, [&] { return vault_replies_[id].answered || ended_.has_value() || leaving_ || !sent.ok(); });
+  VaultReply reply = std::move(vault_replies_[id]);
+  vault_replies_.erase(id);
+  lock.unlock();
+  KEEPSTEP_RETURN_IF_ERROR(sent);
+  if (!reply.answered) {
+    return absl::CancelledError("the job ended");
+  }
+  if (!reply.memory.valid()) {
+    return absl::ResourceExhaustedError(reply.error);
+  }
+  struct stat facts{};
+  if (fstat(reply.memory.get(), &facts) != 0) {
+    return errno_status("look at memory for a shard");
+  }
+  const std::lock_guard vaults_lock(vaults_mutex_);
+  auto known = vaults_.find(facts.st_ino);
+  if (known == vaults_.end()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::attach(std::move(reply.memory), 4096));
+    known = vaults_.emplace(facts.st_ino, std::move(memory)).first;
+  }
+  return state::ShardVault::open(known->second.data(), known->second.size());
+}
+
+StatusOr<state::ShardVault> Engine::vault_of(Rank rank, uint64_t data_bytes, uint64_t text_room) {
+  return vault({{"rank", rank}, {"data_bytes", data_bytes}, {"text_room", text_room}});
+}
+
+StatusOr<state::ShardVault> Engine::vault_holding(Rank rank, brain::Version version) {
+  return vault({{"rank", rank}, {"version", version}});
+}
+
+StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activation, bool need) {
+  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
+  const brain::Version version = activation.version;
+  const auto world = static_cast<Rank>(assignment_.world);
+  const Rank self = assignment_.rank;
+  const std::set<Rank> here(activation.copies.begin(), activation.copies.end());
+  if (across()) {
+    // All ranks know the same then, and come to the same plan.
+    std::vector<Notice> notices(world, Notice(world));
+    Notice mine(world);
+    if (need && !here.contains(self)) {
+      mine.set_need();
+    }
+    const auto first_here = std::find_if(members_.begin(), members_.end(), [](const std::byte* m) { return m != nullptr; });
+    if (members_[self] == *first_here) {
+      for (const Rank rank : here) {
+        if (rank < world) {
+          mine.set_holds(rank);
+        }
+      }
+    }
+    std::vector<void*> outputs;
+    for (Notice& notice : notices) {
+      outputs.push_back(notice.data());
+    }
+    KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
+    for (Rank rank = 0; rank < world; ++rank) {
+      if (!notices[rank].needs()) {
+        continue;
+      }
+      const auto giver = std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
+      if (giver == notices.end()) {
+        continue;  // it says so itself
+      }
+      const auto from = static_cast<Rank>(giver - notices.begin());
+      if (from == self) {
+        KEEPSTEP_RETURN_IF_ERROR(hand_over(rank, version));
+      } else if (rank == self) {
+        KEEPSTEP_RETURN_IF_ERROR(take_over(from, version));
+      }
+    }
+  }
+  if (!need) {
+    return std::optional<std::string>();
+  }
+  StatusOr<state::ShardVault> vault = vault_holding(self, version);
+  if (!vault.ok()) {
+    return std::optional<std::string>();
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(std::string text, vault->text(version));
+  return std::optional(std::move(text));
+}
+
+Status Engine::hand_over(Rank to, brain::Version version) {
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(to, version));
+  KEEPSTEP_RETURN_IF_ERROR(vault.verify(version));
+  const HandoverHead head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
+  const auto send = [&](const void* data, size_t bytes) {
+    return exchange(communicator_->send(comm::kWorld, data, bytes, to, kTagShardHandover));
+  };
+  KEEPSTEP_RETURN_IF_ERROR(send(&head, sizeof(head)));
+  KEEPSTEP_RETURN_IF_ERROR(send(vault.text_slot(version).data(), head.seal.text_bytes));
+  return send(vault.data(version).data(), vault.data_bytes());
+}
+
+Status Engine::take_over(Rank from, brain::Version version) {
+  const auto receive = [&](void* data, size_t bytes) {
+    return exchange(communicator_->receive(comm::kWorld, data, bytes, from, kTagShardHandover));
+  };
+  HandoverHead head;
+  KEEPSTEP_RETURN_IF_ERROR(receive(&head, sizeof(head)));
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_of(assignment_.rank, head.data_bytes, head.text_room));
+  if (head.seal.version != version || head.seal.text_bytes > vault.text_room()) {
+    return absl::InternalError(absl::StrFormat("rank %d gave version %d of a shard where version %d was due", from,
+                                               head.seal.version, version));
+  }
+  vault.begin(version);
+  KEEPSTEP_RETURN_IF_ERROR(receive(vault.text_slot(version).data(), head.seal.text_bytes));
+  KEEPSTEP_RETURN_IF_ERROR(receive(vault.data(version).data(), vault.data_bytes()));
+  vault.finish(head.seal);
+  return vault.verify(version);
+}
+
+Status Engine::exchange(comm::OpId op) {
+  const comm::Completion completion = communicator_->wait(op);
+  communicator_->forget(op);
+  if (completion.outcome == Outcome::kDone) {
+    return absl::OkStatus();
+  }
+  if (completion.outcome == Outcome::kInterrupted) {
+    return absl::AbortedError("the generation was interrupted");
+  }
+  return await_interruption(absl::UnavailableError(completion.error));
+}
+
+Status Engine::load_shard(brain::Version version, const std::vector<state::Region>& regions) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault vault, vault_holding(assignment_.rank, version));
+  KEEPSTEP_ASSIGN_OR_RETURN(const state::TensorSpace space, state::TensorSpace::create(regions));
+  KEEPSTEP_RETURN_IF_ERROR(space.open_devices(copy_));
+  return vault.read(version, space, copy_);
+}
+
+Status Engine::protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text,
+                             uint32_t copies) {
+  if (shard_replicas_ == nullptr) {
+    const ShardKeepers keepers(nodes_, copies);
+    shard_replicas_ = std::make_unique<ShardReplicas>(
+        *communicator_, assignment_.rank, keepers.of(assignment_.rank), keepers.kept_by(assignment_.rank),
+        [this](Rank rank, uint64_t data_bytes, uint64_t text_room) { return vault_of(rank, data_bytes, text_room); },
+        copy_);
+  }
+  shard_replicas_->start(version, std::move(regions), std::move(text));
+  return absl::OkStatus();
+}
+
+Status Engine::wait_shard(brain::Version version) {
+  if (shard_replicas_ == nullptr) {
+    return absl::OkStatus();
+  }
+  const Status status = shard_replicas_->wait(version);
+  if (absl::IsAborted(status)) {
+    return absl::OkStatus();
+  }
+  return absl::IsUnavailable(status) ? await_interruption(status) : status;
+}
+
+ShardReplicas::Counts Engine::shard_counts() const {
+  return shard_replicas_ == nullptr ? ShardReplicas::Counts() : shard_replicas_->counts();
+}
+
+}  // namespace keepstep::worker

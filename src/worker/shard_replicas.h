@@ -1,0 +1,95 @@
+// Copies of this rank's shard, made while it computes the next step: into its node's memory, and into that of other
+// nodes through the ranks there, its keepers; and the other way round, what this rank keeps for others.
+//
+// Follows section 6.9 of the design. A version is protected once its copy is whole here and at every keeper; a rank
+// votes on the next step only then. What waits, and how long, is counted.
+//
+// Owns a thread that copies, and one for each rank whose copies are kept here. They use messages of the world group and
+// its reserved tags (reserved_tags.h); collectives go on meanwhile.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "state/shard_vault.h"
+
+namespace keepstep::worker {
+
+// Where a rank's versions lie on this node, made or found by the agent; as often as wanted, from any thread. The vault
+// lives as long as the generation.
+using VaultOf = std::function<StatusOr<state::ShardVault>(comm::Rank, uint64_t data_bytes, uint64_t text_room)>;
+
+class ShardReplicas {
+ public:
+  // `comm` must outlive stop(), and this must outlive `comm`: a receive may stay behind. `keepers`: who keeps our
+  // copies, on other nodes; `kept`: whose copies we keep.
+  ShardReplicas(comm::Communicator& comm, comm::Rank self, std::vector<comm::Rank> keepers,
+                std::vector<comm::Rank> kept, VaultOf vault_of, state::DeviceCopy& copy);
+  ~ShardReplicas();
+
+  // Begins to copy `version`; `tensors` must not change before wait() returned, or stop(). Replaces no copy under way:
+  // wait() comes first.
+  void start(brain::Version version, std::vector<state::Region> tensors, std::string text);
+  // Until `version` is protected. ABORTED: interrupted. Others: it could not be copied, with the reason.
+  Status wait(brain::Version version);
+  // Nothing is read from tensors or written to vaults any more. After an interruption at once.
+  void stop();
+  // The job is over on all ranks: waits for what is under way, tells the keepers, and waits for those we keep copies
+  // of. An interruption ends it.
+  void finish();
+
+  struct Counts {
+    uint64_t versions = 0;   // protected
+    uint64_t bytes = 0;      // of tensors in the newest one
+    int64_t copied_ns = 0;   // the newest one took, to the last keeper's word
+    uint64_t waits = 0;      // of wait(), that found it unfinished
+    int64_t waited_ns = 0;   // in these
+  };
+  Counts counts() const;
+
+ private:
+  struct Buffers;
+  void run();
+  void keep(Buffers& of);
+  Status copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text);
+  Status give(comm::Rank keeper, state::ShardVault& vault, brain::Version version);
+  Status take(Buffers& of, bool* over);
+  Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag);
+  Status send(comm::Rank to, const void* data, size_t bytes, uint32_t tag);
+  Status end(comm::OpId op);
+
+  comm::Communicator& comm_;
+  const comm::Rank self_;
+  const std::vector<comm::Rank> keepers_;
+  const VaultOf vault_of_;
+  state::DeviceCopy& copy_;
+  std::atomic<bool> stop_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  struct Job {
+    brain::Version version = 0;
+    std::vector<state::Region> tensors;
+    std::string text;
+  };
+  std::optional<Job> job_;                     // until it is done
+  bool finishing_ = false;                     // no job comes any more
+  std::optional<brain::Version> protected_;    // the newest
+  Status status_;                              // why no more are
+  Counts counts_;
+  std::vector<std::thread> threads_;
+  std::unique_ptr<Buffers> mine_;
+  std::vector<std::unique_ptr<Buffers>> buffers_;  // what a receive that stays behind would write to
+};
+
+}  // namespace keepstep::worker

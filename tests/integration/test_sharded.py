@@ -1,0 +1,161 @@
+"""State of which each rank holds a part: it comes back from copies, and no bit changes."""
+
+import os
+import signal
+
+import pytest
+
+from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, start
+from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
+from test_kill_matrix import PHASES
+from test_recovery_across_nodes import wait_for_steps
+
+UNTIL = 10
+LONG = 60
+
+
+def arguments(folder, kind, until, copies=2):
+    return ["--out", folder, "--until", until, "--kind", kind, "--copies", copies]
+
+
+def run_sharded(folder, *, world=2, kind="fsdp", until=UNTIL, inject=(), spares=0):
+    injected = [part for text in inject for part in ("--inject", text)]
+    process, command = start(
+        folder, JOBS / "sharded.py", *arguments(folder, kind, until), world=world, spares=spares, options=injected
+    )
+    return finish(folder, process, command)
+
+
+def start_on_nodes(folder, *, nodes=2, world=1, until=UNTIL, kind="fsdp", spare_nodes=0, inject=(), copies=2):
+    injected = [part for text in inject for part in ("--inject", text)]
+    return start_nodes(
+        folder, JOBS / "sharded.py", *arguments(folder, kind, until, copies), nodes=nodes, world=world,
+        launchers=range(nodes + spare_nodes), options=["--spare-nodes", spare_nodes, *injected],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """The same job without faults, by (world, kind, until); each is run once."""
+    known = {}
+
+    def get(world, kind="fsdp", until=UNTIL):
+        if (world, kind, until) not in known:
+            job = run_sharded(tmp_path_factory.mktemp(f"sharded-{kind}-{world}"), world=world, kind=kind, until=until)
+            assert job.exit_code == 0, job.explain()
+            known[world, kind, until] = job
+        return known[world, kind, until]
+
+    return get
+
+
+def assert_same(job, reference, *, killed=None, world=None):
+    """Every loss, gradient norm and rank's final state bit for bit, each step once."""
+    why = job.explain()
+    assert job.exit_code == 0, why
+    assert [line["step"] for line in job.metrics] == [line["step"] for line in reference.metrics], why
+    for mine, theirs in zip(job.metrics, reference.metrics, strict=True):
+        assert (mine["loss"], mine.get("norm")) == (theirs["loss"], theirs.get("norm")), f"step {mine['step']}{why}"
+    for rank, final in reference.finals().items():
+        assert job.finals()[rank]["final"] == final["final"], f"rank {rank}{why}"
+    assert not job.events("restart"), why
+    if killed is not None:
+        assert_survivors_kept_their_process(job, killed, world)
+
+
+def test_killed_ranks_of_fsdp_go_on_from_their_copies(tmp_path, whole):
+    inject = ["kill:rank=1,step=3,phase=backward", "kill:rank=0,step=6,phase=update"]
+    job = run_sharded(tmp_path, spares=1, inject=inject)
+    assert_same(job, whole(2), killed=[1, 0], world=2)
+
+
+def test_a_rank_killed_while_it_takes_a_copy_over(tmp_path, whole):
+    inject = ["kill:rank=1,step=4,phase=forward", "kill:rank=1,step=4,phase=hydrate"]
+    assert_same(run_sharded(tmp_path, inject=inject), whole(2))
+
+
+def test_all_ranks_killed_at_once_go_on_from_the_agents_memory(tmp_path, whole):
+    job = run_sharded(tmp_path, inject=[f"kill:rank={rank},step=5,phase=before_vote" for rank in range(2)])
+    assert_same(job, whole(2))
+
+
+def test_an_exception_in_the_middle_of_a_step_of_fsdp_is_redone_in_the_same_processes(tmp_path, whole):
+    inject = ["exception:rank=1,step=3,phase=forward", "exception:rank=0,step=6,phase=backward"]
+    assert_same(run_sharded(tmp_path, inject=inject), whole(2), killed=[], world=2)
+
+
+def test_tensor_parallel_times_data_parallel(tmp_path, whole):
+    inject = ["kill:rank=1,step=3,phase=backward", "kill:rank=2,step=6,phase=update"]
+    assert_same(run_sharded(tmp_path, world=4, kind="tp", inject=inject), whole(4, "tp"), killed=[1, 2], world=4)
+
+
+def test_a_killed_rank_whose_node_has_no_other(tmp_path, whole):
+    job = finish_nodes(start_on_nodes(tmp_path, inject=["kill:rank=1,step=4,phase=allreduce"]))
+    assert_same(job, whole(2), killed=[1], world=2)
+
+
+def test_a_lost_node_goes_on_elsewhere_from_the_copies_of_its_neighbour(tmp_path, whole):
+    nodes = start_on_nodes(tmp_path, world=2, until=LONG, spare_nodes=1)
+    try:
+        wait_for_steps(tmp_path, 8)
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same(job, whole(4, until=LONG), killed=[2, 3], world=4)
+    assert job.events("node_replaced"), job.explain()
+    assert_nothing_is_left(str(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_and_rank_of_fsdp(tmp_path, whole, phase, world):
+    inject = [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(world)]
+    job = run_sharded(tmp_path, world=world, inject=inject)
+    assert_same(job, whole(world), killed=list(range(world)), world=world)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["tp", "hsdp"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_of_other_meshes(tmp_path, whole, phase, kind):
+    inject = [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(4)]
+    job = run_sharded(tmp_path, world=4, kind=kind, inject=inject)
+    assert_same(job, whole(4, kind), killed=list(range(4)), world=4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "world"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_and_rank_across_nodes(tmp_path, whole, phase, nodes, world):
+    inject = [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(4)]
+    job = finish_nodes(start_on_nodes(tmp_path, nodes=nodes, world=world, inject=inject))
+    assert_same(job, whole(4), killed=list(range(4)), world=4)
+
+
+@pytest.mark.long
+def test_two_nodes_lost_at_once_with_three_copies(tmp_path, whole):
+    nodes = start_on_nodes(tmp_path, nodes=4, until=LONG, spare_nodes=2, copies=3)
+    try:
+        wait_for_steps(tmp_path, 8)
+        for lost in (1, 2):
+            os.killpg(nodes[lost].process.pid, signal.SIGKILL)
+        for lost in (1, 2):
+            nodes[lost].process.wait()
+        job = finish_nodes([nodes[0], *nodes[3:]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same(job, whole(4, until=LONG), killed=[1, 2], world=4)
+
+
+def test_sharded_state_of_an_elastic_job_is_refused(tmp_path):
+    process, command = start(
+        tmp_path, JOBS / "sharded.py", *arguments(tmp_path, "fsdp", UNTIL), world=2, options=["--min-replicas", 1]
+    )
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 1
+    assert "run.shard: this job is elastic" in job.output, job.explain()
+    assert not json_lines(tmp_path / "journal" / "metrics.jsonl")

@@ -1,0 +1,137 @@
+"""A training job whose state is sharded: FSDP2, tensor parallel times data parallel, or pipeline stages.
+
+Each process appends JSON lines to OUT/PID.jsonl: entries, and the digest of what the rank holds at the end.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import keepstep
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("--until", type=int, default=12)
+parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp"], default="fsdp")
+parser.add_argument("--width", type=int, default=48)
+parser.add_argument("--global-batch", type=int, default=16)
+parser.add_argument("--micro-batch", type=int, default=2)
+parser.add_argument("--copies", type=int, default=2)
+parser.add_argument("--durable", default="")
+parser.add_argument("--every", type=int, default=4)
+parser.add_argument("--keep", type=int, default=3)
+parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
+parser.add_argument("--sleep", type=float, default=0.0)
+args = parser.parse_args()
+log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
+
+
+def note(**values):
+    log.write(json.dumps(values) + "\n")
+
+
+class Noise(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up = torch.nn.Linear(width, 2 * width)
+        self.down = torch.nn.Linear(2 * width, width)
+        self.dropout = torch.nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.dropout(self.down(torch.nn.functional.gelu(self.up(x))))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = torch.nn.Linear(16, width)
+        self.blocks = torch.nn.ModuleList([Block(width) for _ in range(3)])
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.last = torch.nn.Linear(width, 5)  # no multiple of the ranks: uneven shards
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(self.norm(x))[:, :4]
+
+
+def build(run):
+    """The model, the optimizer, the mesh and its part that divides the samples."""
+    model = Model(args.width)
+    mesh = data = None
+    if args.kind == "fsdp":
+        mesh = data = init_device_mesh("cpu", (run.world_size,))
+    elif args.kind == "hsdp":
+        mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("replicate", "shard"))
+        data = None
+    elif args.kind == "tp":
+        mesh = init_device_mesh("cpu", (run.world_size // 2, 2), mesh_dim_names=("dp", "tp"))
+        data = mesh["dp"]
+        for block in model.blocks:
+            parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if args.kind in ("fsdp", "hsdp", "tp"):
+        over = mesh["dp"] if args.kind == "tp" else mesh
+        for block in model.blocks:
+            fully_shard(block, mesh=over)
+        fully_shard(model, mesh=over)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
+    return model, optimizer, schedule, data
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies)
+def train(run):
+    made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
+    model, optimizer, schedule, data = made
+    run.protect(model=model, optimizer=optimizer, schedule=schedule)
+    if args.durable:
+        run.checkpoint(
+            durable=args.durable, every=args.every, keep=args.keep, memory_every=1 if args.in_memory else None
+        )
+    trained = run.replicate(model) if args.kind == "ddp" else model
+    note(rank=run.rank, entry=run.entry, generation=run.generation, pid=os.getpid(), version=run.version)
+    batches = dict(global_batch=args.global_batch, micro_batch=args.micro_batch, mesh=data)
+    for step in run.steps(Noise(), until=args.until, **batches):
+        for x, y in step:
+            step.backward(torch.nn.functional.mse_loss(trained(x), y))
+        if args.kind != "tp":  # torch's cannot add norms over different meshes
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            run.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
+        run.log(**{f"ids_{run.rank}": step.sample_ids})
+        time.sleep(args.sleep)
+        run.commit(optimizer.step, schedule.step)
+    total = hashlib.sha256()
+    held = [optimizer.state[parameter] for parameter in model.parameters()]
+    state = [each[key] for each in held for key in sorted(each)]
+    for tensor in [*model.parameters(), *model.buffers(), *state]:
+        total.update(bytes(local(tensor.detach()).contiguous().flatten().view(torch.uint8).tolist()))
+    counts = run.shard_counts()
+    note(rank=run.rank, final=total.hexdigest(), pid=os.getpid(), bytes=counts.bytes, waits=counts.waits)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+train()
