@@ -416,6 +416,7 @@ RankAssignment Agent::assignment_of(const brain::Prepare& effect, brain::Rank ra
   assignment.local_world = static_cast<uint32_t>(effect.members.size());
   assignment.groups = static_cast<uint32_t>(nodes.size());
   assignment.generation = effect.identity.generation;
+  assignment.restarts = effect.restarts;
   assignment.master_addr = master_addr_;
   assignment.master_port = master_port_;
   return assignment;

@@ -68,10 +68,10 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   // A script without a recoverable function says of no step where it is.
   progress.slow = words.slow.load(relaxed) != 0 || !process.recoverable;
   const brain::StepWord word = brain::unpack_step_word(page.word.load());
-  const auto waits_in = static_cast<WaitsIn>(std::min<uint32_t>(words.waits_in.load(relaxed), 6));
+  const auto waits_in = static_cast<WaitsIn>(std::min<uint32_t>(words.waits_in.load(relaxed), 7));
   if (word.identity != view.identity || waits_in == WaitsIn::kJoin) {
     progress.waits = WaitsIn::kJoin;
-  } else if (waits_in == WaitsIn::kEnd) {
+  } else if (waits_in == WaitsIn::kEnd || waits_in == WaitsIn::kPause) {
     progress.waits = waits_in;
   } else if (word.vote == brain::Vote::kYes) {
     progress.waits = WaitsIn::kVote;
@@ -197,7 +197,7 @@ Status HangWatch::on_report(brain::NodeId from, const nlohmann::json& report, in
     rank.left = each.at("left");
     rank.entered_world = each.at("entered_world");
     rank.messages = each.at("messages");
-    rank.waits = static_cast<WaitsIn>(std::clamp<int>(each.at("waits"), 0, 6));
+    rank.waits = static_cast<WaitsIn>(std::clamp<int>(each.at("waits"), 0, 7));
     rank.what = each.at("what").get<std::string>().substr(0, 64);
     rank.world = each.at("world");
     rank.members = each.at("members");

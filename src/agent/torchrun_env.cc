@@ -93,7 +93,7 @@ Environment rank_environment(const JobSpec& spec, const RankAssignment& assignme
       {"ROLE_RANK", rank},
       {"MASTER_ADDR", assignment.master_addr},
       {"MASTER_PORT", std::to_string(assignment.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(assignment.generation - 1)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(assignment.restarts)},
       {"TORCHELASTIC_ERROR_FILE", folder.empty() ? "" : folder + "/error.json"},
   };
   if (spec.elastic) {

@@ -22,7 +22,8 @@ struct RankAssignment {
   uint32_t world = 1;        // ranks; of an elastic job it changes
   uint32_t local_world = 1;  // on its node
   uint32_t groups = 1;       // nodes with ranks
-  uint32_t generation = 1;   // counts from 1: torchrun's restart count is generation - 1
+  uint32_t generation = 1;   // counts from 1
+  uint32_t restarts = 0;     // faults so far: torchrun's restart count
   std::string master_addr;   // where rank 0 listens in this generation, for init_process_group("env://")
   uint16_t master_port = 0;
 };

@@ -39,7 +39,8 @@ TEST(TorchrunEnv, what_holds_for_the_job_names_the_world_and_no_rank) {
 
 TEST(TorchrunEnv, a_rank_gets_what_torchrun_would_give_it) {
   const auto env = as_map(rank_environment(
-      four_ranks(), {.rank = 3, .local_rank = 3, .generation = 2, .master_addr = "127.0.0.1", .master_port = 29500}));
+      four_ranks(),
+      {.rank = 3, .local_rank = 3, .generation = 3, .restarts = 1, .master_addr = "127.0.0.1", .master_port = 29500}));
   EXPECT_EQ(env.at("RANK"), "3");
   EXPECT_EQ(env.at("LOCAL_RANK"), "3");
   EXPECT_EQ(env.at("ROLE_RANK"), "3");

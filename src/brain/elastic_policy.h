@@ -20,24 +20,25 @@
 
 namespace keepstep::brain {
 
-// In brackets the names that users of training operators know.
+// In brackets the names that users of training operators know. The times are for jobs that a change of size costs a
+// second at most; docs/design/elastic.md has what they come to, and others for what costs more.
 struct ElasticConfig {
   static constexpr uint32_t kMostReplicas = 65536;
   static constexpr Time kMostTime = std::chrono::hours(24 * 30);
 
-  uint32_t min_replicas = 1;                        // [minReplicas] at least 1
-  uint32_t max_replicas = 1;                        // [maxReplicas] at most kMostReplicas
-  uint32_t increment_step = 1;                      // [replicaIncrementStep] min, min + step, min + 2 step ... max
-  std::vector<uint32_t> discrete_values;            // [replicaDiscreteValues] these sizes instead, in any order
-  Time scaling_timeout = std::chrono::seconds(30);  // [scalingTimeoutInSeconds] so long must capacity have
-                                                    // been there before the job grows into it
+  uint32_t min_replicas = 1;                       // [minReplicas] at least 1
+  uint32_t max_replicas = 1;                       // [maxReplicas] at most kMostReplicas
+  uint32_t increment_step = 1;                     // [replicaIncrementStep] min, min + step, min + 2 step ... max
+  std::vector<uint32_t> discrete_values;           // [replicaDiscreteValues] these sizes instead, in any order
+  Time scaling_timeout = std::chrono::seconds(2);  // [scalingTimeoutInSeconds] so long must capacity have
+                                                   // been there before the job grows into it
   Time graceful_shutdown_timeout = std::chrono::seconds(120);  // [gracefulShutdownTimeoutInSeconds] what a node gets
                                                                // that is to leave; it makes ElasticView::leave_by
-  Time faulty_scale_down_timeout = std::chrono::seconds(30);   // [faultyScaleDownTimeoutInSeconds] wait so long for the
+  Time faulty_scale_down_timeout = std::chrono::seconds(2);    // [faultyScaleDownTimeoutInSeconds] wait so long for the
                                                                // replacement of what was lost, then go on smaller
-  Time scale_up_snooze = std::chrono::seconds(120);  // [scaleUpSnoozeTimeInSeconds] no growth after a scale-down that
-                                                     // was forced
-  Time min_between_changes = std::chrono::seconds(60);  // from any change to one that nobody forced
+  Time scale_up_snooze = std::chrono::seconds(5);  // [scaleUpSnoozeTimeInSeconds] no growth after a scale-down that
+                                                   // was forced
+  Time min_between_changes = std::chrono::seconds(10);  // from any change to one that nobody forced
   double backoff_factor = 2;                     // 1 to 100: the wait is so many times as long after a growth that
                                                  // was undone before `min_between_changes` were over ...
   Time backoff_most = std::chrono::minutes(30);  // ... up to this; growth that lasts takes back one such time, and

@@ -146,7 +146,11 @@ class Player {
   }
 
   std::unique_ptr<ElasticPolicy> policy_;
-  ElasticConfig config_;
+  // Times that tell one rule from the other; the defaults are shorter.
+  ElasticConfig config_{.scaling_timeout = std::chrono::seconds(30),
+                        .faulty_scale_down_timeout = std::chrono::seconds(30),
+                        .scale_up_snooze = std::chrono::seconds(120),
+                        .min_between_changes = std::chrono::seconds(60)};
   ElasticView view_;
   Time now_{};
   ElasticDecision newest_;

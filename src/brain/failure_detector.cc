@@ -33,6 +33,7 @@ bool waits(const RankProgress& rank) {
     case WaitsIn::kMessage:
     case WaitsIn::kVote:
     case WaitsIn::kStore:
+    case WaitsIn::kPause:
       return rank.process == ProcessState::kRuns;
     case WaitsIn::kNothing:
     case WaitsIn::kJoin:  // the membership has limits of its own for that

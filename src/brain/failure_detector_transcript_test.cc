@@ -134,6 +134,10 @@ class Scene {
       rank.waits = WaitsIn::kEnd;
       rank.phase = StepPhase::kOutside;
       rank.step = 0;
+    } else if (place == "pause") {
+      rank.waits = WaitsIn::kPause;
+      rank.phase = StepPhase::kOutside;
+      rank.step = 0;
     } else if (place == "slow") {
       rank.slow = true;
     } else if (place == "outside") {

@@ -216,6 +216,7 @@ void Membership::prepare() {
     progress_ = std::max(progress_, version_);
   }
   ++identity_.generation;
+  restarts_ += std::exchange(after_fault_, false) ? 1 : 0;
   members_.clear();
   ranks_of_.clear();
   lost_nodes_.clear();
@@ -290,7 +291,7 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value()});
+  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_});
 }
 
 void Membership::on(const Ready& event) {
@@ -378,8 +379,7 @@ void Membership::on(const Progress& event) {
     return;
   }
   progress_ = event.version;
-  lost_in_a_row_ = 0;
-  spares_given_up_ = false;
+  forget_lost_starts();
   ladder_.on_progress(event.version);
   link_reports_.clear();
   stepped_ = true;
@@ -388,12 +388,13 @@ void Membership::on(const Progress& event) {
   judge_by_redo(event);
 }
 
+void Membership::forget_lost_starts() { lost_starts_.clear(); }
+
 void Membership::formed() {
   if (activated_ && !formed_) {
     formed_ = true;
     remember_formed();
-    lost_in_a_row_ = 0;
-    spares_given_up_ = false;
+    forget_lost_starts();
     journal("formed", "all members are clean at the generation's version",
             {{"version", static_cast<int64_t>(version_)}});
     resize_formed();
@@ -414,17 +415,21 @@ void Membership::keep_spares() {
   if (!runs || released_ || !finished_.empty() || !exited_.empty()) {
     return;
   }
-  if (lost_in_a_row_ > config_.start_failures) {
-    if (!std::exchange(spares_given_up_, true)) {
-      journal("spares_given_up", std::to_string(lost_in_a_row_) + " spares were lost in a row without progress");
-    }
-    return;
-  }
   if (config_.spares == 0 && config_.spare_nodes == 0 && !elastic_) {
     return;
   }
   for (const auto& [node, endpoint] : nodes_) {
     const uint32_t wanted = spares_of(node);
+    LostStarts& lost = lost_starts_[node];
+    if (lost.in_a_row > config_.start_failures) {
+      if (spare_[node].size() < wanted && !std::exchange(lost.told, true)) {
+        journal("spares_given_up",
+                std::to_string(lost.in_a_row) + " spares of node " + std::to_string(node) +
+                    " were lost in a row without progress",
+                {{"given_up_node", int64_t{node}}});
+      }
+      continue;
+    }
     while (spare_[node].size() < wanted) {
       spawn(node, true, "the node keeps " + std::to_string(wanted) + " spares");
     }

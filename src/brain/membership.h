@@ -206,7 +206,8 @@ struct Prepare {
   RankTable table;
   std::vector<Member> members;  // by rank; what reaches an agent are those of its node
   std::string because;
-  bool resized = false;  // the world is not the one of the generation that formed last
+  bool resized = false;   // the world is not the one of the generation that formed last
+  uint32_t restarts = 0;  // faults that had a generation follow so far; a change of size is none
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
 // digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
@@ -263,7 +264,7 @@ struct MembershipConfig {
   Time interrupt_timeout = std::chrono::seconds(60);   // a survivor that does not leave its step is killed
   Time start_timeout = std::chrono::seconds(600);      // a worker that does not park, a newcomer that is not Ready, too
   Time node_timeout = std::chrono::seconds(60);        // for another node to take the place of a lost one
-  int start_failures = 3;  // workers without a rank that may be lost in a row, with no progress in between
+  int start_failures = 3;  // workers of a node, without a rank, that may be lost in a row with no progress in between
   // An elastic job. `nodes` is the fewest that it starts with, `world_size` then follows from who is there.
   std::optional<ElasticConfig> elastic;
   uint32_t most_nodes = 0;
@@ -360,7 +361,9 @@ class Membership {
   // membership_recovery.cc: from a fault to gathering
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
-  void candidate_lost(bool taken, bool counts, int exit_code, const std::string& what, const std::string& traceback);
+  void candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
+                      const std::string& traceback);
+  void forget_lost_starts();
   void seal(const std::string& because);
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
@@ -436,11 +439,13 @@ class Membership {
   RecoveryLadder ladder_;
   Phase phase_ = Phase::kWaiting;
   Cause cause_ = Cause::kStart;
-  std::string because_;   // of this gathering
-  Identity identity_;     // of the newest generation that was prepared
-  Version version_ = 0;   // the floor: the newest announced verdict
-  Version progress_ = 0;  // the newest committed step that we heard of
-  Version origin_ = 0;    // what every process can build or load by itself: the newest saved version
+  std::string because_;       // of this gathering
+  Identity identity_;         // of the newest generation that was prepared
+  uint32_t restarts_ = 0;     // see Prepare::restarts
+  bool after_fault_ = false;  // the next generation is
+  Version version_ = 0;       // the floor: the newest announced verdict
+  Version progress_ = 0;      // the newest committed step that we heard of
+  Version origin_ = 0;        // what every process can build or load by itself: the newest saved version
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;
@@ -454,8 +459,11 @@ class Membership {
   std::set<Rank> homeless_;                     // slots whose node is lost
   std::string node_loss_;                       // why there are such
   Time homeless_since_{};
-  int lost_in_a_row_ = 0;  // see MembershipConfig::start_failures
-  bool spares_given_up_ = false;
+  struct LostStarts {
+    int in_a_row = 0;
+    bool told = false;
+  };
+  std::map<NodeId, LostStarts> lost_starts_;  // see MembershipConfig::start_failures
   bool ever_formed_ = false;
   std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
   std::set<WorkerId> ending_;       // killed with their node's replacement: their exits are asked for, not waited for

@@ -54,7 +54,7 @@ void Membership::on(const WorkerDied& event) {
     fence(event.worker, what);
   }
   // The unfit are counted by their agent, which gives its node up.
-  candidate_lost(worker->taken, event.unfit.empty(), exit_code_of(event), what, event.traceback);
+  candidate_lost(*worker, event.unfit.empty(), exit_code_of(event), what, event.traceback);
 }
 
 void Membership::on(const WorkerHung& event) {
@@ -87,6 +87,7 @@ void Membership::on(const NodeLost& event) {
   if (nodes_.erase(event.node) == 0) {
     return;
   }
+  lost_starts_.erase(event.node);
   lost_nodes_.insert(event.node);
   if (leaving_ == event.node) {
     leaving_.reset();
@@ -163,6 +164,7 @@ void Membership::member_died(Rank rank, bool recoverable, int exit_code, const s
     end(exit_code, what + " after training had finished", traceback);
     return;
   }
+  after_fault_ = true;
   switch (phase_) {
     case Phase::kForming:
     case Phase::kRunning: {
@@ -211,7 +213,7 @@ void Membership::on(const WorkerExited& event) {
     empty_.erase(worker->rank);
     gather();
   } else {
-    candidate_lost(worker->taken, true, 1, what, "");
+    candidate_lost(*worker, true, 1, what, "");
   }
 }
 
@@ -240,16 +242,18 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
 }
 
 // A spare, or a worker that was to get a rank, is lost before it was a member.
-void Membership::candidate_lost(bool taken, bool counts, int exit_code, const std::string& what,
+void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                                 const std::string& traceback) {
-  lost_in_a_row_ += counts ? 1 : 0;
-  if (!taken) {
+  LostStarts& lost = lost_starts_[worker.node];
+  lost.in_a_row += counts ? 1 : 0;
+  if (!worker.taken) {
     keep_spares();
     return;
   }
-  if (lost_in_a_row_ > config_.start_failures) {
+  if (lost.in_a_row > config_.start_failures) {
     end(exit_code == 0 ? 1 : exit_code,
-        what + ": " + std::to_string(lost_in_a_row_) + " workers in a row were lost before they had joined", traceback);
+        what + ": " + std::to_string(lost.in_a_row) + " workers of its node in a row were lost before they had joined",
+        traceback);
     return;
   }
   gather();
@@ -394,8 +398,7 @@ void Membership::conclude() {
   const Verdict& verdict = *found;
   if (verdict.version > version_) {
     remember_formed();
-    lost_in_a_row_ = 0;
-    spares_given_up_ = false;
+    forget_lost_starts();
     ladder_.on_progress(verdict.version);
     link_reports_.clear();
   }

@@ -23,6 +23,7 @@ void Membership::take_rung(Fault fault) {
     fields.push_back({"bad_node", int64_t{decision.node}});
   }
   journal("rung", decision.because, std::move(fields));
+  after_fault_ = true;
   switch (decision.rung) {
     case Rung::kRedo:
     case Rung::kReplace:

@@ -50,6 +50,8 @@ std::string wait_text(const RankProgress& rank) {
       return "a generation to form";
     case WaitsIn::kEnd:
       return "the end of the other ranks";
+    case WaitsIn::kPause:
+      return "the pause of all ranks, because the world changes";
   }
   return "?";
 }

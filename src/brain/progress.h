@@ -27,6 +27,7 @@ enum class WaitsIn : uint8_t {
   kStore = 4,       // for a key in the Store
   kJoin = 5,        // for a generation to form
   kEnd = 6,         // its training function returned; for the others'
+  kPause = 7,       // at the end of a step, for all others, because the world changes
 };
 
 enum class ProcessState : uint8_t { kRuns = 0, kStopped = 1, kTraced = 2 };

@@ -137,7 +137,7 @@ StatusOr<brain::Event> policy_from(const control::PolicyChanged& from) {
 
 StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, HeldTables& tables) {
   const control::Prepare& from = message.effect().prepare();
-  brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because(), from.resized()};
+  brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because(), from.resized(), from.restarts()};
   KEEPSTEP_ASSIGN_OR_RETURN(prepare.table, tables.take(from, prepare.identity));
   prepare.members.reserve(message.members_size());
   for (const control::Member& member : message.members()) {
@@ -436,6 +436,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_prepare()->set_version(e.version);
                    out.mutable_prepare()->set_because(text(e.because));
                    out.mutable_prepare()->set_resized(e.resized);
+                   out.mutable_prepare()->set_restarts(e.restarts);
                  },
                  [&](const brain::Activate& e) {
                    control::Activate* activate = out.mutable_activate();

@@ -115,8 +115,8 @@ auto fields(const Decide& e) {
   return std::tuple_cat(std::tuple(a, c, d), fields(b));
 }
 auto fields(const Prepare& e) {
-  const auto& [a, b, c, d, f, g] = e;
-  return std::tuple(a, b, c, d, f, g);
+  const auto& [a, b, c, d, f, g, h] = e;
+  return std::tuple(a, b, c, d, f, g, h);
 }
 auto fields(const Activate& e) {
   const auto& [a, b, c, d, f] = e;
@@ -241,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
         brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
         brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16}, brain::Decide{kOwn, {7, false, "it had not voted"}},
         brain::Prepare{
-            kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true},
+            kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true, 3},
         brain::Pause{kOwn, "the world grows"}, brain::Part{kNode, "it was told to leave"},
         brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
         brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},

@@ -438,9 +438,8 @@ Status Engine::form() {
   return formed ? absl::OkStatus() : absl::AbortedError("the generation was interrupted while it formed");
 }
 
-Status Engine::wait_interruption() {
-  // What comes next is the membership's to do: who told of a fault is not the one the others wait for.
-  const Waiting waiting(progress(), brain::WaitsIn::kJoin);
+Status Engine::wait_interruption(brain::WaitsIn what) {
+  const Waiting waiting(progress(), what);
   std::unique_lock lock(mutex_);
   const Status status = wait_in_generation(lock, [] { return false; });
   return absl::IsAborted(status) ? absl::OkStatus() : status;
@@ -658,7 +657,7 @@ void Engine::slow(int change) {
 Status Engine::pause() {
   leave_loop();
   (void)send(MessageType::kPaused);
-  return wait_interruption();
+  return wait_interruption(brain::WaitsIn::kPause);
 }
 
 Status Engine::finish(bool on_notice) {

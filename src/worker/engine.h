@@ -82,7 +82,8 @@ class Engine {
   // sources: it pulls no more.
   Status form();
   // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
-  Status wait_interruption();
+  // `what`: why, for the detector of hangs.
+  Status wait_interruption(brain::WaitsIn what = brain::WaitsIn::kJoin);
   // The generation's collectives; null before the first assignment. Whoever keeps it must let go before the next
   // wait_assignment: its arena then belongs to the new generation.
   std::shared_ptr<comm::Communicator> communicator() { return communicator_; }

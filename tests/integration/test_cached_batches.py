@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic import Elastic
 from harness import JOBS, PYTHON, finish, json_lines, samples, start
 from several_nodes import assert_nothing_is_left
 
@@ -166,6 +167,24 @@ def test_what_cannot_go_on_is_an_error_that_says_why(tmp_path, extra, words):
     job = run_cached(tmp_path, *extra)
     assert job.exit_code not in (0, None), job.explain()
     assert all(word in job.output for word in words), job.explain()
+
+
+def test_ranks_that_an_elastic_job_gave_up_keep_no_batch_from_the_others(stream, tmp_path):
+    with Elastic(tmp_path, "--until", 100_000, nodes="1:1", script="cached_batches.py") as job:
+        job.start(0)
+        job.first.wait_for(job.steps, "a step")
+        for size in (1, 2, 1):  # who waits as a spare comes back, and goes again
+            mark = job.mark()
+            job.scale(size)
+            job.wait_for_event("formed", mark)
+            job.wait_for_more_steps(20)  # more than the ring holds
+        done = job.stop()
+    used = samples(done)
+    assert used[:UNTIL] == stream, done.explain()
+    flat = [sample for step in used for sample in step]
+    for begin in range(0, len(flat) - SAMPLES + 1, SAMPLES):
+        assert sorted(flat[begin : begin + SAMPLES]) == list(range(SAMPLES)), done.explain()
+    assert len(done.events("loader_started")) == 1, done.explain()
 
 
 # ---- ranks that torchrun started ----

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 from harness import finish
 from running_jobs import command, refused
@@ -150,9 +151,10 @@ def test_a_launcher_that_is_stopped_or_gone_is_told_as_such(running):
             return file.read().rsplit(")", 1)[1].split()[0] == "T"
 
     job.wait_for(stopped, "stop")
-    listed = command("jobs").stdout
-    assert f"the launcher (pid {job.process.pid}) did not answer" in listed, listed
-    assert "did not answer" in refused("stacks", job.name)
+    with ThreadPoolExecutor() as both:  # each waits for an answer as long as it does
+        listed, complaint = both.submit(command, "jobs"), both.submit(refused, "stacks", job.name)
+    assert f"the launcher (pid {job.process.pid}) did not answer" in listed.result().stdout, listed.result()
+    assert "did not answer" in complaint.result()
     job.process.send_signal(signal.SIGCONT)
     job.wait_for_steps()
     assert "does it now" in command("inject", job.name, "agent-kill").stdout

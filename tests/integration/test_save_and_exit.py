@@ -37,13 +37,13 @@ class SaveAndExit(Elastic):
 
     def lives(self):
         """Each start of all ranks: (world, first step, the step after which they left for a change, or None)."""
-        begun = {}
-        for note in self.notes("begins"):
-            begun.setdefault(note["restarts"], []).append(note)
+        # None begins before all of the life before have left.
+        begun = sorted(self.notes("begins"), key=lambda note: note["at"])
         lives = []
         left = self.notes("leaves")
-        for restarts in sorted(begun):
-            notes = begun[restarts]
+        while begun:
+            world = begun[0]["world"]
+            notes, begun = begun[:world], begun[world:]
             (world,) = {note["world"] for note in notes}
             (begin,) = {note["begins"] for note in notes}
             assert sorted(note["rank"] for note in notes) == list(range(world)), notes
@@ -73,6 +73,7 @@ def test_all_ranks_leave_after_the_same_step_and_begin_again_in_the_new_world(tm
         steps = [note["step"] for note in job.notes("step") if note["rank"] == 0]
         assert sorted(steps) == list(range(1, len(steps) + 1))
         assert len(job.notes("ends")) == 2
+        assert {note["restarts"] for note in job.notes("begins")} == {0}, "a change of size is no restart"
         resized = [(line["from"], line["to"]) for line in job.events("resized")]
         assert resized == list(itertools.pairwise(worlds)), resized
         assert not job.events("fault_noticed"), job.first.output()
@@ -122,6 +123,7 @@ def test_a_rank_that_fails_on_its_way_out_is_a_fault_and_all_begin_again(tmp_pat
         job.wait_for_ranks(1)
         assert job.end() == {0}, job.first.output()
         assert any("exited with code 3" in line["because"] for line in job.events("fault_noticed"))
+        assert {note["restarts"] for note in job.notes("begins")} == {0, 1}
 
 
 @pytest.mark.long

@@ -155,8 +155,8 @@ def long(*values):
 @pytest.mark.parametrize(
     "phases, communicates",
     [
-        (("backward", "after_vote"), ()),
-        (("before_vote", "update"), ("--communicates",)),
+        (("after_vote", "update"), ()),
+        (("backward", "before_vote"), ("--communicates",)),
         *(long((phase, phase), ()) for phase in ("backward", "before_vote", "after_vote", "update")),
         *(long((phase, phase), ("--communicates",)) for phase in ("backward", "before_vote")),
     ],

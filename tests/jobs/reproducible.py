@@ -32,6 +32,7 @@ parser.add_argument("--wrapper", choices=["reproducible", "ddp", "replicate"], d
 parser.add_argument("--dropout", type=float, default=0.1)
 parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
 parser.add_argument("--sleep", type=float, default=0.0, help="seconds, after each step")
+parser.add_argument("--hang-at-change", type=int, metavar="RANK", help="once, when all are about to pause")
 parser.add_argument("--norm", choices=["batch"], help="a model that cannot be reproducible")
 args = parser.parse_args()
 
@@ -67,6 +68,15 @@ def wrap(run, model):
     return keepstep.torch.Replicate(model, bucket_cap_mb=0.02)
 
 
+def hang_once():
+    try:
+        os.close(os.open(os.path.join(args.out, "hung"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    while True:
+        pass
+
+
 def note_resize(before, now):
     note(resized=[before, now], pid=os.getpid())
 
@@ -97,6 +107,8 @@ def train(run):
             note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
         run.commit(optimizer.step)
         run.log(bits=bits(step.loss), norm=bits(norm), world=run.world_size)
+        if run.rank == args.hang_at_change and keepstep.elastic_event_detected():
+            hang_once()
         time.sleep(args.sleep)
     digest = hashlib.sha256()
     for tensor in [*model.parameters(), *(v for s in optimizer.state.values() for v in s.values())]:

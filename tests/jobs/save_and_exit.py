@@ -36,7 +36,8 @@ if args.backend != "none":
 saved = args.out / "saved.json"
 step = json.loads(saved.read_text())["step"] if saved.exists() else 0
 begin = step
-note(begins=step, rank=rank, world=world, pid=os.getpid(), restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+note(begins=step, rank=rank, world=world, pid=os.getpid(), restarts=restarts, at=time.monotonic())
 
 
 def agreed(value):
