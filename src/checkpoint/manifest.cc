@@ -61,8 +61,9 @@ std::string text(const Json& json, const char* what) {
   return json.get<std::string>();
 }
 
-const Json& array(const Json& json, const char* what) {
-  if (!json.is_array()) {
+// The same value, which must be a list. A pointer: what is returned lives as long as what was given.
+const Json* array(const Json* json, const char* what) {
+  if (!json->is_array()) {
     throw Wrong{absl::StrFormat("'%s' is no list", what)};
   }
   return json;
@@ -70,7 +71,7 @@ const Json& array(const Json& json, const char* what) {
 
 std::vector<int64_t> numbers(const Json& json, const char* what) {
   std::vector<int64_t> result;
-  for (const Json& item : array(json, what)) {
+  for (const Json& item : *array(&json, what)) {
     result.push_back(static_cast<int64_t>(number(item, what)));
   }
   if (result.size() > 64) {
@@ -110,7 +111,7 @@ Place parse_place(const Json& json) {
 
 StatePath parse_path(const Json& json) {
   StatePath path;
-  for (const Json& step : array(json, "path")) {
+  for (const Json& step : *array(&json, "path")) {
     if (step.is_string()) {
       path.emplace_back(step.get<std::string>());
     } else {
@@ -132,16 +133,16 @@ Manifest parse_body(const Json& json) {
   }
   std::string name;
   manifest.metadata = parse_sums(at(json, "metadata"), name);
-  for (const Json& file : array(at(json, "files"), "files")) {
+  for (const Json& file : *array(&at(json, "files"), "files")) {
     manifest.sums.push_back(parse_sums(file, name));
     manifest.layout.files.push_back(name);
   }
-  for (const Json& item : array(at(json, "tensors"), "tensors")) {
+  for (const Json& item : *array(&at(json, "tensors"), "tensors")) {
     TensorEntry tensor;
     tensor.dtype = text(at(item, "dtype"), "dtype");
     tensor.shape = numbers(at(item, "shape"), "shape");
     tensor.path = parse_path(at(item, "path"));
-    for (const Json& entry : array(at(item, "parts"), "parts")) {
+    for (const Json& entry : *array(&at(item, "parts"), "parts")) {
       Part part;
       part.offsets = numbers(at(entry, "offsets"), "offsets");
       part.lengths = numbers(at(entry, "lengths"), "lengths");
@@ -151,7 +152,7 @@ Manifest parse_body(const Json& json) {
     }
     manifest.layout.tensors[text(at(item, "name"), "name")] = std::move(tensor);
   }
-  for (const Json& item : array(at(json, "objects"), "objects")) {
+  for (const Json& item : *array(&at(json, "objects"), "objects")) {
     manifest.layout.objects[text(at(item, "name"), "name")] = {.path = parse_path(at(item, "path")),
                                                                .place = parse_place(item)};
   }

@@ -233,7 +233,8 @@ class Converter {
       return bad(absl::StrFormat("'%s' has no list of chunks", name));
     }
     // A list may be shared by many tensors of a hostile file, and then be worth more than the file is long.
-    if ((visited_ += tree_.at(chunks).items.size()) > tree_.values.size()) {
+    visited_ += tree_.at(chunks).items.size();
+    if (visited_ > tree_.values.size()) {
       return bad("its chunks are shared");
     }
     for (const uint32_t item : tree_.at(chunks).items) {
