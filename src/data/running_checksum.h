@@ -1,14 +1,13 @@
 // XXH3 of 64 bits over data that come in pieces: the same as base/checksum.h's of all of them at once.
 #pragma once
 
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "base/check.h"
+#include "base/checksum.h"
 
 namespace keepstep::data {
 
