@@ -33,7 +33,7 @@ test-cc: build
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --timeout 300 | tail -n 25
 
 test-python: build
-	@$(PYTEST) tests -m "not long"
+	@PYTHON=$(PYTHON_VENV) scripts/test_python.sh tests -m "not long"
 
 test-oldest: build  ## the tests in Python with the oldest Python and torch supported
 	@scripts/setup.sh oldest
@@ -41,7 +41,7 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 	@ninja -C build-oldest -j $(JOBS) | tail -n 1
 	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv-oldest/bin/keepstep
 	@.venv-oldest/bin/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
-	@.venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests -m "not long"
+	@PYTHON=.venv-oldest/bin/python scripts/test_python.sh tests -m "not long"
 
 test-gpu: build  ## what only a GPU can show; skipped, with the reason, where there is none
 	@$(PYTEST) -rs tests/gpu

@@ -1,5 +1,7 @@
-"""For all tests: what a process inherits from whoever started them."""
+"""For all tests: what a process inherits from whoever started them, and how several pytests share the tests out."""
 
+import itertools
+import os
 import signal
 import sys
 from pathlib import Path
@@ -9,3 +11,38 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "servers"))
 pytest_plugins = ("s3_servers",)  # the fixtures versitygw and minio
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share", metavar="DIR", help="an empty folder, the same for several pytests: each file's tests run in one"
+    )
+
+
+def pytest_runtestloop(session):
+    """With --share: the next file that no other pytest has taken, until there is none."""
+    folder = session.config.getoption("share")
+    if not folder or session.config.option.collectonly:
+        return None
+    if session.testsfailed and not session.config.option.continue_on_collection_errors:
+        raise session.Interrupted(f"{session.testsfailed} errors while collecting")
+    mine = itertools.chain.from_iterable(
+        items for path, items in itertools.groupby(session.items, lambda item: item.path) if take(folder, path)
+    )
+    item = next(mine, None)
+    while item is not None:
+        following = next(mine, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
+def take(folder, path):
+    try:
+        os.close(os.open(os.path.join(folder, str(path).replace("/", "-")), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

@@ -18,3 +18,4 @@ class MessageType(IntEnum):
     NOTE = 18
     USEFUL = 19
     UNFIT = 20
+    SAVED = 22

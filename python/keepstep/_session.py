@@ -52,6 +52,7 @@ class Session:
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
         self.rehearsal: Any = None  # a keepstep.torch.rehearsal.Rehearsal, in a spare's first entry
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
+        self.before_waiting: list[Callable[[], None]] = []  # each time that this process waits for a rank
         self.users_health_check: Callable[[], None] | None = None
         self.parked_note: dict[str, Any] = {}  # goes with PARKED
         self.witness: Any = None  # a keepstep.torch.witness.Witness, under `keepstep certify`
@@ -119,6 +120,8 @@ class Session:
 
     def next_assignment(self) -> Assignment:
         """Waits for a rank in a newer generation and puts it into the environment."""
+        for each in self.before_waiting:
+            each()
         given = json.loads(self.engine.wait_assignment())
         os.environ.update(given["environment"])
         self.formed = False

@@ -442,7 +442,9 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
       return;  // it gets this when it attaches, if it ever does
     }
   }
-  const char* entry = effect.identity.generation == 1                         ? "start"
+  const bool first = effect.identity.generation == 1 ||
+                     (formed_ == Identity{} && member.previous == brain::kNoWorker && !effect.resized);
+  const char* entry = first                                                   ? "start"
                       : !member.newcomer                                      ? (effect.resized ? "resize" : "recovery")
                       : effect.resized && member.previous == brain::kNoWorker ? "joined"
                                                                               : "replacement";
@@ -477,6 +479,7 @@ void Agent::activate(const brain::Activate& effect) {
     vaults_.drop_beyond(effect.version);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
+    let_leavers_out();
   }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,

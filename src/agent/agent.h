@@ -175,6 +175,7 @@ class Agent {
   uint32_t world() const;
   void pause(const brain::Pause& effect);
   void part(const brain::Part& effect);
+  void let_leavers_out();
   bool leave_on(int signal);
   void leave_in_time();
   void end_unparted(const char* what);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
+#include "agent/ring_service.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {
@@ -25,6 +26,19 @@ void Agent::pause(const brain::Pause& effect) {
   }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kPause, effect.identity, {{"because", effect.because}});
+  }
+}
+
+// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
+void Agent::let_leavers_out() {
+  if (rings_ == nullptr || !config_.spec.elastic) {
+    return;
+  }
+  const std::vector<std::shared_ptr<WorkerProcess>> members = living_members();
+  for (const auto& [id, process] : workers_) {
+    if (!process->dead && process->pid != 0 && std::find(members.begin(), members.end(), process) == members.end()) {
+      rings_->let_out(process->pid);
+    }
   }
 }
 

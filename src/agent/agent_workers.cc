@@ -169,6 +169,11 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
     case MessageType::kUnfit:
       on_unfit(process, body);
       break;
+    case MessageType::kSaved:
+      link_->send(brain::Saved{body.at("version")});
+      journal_.write("saved", message.identity, body.value("where", ""),
+                     {{"version", body.at("version").get<int64_t>()}, {"seconds", body.value("seconds", 0.0)}});
+      break;
     case MessageType::kVault:
       on_vault(*process, message);
       break;
@@ -196,7 +201,7 @@ void Agent::on_vault(const WorkerProcess& process, const Message& message) {
 
 void Agent::on_note(const WorkerProcess& process, const Message& message) {
   const std::string event = message.body.at("event");
-  if (event != "veto" && event != "not_compared") {
+  if (event != "veto" && event != "not_compared" && event != "not_saved") {
     refuse(process, absl::StrFormat("a note of '%s', which is none", event));
     return;
   }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -21,8 +22,8 @@ namespace {
 
 constexpr size_t kMostClients = 1024;
 constexpr size_t kMostRings = 64;
+constexpr size_t kMostOfOneName = 8;
 constexpr uint32_t kMostDeaths = 3;  // of loader processes without a new item between
-constexpr uint32_t kMostMoves = 16;  // of a ring without one
 
 constexpr uint64_t kMostPosition = uint64_t{1} << 62;  // no sum of positions runs over
 
@@ -82,7 +83,7 @@ StatusOr<std::unique_ptr<RingService>> RingService::open(EventLoop& loop, const 
 
 RingService::~RingService() {
   loop_.unwatch(listener_.get());
-  for (auto& [name, ring] : rings_) {
+  for (auto& [incarnation, ring] : rings_) {
     ring.owner->set_loader(data::LoaderState::kGivenUp, "the agent ends");
     end_loader(ring);
   }
@@ -98,8 +99,16 @@ RingService::~RingService() {
 }
 
 void RingService::ring_bells() {
-  for (auto& [name, ring] : rings_) {
+  for (auto& [incarnation, ring] : rings_) {
     ring.owner->ring_bell();
+  }
+}
+
+void RingService::let_out(pid_t pid) {
+  for (const auto& [id, client] : clients_) {
+    if (client.pid == pid) {
+      stop_reading(id);
+    }
   }
 }
 
@@ -164,12 +173,7 @@ void RingService::on_request(uint64_t id, const nlohmann::json& request) {
   } else if (op == "loader") {
     grant_loader(id);
   } else if (op == "leave") {
-    const std::string name = clients_.at(id).ring;
-    free_row(id);
-    if (const auto it = rings_.find(name); it != rings_.end() && it->second.rows.empty()) {
-      end_loader(it->second);
-      rings_.erase(it);
-    }
+    stop_reading(id);
   } else {
     refuse(id, "an unknown request: '" + op.substr(0, 100) + "'");
   }
@@ -189,7 +193,16 @@ void RingService::free_row(uint64_t id) {
       ring->second.rows.erase(row);
     }
   }
-  client.ring.clear();
+  client.ring = 0;
+}
+
+// The last one takes the ring along.
+void RingService::stop_reading(uint64_t id) {
+  const uint64_t incarnation = clients_.at(id).ring;
+  free_row(id);
+  if (const auto it = rings_.find(incarnation); it != rings_.end() && it->second.rows.empty()) {
+    end_ring(incarnation);
+  }
 }
 
 void RingService::let_go(uint64_t id) {
@@ -197,7 +210,11 @@ void RingService::let_go(uint64_t id) {
   if (it == clients_.end()) {
     return;
   }
+  const auto ring = rings_.find(it->second.ring);
   free_row(id);
+  if (ring != rings_.end() && ring->second.rows.empty() && rings_of(ring->second.name).size() > 1) {
+    end_ring(ring->first);  // whoever comes instead finds the other one, or makes one
+  }
   loop_.unwatch(it->second.socket.fd());
   if (it->second.pidfd.valid()) {
     loop_.unwatch(it->second.pidfd.get());
@@ -207,6 +224,16 @@ void RingService::let_go(uint64_t id) {
 
 // ---- rings ----
 
+std::vector<uint64_t> RingService::rings_of(const std::string& name) const {
+  std::vector<uint64_t> found;
+  for (auto it = rings_.rbegin(); it != rings_.rend(); ++it) {
+    if (it->second.name == name) {
+      found.push_back(it->first);
+    }
+  }
+  return found;
+}
+
 void RingService::open(uint64_t id, const nlohmann::json& request) {
   const std::string name = request.at("name");
   const data::RingSpec spec{.round = whole<uint32_t>(request, "round"),
@@ -214,6 +241,7 @@ void RingService::open(uint64_t id, const nlohmann::json& request) {
                             .behind = whole<uint32_t>(request, "behind"),
                             .limit_bytes = whole<uint64_t>(request, "limit_bytes")};
   const auto position = whole<uint64_t>(request, "position");
+  const pid_t pid = clients_.at(id).pid;
   free_row(id);
   if (name.empty() || name.size() > worker::kMaxRingNameBytes) {
     refuse(id, absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", worker::kMaxRingNameBytes, name.size()));
@@ -223,72 +251,94 @@ void RingService::open(uint64_t id, const nlohmann::json& request) {
     refuse(id, absl::StrFormat("position %d; the last one is %d", position, kMostPosition));
     return;
   }
-  if (!rings_.contains(name) && rings_.size() >= kMostRings) {
-    refuse(id, absl::StrFormat("there are %d cached loaders on this node already, which is the most", kMostRings));
-    return;
-  }
-  std::string why = "the first rank came";
-  if (const auto it = rings_.find(name); it != rings_.end()) {
-    Ring& ring = it->second;
-    if (ring.owner->spec() == spec) {
-      const StatusOr<uint32_t> row = ring.owner->join(position, clients_.at(id).pid);
-      if (row.ok()) {
-        ring.rows[id] = *row;
-        clients_.at(id).ring = name;
-        answer(id, {{"ok", true}, {"row", *row}}, std::vector<int>{ring.owner->control_fd(), ring.owner->data_fd()});
-        return;
-      }
-      if (!absl::IsOutOfRange(row.status())) {
-        refuse(id, std::string(row.status().message()));
-        return;
-      }
-      why = absl::StrFormat("process %d wants %s", clients_.at(id).pid, std::string(row.status().message()));
-    } else {
-      why = absl::StrFormat("process %d wants rounds of %d batches, %d ahead, %d behind and a limit of %d bytes",
-                            clients_.at(id).pid, spec.round, spec.ahead, spec.behind, spec.limit_bytes);
+  uint64_t incarnation = 0;
+  StatusOr<uint32_t> row = absl::OutOfRangeError("the first rank came");
+  for (const uint64_t each : rings_of(name)) {
+    incarnation = each;
+    row = join(each, spec, position, pid);
+    if (!absl::IsOutOfRange(row.status())) {
+      break;
     }
   }
-  if (const Status moved = move_ring(name, spec, position, why); !moved.ok()) {
-    refuse(id, std::string(moved.message()));
+  if (absl::IsOutOfRange(row.status())) {
+    const StatusOr<uint64_t> made = make_ring(name, spec, position, std::string(row.status().message()));
+    if (!made.ok()) {
+      refuse(id, std::string(made.status().message()));
+      return;
+    }
+    incarnation = *made;
+    row = join(incarnation, spec, position, pid);
+  }
+  if (!row.ok()) {
+    refuse(id, std::string(row.status().message()));
     return;
   }
-  open(id, request);  // now it fits
+  Ring& ring = rings_.at(incarnation);
+  ring.rows[id] = *row;
+  clients_.at(id).ring = incarnation;
+  end_unread(name, incarnation);
+  answer(id, {{"ok", true}, {"row", *row}}, std::vector<int>{ring.owner->control_fd(), ring.owner->data_fd()});
 }
 
-Status RingService::move_ring(const std::string& name, const data::RingSpec& spec, uint64_t position,
-                              const std::string& why) {
-  const auto old = rings_.find(name);
-  uint32_t moves = 0;
-  if (old != rings_.end()) {
-    const bool moved_on = old->second.owner->head() != old->second.owner->start();
-    moves = moved_on ? 0 : old->second.moves + 1;
-    if (moves > kMostMoves) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("the ranks of this node want different parts of '%s': %s. All of them have to read the same "
-                          "order from the same position",
-                          name, why));
-    }
+// OUT_OF_RANGE: what the process wants is not in this ring, and why.
+StatusOr<uint32_t> RingService::join(uint64_t incarnation, const data::RingSpec& spec, uint64_t position, pid_t pid) {
+  Ring& ring = rings_.at(incarnation);
+  if (ring.owner->spec() != spec) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("process %d wants rounds of %d batches, %d ahead, %d behind and a limit of %d bytes", pid,
+                        spec.round, spec.ahead, spec.behind, spec.limit_bytes));
+  }
+  StatusOr<uint32_t> row = ring.owner->join(position, pid);
+  if (absl::IsOutOfRange(row.status())) {
+    return absl::OutOfRangeError(absl::StrFormat("process %d wants %s", pid, std::string(row.status().message())));
+  }
+  return row;
+}
+
+StatusOr<uint64_t> RingService::make_ring(const std::string& name, const data::RingSpec& spec, uint64_t position,
+                                          const std::string& why) {
+  const std::vector<uint64_t> others = rings_of(name);
+  const auto read =
+      std::count_if(others.begin(), others.end(), [&](uint64_t each) { return !rings_.at(each).rows.empty(); });
+  if (static_cast<size_t>(read) >= kMostOfOneName) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the ranks of this node read '%s' in %d different places already, which is the most: %s. Ranks "
+                        "that read the same order from about the same position share one loader process",
+                        name, read, why));
+  }
+  if (static_cast<size_t>(read) == others.size() && rings_.size() >= kMostRings) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("there are %d cached loaders on this node already, which is the most", kMostRings));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<data::RingOwner> owner,
                             data::RingOwner::create(spec, position, next_incarnation_));
-  ++next_incarnation_;
-  if (old != rings_.end()) {
-    old->second.owner->set_loader(data::LoaderState::kMoved, why);
-    end_loader(old->second);
-    rings_.erase(old);
-  }
+  const uint64_t incarnation = next_incarnation_++;
   note_({.event = "ring_opened", .because = why, .ring = name, .batch = position});
-  Ring& ring = rings_[name];
+  Ring& ring = rings_[incarnation];
+  ring.name = name;
   ring.owner = std::move(owner);
-  ring.moves = moves;
-  return absl::OkStatus();
+  return incarnation;
+}
+
+void RingService::end_ring(uint64_t incarnation) {
+  end_loader(rings_.at(incarnation));
+  rings_.erase(incarnation);
+}
+
+// Rings of `name` that nobody reads, but for `but`.
+void RingService::end_unread(const std::string& name, uint64_t but) {
+  for (const uint64_t each : rings_of(name)) {
+    if (each != but && rings_.at(each).rows.empty()) {
+      end_ring(each);
+    }
+  }
 }
 
 // ---- loader processes ----
 
 void RingService::grant_loader(uint64_t id) {
-  const std::string name = clients_.at(id).ring;
-  const auto it = rings_.find(name);
+  const uint64_t incarnation = clients_.at(id).ring;
+  const auto it = rings_.find(incarnation);
   if (it == rings_.end() || !it->second.rows.contains(id) || it->second.loader.has_value() ||
       it->second.owner->loader() != data::LoaderState::kNone) {
     answer(id, {{"ok", true}});
@@ -300,18 +350,16 @@ void RingService::grant_loader(uint64_t id) {
     refuse(id, std::string(pair.status().message()));
     return;
   }
-  const uint64_t incarnation = ring.owner->incarnation();
   ring.loader = Loader{.socket = Fd(dup(pair->first.fd())), .head = ring.owner->head(), .starter = id};
   ring.owner->set_loader(data::LoaderState::kStarting);
-  (void)loop_.watch(ring.loader->socket.get(), [this, name, incarnation] { on_loader_hello(name, incarnation); });
+  (void)loop_.watch(ring.loader->socket.get(), [this, incarnation] { on_loader_hello(incarnation); });
   answer(id, {{"ok", true}}, std::vector<int>{pair->second.fd()});
 }
 
 // Its first word, or the end of whoever was to start it.
-void RingService::on_loader_hello(const std::string& name, uint64_t incarnation) {
-  const auto it = rings_.find(name);
-  if (it == rings_.end() || it->second.owner->incarnation() != incarnation || !it->second.loader.has_value() ||
-      !readable(it->second.loader->socket.get())) {
+void RingService::on_loader_hello(uint64_t incarnation) {
+  const auto it = rings_.find(incarnation);
+  if (it == rings_.end() || !it->second.loader.has_value() || !readable(it->second.loader->socket.get())) {
     return;
   }
   Ring& ring = it->second;
@@ -327,30 +375,30 @@ void RingService::on_loader_hello(const std::string& name, uint64_t incarnation)
   if (pid <= 1) {
     // Where the rank is gone that was to start it, nothing is said of the loader.
     const auto starter = clients_.find(ring.loader->starter);
-    loader_gone(name, "it did not start", starter != clients_.end() && !hung_up(starter->second.socket.fd()));
+    loader_gone(incarnation, "it did not start", starter != clients_.end() && !hung_up(starter->second.socket.fd()));
     return;
   }
   ring.loader->pid = pid;
   ring.loader->pidfd = std::move(packet->fds[0]);
-  (void)loop_.watch(ring.loader->pidfd.get(), [this, name, incarnation] { on_loader_end(name, incarnation); });
+  (void)loop_.watch(ring.loader->pidfd.get(), [this, incarnation] { on_loader_end(incarnation); });
   ring.owner->set_loader(data::LoaderState::kRuns);
-  note_({.event = "loader_started", .ring = name, .batch = ring.owner->head(), .pid = pid});
+  note_({.event = "loader_started", .ring = ring.name, .batch = ring.owner->head(), .pid = pid});
   (void)socket.try_send(nlohmann::json{{"op", "go"}}.dump());
 }
 
-void RingService::on_loader_end(const std::string& name, uint64_t incarnation) {
-  const auto it = rings_.find(name);
-  if (it == rings_.end() || it->second.owner->incarnation() != incarnation || !it->second.loader.has_value() ||
-      !it->second.loader->pidfd.valid() || !readable(it->second.loader->pidfd.get())) {
+void RingService::on_loader_end(uint64_t incarnation) {
+  const auto it = rings_.find(incarnation);
+  if (it == rings_.end() || !it->second.loader.has_value() || !it->second.loader->pidfd.valid() ||
+      !readable(it->second.loader->pidfd.get())) {
     return;
   }
   const pid_t pid = it->second.loader->pid;
   kill(-pid, SIGKILL);  // workers of a DataLoader in it: as long as one lives the group's number is taken
-  loader_gone(name, absl::StrFormat("process %d %s", pid, reap(it->second.loader->pidfd)));
+  loader_gone(incarnation, absl::StrFormat("process %d %s", pid, reap(it->second.loader->pidfd)));
 }
 
-void RingService::loader_gone(const std::string& name, const std::string& how, bool its_own_fault) {
-  Ring& ring = rings_.at(name);
+void RingService::loader_gone(uint64_t incarnation, const std::string& how, bool its_own_fault) {
+  Ring& ring = rings_.at(incarnation);
   const uint64_t head = ring.owner->head();
   if (its_own_fault) {
     ring.deaths = head > ring.loader->head ? 1 : ring.deaths + 1;
@@ -358,7 +406,7 @@ void RingService::loader_gone(const std::string& name, const std::string& how, b
   const pid_t pid = ring.loader->pid;
   end_loader(ring);
   if (pid != 0) {
-    note_({.event = "loader_ended", .because = how, .ring = name, .batch = head, .pid = pid});
+    note_({.event = "loader_ended", .because = how, .ring = ring.name, .batch = head, .pid = pid});
   }
   if (ring.deaths >= kMostDeaths) {
     ring.owner->set_loader(

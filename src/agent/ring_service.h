@@ -1,6 +1,9 @@
 // Owns the rings of batches of a node's ranks (docs/design/data_ring.md): their memory, who reads them, and which
 // process loads. Part of the agent of `keepstep run` and of the small agent for other launchers.
 //
+// Ranks that read the same part of one loader's order share a ring. One whose part is in none gets another one, beside
+// them, so nobody who reads is disturbed; a ring that is read no more goes as soon as the name has another one.
+//
 // It listens on a socket of its own, for processes of the same user. One connection is one reader of one ring; its end
 // frees the reader's row. A loader process is told apart by the socket pair that a rank was handed to start it with.
 // What a client says is checked; a client that says nonsense is let go, the others go on.
@@ -17,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/event_loop.h"
 #include "base/fd.h"
@@ -45,6 +49,9 @@ class RingService {
 
   // Ranks that wait for a batch look whether they are to go on.
   void ring_bells();
+  // The process reads no more, without a word of its own: a rank of an elastic job that has none any more keeps nothing
+  // from the others. It finds that it has to join again (RingReader::joined).
+  void let_out(pid_t pid);
   size_t clients() const { return clients_.size(); }
 
  private:
@@ -56,17 +63,17 @@ class RingService {
     uint64_t starter = 0;  // the client that was to start it
   };
   struct Ring {
+    std::string name;
     std::unique_ptr<data::RingOwner> owner;
     std::map<uint64_t, uint32_t> rows;  // by client
     std::optional<Loader> loader;
     uint32_t deaths = 0;  // of loader processes since the last new item
-    uint32_t moves = 0;   // of the ring since the last new item
   };
   struct Client {
     PacketSocket socket;
     pid_t pid = 0;
-    Fd pidfd;          // a child of it may keep the socket open
-    std::string ring;  // it reads; empty: none yet
+    Fd pidfd;           // a child of it may keep the socket open
+    uint64_t ring = 0;  // it reads; 0: none yet
   };
 
   RingService(EventLoop& loop, Fd listener, Note note)
@@ -76,12 +83,18 @@ class RingService {
   void on_request(uint64_t id, const nlohmann::json& request);
   void open(uint64_t id, const nlohmann::json& request);
   void grant_loader(uint64_t id);
-  Status move_ring(const std::string& name, const data::RingSpec& spec, uint64_t position, const std::string& why);
-  void on_loader_hello(const std::string& name, uint64_t incarnation);
-  void on_loader_end(const std::string& name, uint64_t incarnation);
-  void loader_gone(const std::string& name, const std::string& how, bool its_own_fault = true);
+  StatusOr<uint32_t> join(uint64_t incarnation, const data::RingSpec& spec, uint64_t position, pid_t pid);
+  StatusOr<uint64_t> make_ring(const std::string& name, const data::RingSpec& spec, uint64_t position,
+                               const std::string& why);
+  std::vector<uint64_t> rings_of(const std::string& name) const;  // the newest first
+  void end_ring(uint64_t incarnation);
+  void end_unread(const std::string& name, uint64_t but);
+  void on_loader_hello(uint64_t incarnation);
+  void on_loader_end(uint64_t incarnation);
+  void loader_gone(uint64_t incarnation, const std::string& how, bool its_own_fault = true);
   void end_loader(Ring& ring);
   void free_row(uint64_t id);
+  void stop_reading(uint64_t id);
   void let_go(uint64_t id);
   void answer(uint64_t id, const nlohmann::json& body, std::span<const int> fds = {});
   void refuse(uint64_t id, const std::string& error);
@@ -90,8 +103,8 @@ class RingService {
   Fd listener_;
   Note note_;
   std::map<uint64_t, Client> clients_;
-  std::map<std::string, Ring> rings_;
-  std::map<int, Fd> dying_;  // pidfds of loader processes that were killed
+  std::map<uint64_t, Ring> rings_;  // by incarnation
+  std::map<int, Fd> dying_;         // pidfds of loader processes that were killed
   uint64_t next_client_ = 1;
   uint64_t next_incarnation_ = 1;
 };

@@ -305,7 +305,7 @@ TEST_F(RingServiceTest, three_deaths_without_a_new_batch_between_are_the_last_an
   EXPECT_FALSE(rank->ask_for_loader()->valid());
 }
 
-TEST_F(RingServiceTest, a_rank_from_an_older_state_gets_a_new_ring_and_the_others_are_told) {
+TEST_F(RingServiceTest, a_rank_from_an_older_state_gets_a_ring_of_its_own_and_the_others_read_on) {
   const auto first = link();
   const auto reader = *first->open("data", kSpec, 100);
   const pid_t pid = start_loader(*first->ask_for_loader());
@@ -316,26 +316,91 @@ TEST_F(RingServiceTest, a_rank_from_an_older_state_gets_a_new_ring_and_the_other
   const auto second = link();
   const auto other = *second->open("data", kSpec, 40);
   EXPECT_EQ(other->head(), 40u);
-  EXPECT_EQ(reader->loader(), LoaderState::kMoved);
-  EXPECT_THAT(reader->why(), AllOf(HasSubstr("wants item 40"), HasSubstr("from 100 to 101")));
-  EXPECT_TRUE(ended(process)) << "the loader of the ring that is over";
   EXPECT_EQ(other->loader(), LoaderState::kNone);
-  EXPECT_THAT(await("ring_opened", 2).because, HasSubstr("wants item 40"));
+  EXPECT_THAT(await("ring_opened", 2).because, AllOf(HasSubstr("wants item 40"), HasSubstr("from 100 to 101")));
+  EXPECT_EQ(reader->loader(), LoaderState::kRuns);
+  EXPECT_TRUE(data::holds(**reader->view(100), 100));
+  const auto third = link();
+  EXPECT_EQ((*third->open("data", kSpec, 100))->incarnation(), reader->incarnation()) << "who reads there joins there";
+  // Both come to where the other one is: the ring that they left goes, and its loader.
+  third->leave();
+  const auto again = *first->open("data", kSpec, 40);
+  EXPECT_EQ(again->incarnation(), other->incarnation());
+  EXPECT_TRUE(ended(process));
 }
 
-TEST_F(RingServiceTest, ranks_that_want_different_orders_get_an_error_and_not_ring_after_ring) {
-  const auto first = link();
-  const auto second = link();
-  RingSpec other = kSpec;
-  other.round = 3;
+TEST_F(RingServiceTest, a_ring_whose_ranks_died_stays_only_while_its_name_has_no_other) {
+  const auto open_at = [&](uint64_t position) {
+    PacketSocket socket = connect();
+    EXPECT_TRUE(socket
+                    .send(absl::StrFormat(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,)"
+                                          R"("limit_bytes":0,"position":%d})",
+                                          position))
+                    .ok());
+    EXPECT_EQ(socket.receive()->fds.size(), 2u);
+    return socket;
+  };
+  PacketSocket slow = open_at(0);
+  PacketSocket fast = open_at(500);
+  slow = PacketSocket();
+  while (clients() > 1) {
+    std::this_thread::yield();
+  }
+  fast = PacketSocket();
+  while (clients() > 0) {
+    std::this_thread::yield();
+  }
+  const auto one = link();
+  EXPECT_EQ((*one->open("data", kSpec, 500))->incarnation(), 2u) << "the last one's";
+  const auto two = link();
+  EXPECT_EQ((*two->open("data", kSpec, 0))->incarnation(), 3u) << "the other's went with it";
+}
+
+TEST_F(RingServiceTest, a_process_that_is_let_out_keeps_no_room_and_finds_that_it_has_to_join_again) {
+  const auto rank = link();
+  const auto reader = *rank->open("data", kSpec, 0);
+  const pid_t other = fork();
+  if (other == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const auto mine = RingLink::connect(name_);
+    const auto reader = (*mine)->open("data", kSpec, 0);
+    RingWriter writer((*mine)->memory());
+    for (uint64_t number = 0; number <= kSpec.slots(); ++number) {  // the last one waits for room
+      (void)data::put(writer, 100);
+      (void)(*reader)->move_to(std::min<uint64_t>(number, 6));
+    }
+    _exit((*reader)->joined() ? 0 : 1);
+  }
+  data::wait_for(*reader, kSpec.slots() - 1);
+  const auto view = *reader->view(0);
+  reader->detach();
+  EXPECT_TRUE(reader->joined());
+  ask([&] { return service_->let_out(getpid()), 0; });
+  EXPECT_FALSE(reader->joined());
+  int status = 0;
+  EXPECT_EQ(waitpid(other, &status, 0), other) << "its loader went on";
+  EXPECT_EQ(status, 0) << "it was not let out";
+  EXPECT_TRUE(data::holds(*view, 100));
+  EXPECT_TRUE((*rank->open("data", kSpec, kSpec.slots()))->joined());
+}
+
+TEST_F(RingServiceTest, ranks_of_one_node_that_read_in_too_many_places_get_an_error_and_not_loader_after_loader) {
+  std::vector<std::unique_ptr<RingLink>> links;
+  std::vector<std::unique_ptr<RingReader>> readers;
   Status refused;
-  for (int i = 0; i < 20 && refused.ok(); ++i) {
-    refused = first->open("data", kSpec, 0).status();
-    if (refused.ok()) {
-      refused = second->open("data", other, 0).status();
+  while (refused.ok()) {
+    links.push_back(link());
+    auto reader = links.back()->open("data", kSpec, links.size() * 1000);
+    refused = reader.status();
+    if (reader.ok()) {
+      readers.push_back(*std::move(reader));
     }
   }
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("the ranks of this node want different parts of 'data'"));
+  EXPECT_EQ(readers.size(), 8u);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("read 'data' in 8 different places already"),
+                    HasSubstr("wants item 9000; the ring has those from 1000 to 1000")));
+  EXPECT_TRUE(links.back()->open("data", kSpec, 1000).ok()) << "where somebody reads there is room";
 }
 
 TEST_F(RingServiceTest, what_cannot_be_is_refused_with_the_reason_and_the_rank_may_ask_again) {

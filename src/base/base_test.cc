@@ -9,11 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/futex.h"
 #include "base/packet_socket.h"
 #include "base/robust_mutex.h"
+#include "base/running_checksum.h"
 #include "base/shared_memory.h"
 #include "base/token.h"
 
@@ -168,6 +170,26 @@ TEST(JobTokenTest, short_tokens_are_refused_and_white_space_is_trimmed) {
   EXPECT_FALSE(JobToken::parse("short").ok());
   EXPECT_FALSE(JobToken::parse(std::string(5000, 'a')).ok());
   EXPECT_EQ(JobToken::parse("  0123456789abcdef\n")->secret(), "0123456789abcdef");
+}
+
+TEST(Checksum, is_xxh3_whatever_the_cpu_and_however_the_data_are_cut) {
+  EXPECT_EQ(checksum(nullptr, 0), 0x2D06800538D394C2u) << "of no bytes, as the specification has it";
+  std::vector<std::byte> data(100'000);
+  uint64_t state = 1;
+  for (std::byte& byte : data) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    byte = static_cast<std::byte>(state >> 56U);
+  }
+#undef XXH3_64bits  // the library's own, built for any CPU
+  for (size_t bytes = 0; bytes < data.size(); bytes += 1 + bytes / 7) {
+    const uint64_t expected = XXH3_64bits(data.data(), bytes);
+    EXPECT_EQ(checksum(data.data(), bytes), expected);
+    RunningChecksum running;
+    for (size_t at = 0; at < bytes; at += 1 + at % 1500) {
+      running.add(std::span(data).subspan(at, std::min(1 + at % 1500, bytes - at)));
+    }
+    EXPECT_EQ(running.value(), expected) << bytes << " bytes";
+  }
 }
 
 }  // namespace

@@ -208,6 +208,10 @@ bool Membership::all_left() {
 // ---- forming ------------------------------------------------------------------------------------------------------
 
 void Membership::prepare() {
+  if (!ever_formed_ && version_ < origin_) {
+    version_ = origin_;
+    progress_ = std::max(progress_, version_);
+  }
   ++identity_.generation;
   members_.clear();
   ranks_of_.clear();
@@ -333,12 +337,12 @@ void Membership::activate() {
       const bool clean = state == StateWord{StateKind::kClean, version_};
       (clean ? activate.sources : activate.targets).push_back(rank);
     }
-    if (activate.sources.empty() && version_ > 0 && !sharded_) {
+    if (activate.sources.empty() && version_ > origin_ && !sharded_) {
       const std::string what = "no clean copy of step " + std::to_string(version_) + " is left";
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
       return;
     }
-    if (activate.sources.empty() && !sharded_) {
+    if (activate.sources.empty() && version_ == 0 && !sharded_) {
       activate.sources.push_back(activate.targets.front());
       activate.targets.erase(activate.targets.begin());
       activate.compare = true;
@@ -421,6 +425,17 @@ void Membership::keep_spares() {
     while (spare_[node].size() < wanted) {
       spawn(node, true, "the node keeps " + std::to_string(wanted) + " spares");
     }
+  }
+}
+
+void Membership::on(const Saved& event) {
+  if (event.version <= origin_) {
+    return;
+  }
+  origin_ = event.version;
+  if (!ever_formed_ && phase_ == Phase::kForming) {
+    because_ = "the job goes on from step " + std::to_string(origin_) + ", which was saved before";
+    prepare();
   }
 }
 

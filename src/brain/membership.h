@@ -161,11 +161,16 @@ struct PolicyChanged {
 struct MostUseful {
   uint32_t ranks = 0;
 };
+// The state of this version lies where every process can load it from, also one of another start of the job. Before the
+// first generation formed: training goes on from there.
+struct Saved {
+  Version version = 0;
+};
 struct Tick {};
 
 using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
                            WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, WorkerPaused,
-                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Tick>;
+                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Saved, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
 
@@ -205,7 +210,7 @@ struct Prepare {
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
 // digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
-// sharded there may be no sources: each target takes its own shard from a copy.
+// sharded, or `version` was saved, there may be no sources: then each target takes its shard from a copy, or loads it.
 struct Activate {
   Identity identity;
   Version version = 0;
@@ -325,6 +330,7 @@ class Membership {
   void on(const ScaleRequested& event);
   void on(const PolicyChanged& event);
   void on(const MostUseful& event);
+  void on(const Saved& event);
   void on(const Tick& event);
 
   // membership.cc: from gathering to running to the end
@@ -433,6 +439,7 @@ class Membership {
   Identity identity_;     // of the newest generation that was prepared
   Version version_ = 0;   // the floor: the newest announced verdict
   Version progress_ = 0;  // the newest committed step that we heard of
+  Version origin_ = 0;    // what every process can build or load by itself: the newest saved version
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;

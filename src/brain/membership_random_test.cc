@@ -21,7 +21,7 @@ std::string type_name(size_t index, bool event) {
   static const char* const events[] = {"NodeJoined", "NodeLost", "Parked",   "Recoverable", "Died",
                                        "Hung",       "Exited",   "Faulted",  "Sealed",      "Ready",
                                        "Formed",     "Progress", "Finished", "Stop",        "Paused",
-                                       "NodeLeaves", "Scale",    "Policy",   "MostUseful",  "Tick"};
+                                       "NodeLeaves", "Scale",    "Policy",   "MostUseful",  "Saved",      "Tick"};
   static const char* const effects[] = {"Spawn", "Seal", "Decide",  "Prepare", "Activate", "Kill",
                                         "Pause", "Part", "Release", "EndJob",  "Journal"};
   return event ? events[index] : effects[index];

@@ -439,7 +439,7 @@ std::optional<Verdict> Membership::whole(Verdict verdict, const std::vector<Seal
   }
   std::string missing;
   std::optional<Verdict> found =
-      newest_whole(verdict, identity_, static_cast<Rank>(members_.size()), living, copies, &missing);
+      newest_whole(verdict, identity_, origin_, static_cast<Rank>(members_.size()), living, copies, &missing);
   if (!found) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
   }

@@ -262,7 +262,7 @@ void Membership::restart(const std::string& because) {
 }
 
 void Membership::clear_for_restart(const std::string& because) {
-  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_))}});
+  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_) - origin_)}});
   because_ = because;
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -289,8 +289,8 @@ void Membership::clear_for_restart(const std::string& because) {
   leaving_.reset();
   pausing_ = false;
   paused_.clear();
-  version_ = 0;
-  progress_ = 0;
+  version_ = origin_;
+  progress_ = origin_;
   cause_ = Cause::kRestart;
   phase_ = Phase::kGathering;
 }

@@ -179,6 +179,7 @@ class Scene {
     if (line.verb == "scale") {
       return {ScaleRequested{line.has("to") ? std::optional(static_cast<uint32_t>(line.number("to"))) : std::nullopt}};
     }
+    if (line.verb == "saved") return {Saved{line.number("version")}};
     if (line.verb == "useful") return {MostUseful{static_cast<uint32_t>(line.number("ranks"))}};
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;

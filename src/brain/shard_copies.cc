@@ -25,7 +25,7 @@ bool comes_to(const SealedWord& rank, Identity identity, Version version, const 
 
 }  // namespace
 
-std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Rank world,
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
                                     const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
                                     std::string* missing) {
   std::map<Rank, const SealedWord*> processes;
@@ -40,7 +40,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, R
       const auto process = processes.find(rank);
       const bool lives = process != processes.end();
       if (!copies.contains({rank, version}) && !(lives && comes_to(*process->second, identity, version, verdict)) &&
-          !(version == 0 && !lives)) {
+          !(version == origin && !lives)) {
         break;
       }
     }

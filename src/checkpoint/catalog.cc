@@ -242,6 +242,8 @@ StatusOr<std::vector<brain::Removal>> Catalog::prune(Owner& owner, const brain::
   for (const brain::Removal& removal : removals) {
     KEEPSTEP_RETURN_IF_ERROR(remove(removal.step));
   }
+  KEEPSTEP_RETURN_IF_ERROR(
+      store_->remove_leftovers(kStep, std::chrono::duration_cast<std::chrono::seconds>(rules.save_limit)).status());
   return removals;
 }
 

@@ -71,7 +71,8 @@ class Catalog {
   Status pin(uint64_t step, std::string_view why) const;  // NOT_FOUND: no such checkpoint
   Status unpin(uint64_t step) const;
 
-  // Removes what the rules say, for an owner that made sure of being it. What was removed and why.
+  // Removes what the rules say, and what writers that died have left, for an owner that made sure of being it. Which
+  // steps went and why.
   StatusOr<std::vector<brain::Removal>> prune(Owner& owner, const brain::RetentionRules& rules) const;
 
  private:

@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
-#include "base/checksum.h"
 #include "base/fd.h"
 #include "checkpoint/disk_files.h"
 #include "checkpoint/keys.h"

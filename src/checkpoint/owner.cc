@@ -234,10 +234,17 @@ Status Owner::renew() {
   return put(record);
 }
 
-Status Owner::release() {
+Status Owner::release(std::chrono::milliseconds limit) {
   if (of_process_ != getpid()) {
     return absl::OkStatus();
   }
+  const std::jthread watch([&](const std::stop_token& stop) {
+    std::unique_lock lock(waiting_);
+    wake_.wait_for(lock, stop, limit, [] { return false; });
+    if (!stop.stop_requested()) {
+      store_->interrupt();
+    }
+  });
   thread_ = {};  // stops and waits
   const std::lock_guard lock(mutex_);
   OwnerRecord record = record_;

@@ -56,8 +56,9 @@ class Owner {
   // Still ours, at this moment: ABORTED names who took it. Any thread.
   Status renew();
 
-  // Others may claim at once. Best effort, once, at the end.
-  Status release();
+  // Others may claim at once. Best effort, once, at the end: a store that cannot be reached is interrupted after
+  // `limit`, and is of no use afterwards.
+  Status release(std::chrono::milliseconds limit = std::chrono::seconds(10));
 
  private:
   Owner(std::shared_ptr<ObjectStore> store, OwnerOptions options, OwnerRecord record, std::string etag);

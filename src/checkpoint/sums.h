@@ -3,6 +3,8 @@
 // Written as xxhsum -H2 does: 32 hexadecimal digits, the most significant first.
 #pragma once
 
+#include <xxhash.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,8 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/checksum.h"
 
 namespace keepstep::checkpoint {
 

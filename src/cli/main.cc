@@ -31,6 +31,7 @@ commands:
   run      start a training script on several ranks, with torchrun's options
   report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
   certify  run a script through a systematic set of faults and say what it survives
+  ckpt     look into checkpoints, check, export and remove them
   data     make corpora of tokens from text, and look into them
   bench    measure recovery or the cost of a step on this machine
   jobs     the jobs of this user that run on this machine
@@ -56,6 +57,7 @@ const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
                                                               {"certify", "keepstep.certify"},
                                                               {"bench", "keepstep.bench"},
+                                                              {"ckpt", "keepstep.checkpoint"},
                                                               {"data", "keepstep.data"}};
   return commands;
 }

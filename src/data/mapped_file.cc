@@ -28,7 +28,7 @@ struct Slot {
 Slot slots[MappedFile::kMostMappings];
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
-std::mutex mutex;  // guards what follows, and who takes or frees a slot
+std::mutex mutex;         // guards what follows, and who takes or frees a slot
 struct sigaction before;  // this and page_mask are written before the handler is there
 uintptr_t page_mask;
 std::atomic<bool> passing_on{false};

@@ -97,9 +97,10 @@ StatusOr<uint32_t> RingOwner::join(uint64_t position, pid_t pid) {
   for (uint32_t row = 0; row < kRingReaders; ++row) {
     RingRow& each = ring_control.rows[row];
     if (each.used.load() == 0) {
-      each.pid = static_cast<uint32_t>(pid);
+      each.pid.store(static_cast<uint32_t>(pid));
       each.position.store(position);
       each.used.store(1, std::memory_order_release);
+      ring(ring_control.space);  // where nobody read, the tail may move now
       return row;
     }
   }

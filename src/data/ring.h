@@ -41,8 +41,8 @@ class RingOwner {
   // RESOURCE_EXHAUSTED: no memory. `start`: the first item.
   static StatusOr<std::unique_ptr<RingOwner>> create(const RingSpec& spec, uint64_t start, uint64_t incarnation);
 
-  // Lets a process in; it needs items from `position` on. OUT_OF_RANGE: they are gone, or further ahead than the ring
-  // reaches. RESOURCE_EXHAUSTED: kRingReaders read already.
+  // Lets a process in; it needs items from `position` on. A loader that waits for room looks again. OUT_OF_RANGE: they
+  // are gone, or further ahead than the ring reaches. RESOURCE_EXHAUSTED: kRingReaders read already.
   StatusOr<uint32_t> join(uint64_t position, pid_t pid);
   void leave(uint32_t row);
   // `why` is cut at what fits.
@@ -79,7 +79,7 @@ class RingMemory {
   uint64_t slots() const { return slots_; }
   int data_fd() const { return data_.get(); }
   LoaderState loader() const;
-  std::string why() const;  // of kGivenUp and kMoved
+  std::string why() const;  // of kGivenUp
   // The loader's state that is stored with `slot`; empty: none. DATA_LOSS: it lies outside of the memory.
   StatusOr<std::string> state_of(const RingSlot& slot) const;
 
@@ -173,6 +173,8 @@ class RingReader {
   // Views that are held get pages of their own; the row may be given back afterwards.
   ~RingReader();
 
+  // False once the owner has given the row away: what is read then may be written over.
+  bool joined() const;
   uint64_t position() const { return position_; }
   uint64_t head() const { return memory_->control().head.load(std::memory_order_acquire); }
   // Of the last item that is published; nothing if none is.
@@ -184,6 +186,8 @@ class RingReader {
   // Nothing before `position` - behind is read through the ring any more; views that are held of it get pages of their
   // own first. Backwards is allowed as long as nothing is gone; OUT_OF_RANGE then.
   Status move_to(uint64_t position);
+  // Views that are held get pages of their own: the row may be given away meanwhile.
+  void detach();
   // The bell's value, to be read before one looks whether there is something to do.
   uint32_t bell() const { return memory_->control().bell.load(std::memory_order_acquire); }
   // Sleeps until the bell has another value than `seen`, or a signal; may return early.
@@ -202,6 +206,7 @@ class RingReader {
   StatusOr<RingSlot> slot(uint64_t number) const;
   std::shared_ptr<RingMemory> memory_;
   RingRow& row_;
+  uint32_t pid_;  // as the owner wrote it
   uint64_t position_;
   std::shared_ptr<RingView::Views> views_;
 };

@@ -23,7 +23,6 @@ enum class LoaderState : uint32_t {
   kStarting = 1,  // a rank was told to start one
   kRuns = 2,
   kGivenUp = 3,  // there will be none; `why` says the reason
-  kMoved = 4,    // this incarnation is over; `why` says the reason
 };
 
 enum class ItemKind : uint32_t {
@@ -35,7 +34,7 @@ enum class ItemKind : uint32_t {
 
 struct RingRow {
   std::atomic<uint32_t> used;
-  uint32_t pid;
+  std::atomic<uint32_t> pid;
   std::atomic<uint64_t> position;
 };
 

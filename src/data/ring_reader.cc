@@ -55,10 +55,15 @@ StatusOr<std::unique_ptr<RingReader>> RingReader::create(std::shared_ptr<RingMem
 RingReader::RingReader(std::shared_ptr<RingMemory> memory, uint32_t row)
     : memory_(std::move(memory)),
       row_(memory_->control().rows[row]),
+      pid_(row_.pid.load()),
       position_(row_.position.load()),
       views_(std::make_shared<RingView::Views>()) {}
 
-RingReader::~RingReader() { detach_before(std::numeric_limits<uint64_t>::max()); }
+RingReader::~RingReader() { detach(); }
+
+void RingReader::detach() { detach_before(std::numeric_limits<uint64_t>::max()); }
+
+bool RingReader::joined() const { return row_.used.load(std::memory_order_acquire) != 0 && row_.pid.load() == pid_; }
 
 void RingReader::detach_before(uint64_t number) {
   const std::lock_guard lock(views_->mutex);

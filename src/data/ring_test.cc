@@ -58,6 +58,23 @@ TEST(Ring, the_loader_waits_for_the_slowest_reader_and_for_no_dead_one) {
   EXPECT_EQ(writer.head(), 5);
 }
 
+TEST(Ring, a_loader_that_waits_while_nobody_reads_goes_on_for_who_comes) {
+  RingFixture ring({.round = 1, .ahead = 2, .behind = 1});
+  const uint32_t dead = *ring.owner->join(0, 4711);
+  RingWriter writer = ring.writer();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(put(writer, 100).ok());
+  }
+  ring.owner->leave(dead);
+  const std::shared_ptr<RingMemory> memory = ring.memory();
+  const uint32_t waits_with = memory->control().space.load();
+  std::thread blocked([&] { ASSERT_TRUE(put(writer, 100).ok()); });
+  auto reader = ring.reader(4);  // what was kept for the dead one is in the way of item 4
+  EXPECT_NE(memory->control().space.load(), waits_with);
+  wait_for(*reader, 4);
+  blocked.join();
+}
+
 TEST(Ring, a_view_that_is_held_longer_than_promised_never_changes) {
   RingFixture ring({.round = 1, .ahead = 1, .behind = 0});
   auto reader = ring.reader(0);

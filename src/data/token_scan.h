@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/running_checksum.h"
 #include "base/status.h"
-#include "data/running_checksum.h"
 #include "data/token_corpus.h"
 
 namespace keepstep::data {

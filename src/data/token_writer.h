@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/running_checksum.h"
 #include "base/status.h"
-#include "data/running_checksum.h"
 #include "data/token_index.h"
 
 namespace keepstep::data {

@@ -297,6 +297,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    }
                  },
                  [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
+                 [&](const brain::Saved& e) { out.mutable_saved()->set_version(e.version); },
                  [&](const brain::MostUseful& e) { out.mutable_most_useful()->set_ranks(e.ranks); },
                  [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
@@ -353,6 +354,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
                                                                        : std::nullopt};
     case control::AgentEvent::kPolicyChanged:
       return policy_from(in.policy_changed());
+    case control::AgentEvent::kSaved:
+      return brain::Saved{in.saved().version()};
     case control::AgentEvent::kMostUseful:
       return brain::MostUseful{in.most_useful().ranks()};
     case control::AgentEvent::KIND_NOT_SET:

@@ -89,6 +89,10 @@ auto fields(const PolicyChanged& e) {
   const auto& [a, b, c, d, f, g, h, i, j, k, l] = e.config;
   return std::tuple(a, b, c, d, f, g, h, i, j, k, l);
 }
+auto fields(const Saved& e) {
+  const auto& [a] = e;
+  return std::tuple(a);
+}
 auto fields(const MostUseful& e) {
   const auto& [a] = e;
   return std::tuple(a);
@@ -203,7 +207,8 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
                     brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
                     brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
-                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}));
+                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
+                    brain::Saved{uint64_t{1} << 40}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

@@ -103,7 +103,7 @@ class Engine {
   // ---- sharded state: copies instead of peers (shard_replicas.h) ----
   // Between ready() and form(), by all ranks of a generation whose state is sharded: a rank that has none at
   // `activation.version` (`need`) finds a copy of its own, or gets one from another node. Returns what was written with
-  // it; nothing where there is no need. NOT_FOUND: no copy is left. ABORTED, UNAVAILABLE as elsewhere.
+  // it; nothing where there is no need, or no copy is left. ABORTED, UNAVAILABLE as elsewhere.
   StatusOr<std::optional<std::string>> find_shard(const Activation& activation, bool need);
   // After that, with need: fills `regions`, which are what was protected then.
   Status load_shard(brain::Version version, const std::vector<state::Region>& regions);

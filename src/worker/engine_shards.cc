@@ -130,7 +130,7 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   }
   StatusOr<state::ShardVault> vault = vault_holding(self, version);
   if (!vault.ok()) {
-    return absl::NotFoundError(absl::StrFormat("no copy of the shard of rank %d at version %d is left", self, version));
+    return std::optional<std::string>();
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::string text, vault->text(version));
   return std::optional(std::move(text));

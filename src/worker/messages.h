@@ -38,6 +38,7 @@ enum class MessageType : uint16_t {
   kUseful = 19,    // {ranks}: the job's batches feed no more ranks
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   kVault = 21,     // {id, rank, data_bytes, text_room} or {id, rank, version}: memory for copies of a rank's shard
+  kSaved = 22,     // {version}: any process can load this version, also of another start of the job
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener

@@ -127,6 +127,12 @@ void bind_ring(nb::module_& module) {
           },
           "name"_a, "round"_a, "ahead"_a, "behind"_a, "limit_bytes"_a, "position"_a)
       .def("leave", &Ring::leave)
+      .def_prop_ro(
+          "joined", [](const Ring& ring) { return ring.reader().joined(); },
+          "False once the agent has given this place away: what is read then may be written over.")
+      .def(
+          "detach", [](const Ring& ring) { without_gil([&] { ring.reader().detach(); }); },
+          "Views that are held get memory of their own.")
       .def_prop_ro("position", [](const Ring& ring) { return ring.reader().position(); })
       .def_prop_ro("head", [](const Ring& ring) { return ring.reader().head(); })
       .def_prop_ro("loader", [](const Ring& ring) { return static_cast<uint32_t>(ring.reader().loader()); })

@@ -1,34 +1,28 @@
 #include "worker/shard_keepers.h"
 
 #include <algorithm>
-#include <map>
+#include <set>
+#include <utility>
+
+#include "brain/copy_placement.h"
 
 namespace keepstep::worker {
 
 using comm::Rank;
 
 ShardKeepers::ShardKeepers(const std::vector<uint32_t>& nodes, uint32_t copies) {
-  std::vector<uint32_t> order;  // of the nodes, by their first rank
-  std::map<uint32_t, std::vector<Rank>> ranks;
-  for (Rank rank = 0; rank < nodes.size(); ++rank) {
-    if (!ranks.contains(nodes[rank])) {
-      order.push_back(nodes[rank]);
-    }
-    ranks[nodes[rank]].push_back(rank);
-  }
-  if (order.size() < 2) {
+  const auto there_are = static_cast<uint32_t>(std::set<uint32_t>(nodes.begin(), nodes.end()).size());
+  const uint32_t wanted = std::min(copies, there_are);
+  if (wanted < 2) {
     return;
   }
-  keepers_.resize(nodes.size());
-  const size_t elsewhere = std::min<size_t>(copies > 0 ? copies - 1 : 0, order.size() - 1);
-  for (size_t node = 0; node < order.size(); ++node) {
-    const std::vector<Rank>& here = ranks[order[node]];
-    for (size_t next = 1; next <= elsewhere; ++next) {
-      const std::vector<Rank>& there = ranks[order[(node + next) % order.size()]];
-      for (size_t place = 0; place < here.size(); ++place) {
-        keepers_[here[place]].push_back(there[place % there.size()]);
-      }
-    }
+  std::vector<brain::Seat> seats;
+  seats.reserve(nodes.size());
+  for (const uint32_t node : nodes) {
+    seats.push_back({node, node});
+  }
+  if (auto placed = brain::place_copies(seats, wanted)) {
+    keepers_ = std::move(placed->keepers);
   }
 }
 

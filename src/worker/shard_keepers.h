@@ -1,4 +1,4 @@
-// Which rank keeps the copies of whose shard, on other nodes. Pure; all ranks compute the same.
+// Which rank keeps the copies of whose shard, on other nodes (brain/copy_placement.h). Pure; all ranks compute the same.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,14 @@ namespace keepstep::worker {
 class ShardKeepers {
  public:
   // `nodes`: by rank; empty: one node. `copies`: nodes that hold a copy, the rank's own included; as many as there are,
-  // where there are fewer. A keeper is the rank at the same place on one of the nodes that follow, in the order of their
-  // first ranks and cyclic (modulo where nodes differ in size).
+  // where there are fewer.
   ShardKeepers(const std::vector<uint32_t>& nodes, uint32_t copies);
 
   const std::vector<comm::Rank>& of(comm::Rank rank) const;
   std::vector<comm::Rank> kept_by(comm::Rank keeper) const;
 
  private:
-  std::vector<std::vector<comm::Rank>> keepers_;  // by rank; empty: one node
+  std::vector<std::vector<comm::Rank>> keepers_;  // by rank; empty: one node, or one copy
   std::vector<comm::Rank> none_;
 };
 

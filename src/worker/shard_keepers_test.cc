@@ -10,15 +10,17 @@ namespace {
 
 using Ranks = std::vector<comm::Rank>;
 
-TEST(ShardKeepers, TheRankAtTheSamePlaceOnTheNextNodes) {
+TEST(ShardKeepers, RanksOfOtherNodesKeepEachOthersCopies) {
   const ShardKeepers two({0, 0, 5, 5, 3, 3}, 2);
   EXPECT_EQ(two.of(0), (Ranks{2}));
-  EXPECT_EQ(two.of(3), (Ranks{5}));
-  EXPECT_EQ(two.of(5), (Ranks{1}));
-  EXPECT_EQ(two.kept_by(1), (Ranks{5}));
+  EXPECT_EQ(two.kept_by(2), (Ranks{0}));
   const ShardKeepers three({0, 0, 5, 5, 3, 3}, 3);
   EXPECT_EQ(three.of(0), (Ranks{2, 4}));
   EXPECT_EQ(three.kept_by(0), (Ranks{2, 4}));
+}
+
+TEST(ShardKeepers, FewerNodesThanCopiesHoldOneEach) {
+  EXPECT_EQ(ShardKeepers({0, 1}, 3).of(0), (Ranks{1}));
 }
 
 TEST(ShardKeepers, OneNodeOrOneCopyHasNone) {

@@ -4,7 +4,6 @@ Nothing of the system's own Slurm is touched: configuration, sockets, spool and 
 after loopback addresses, so that their names mean something to everybody, as names of real nodes do.
 """
 
-import contextlib
 import getpass
 import os
 import shutil
@@ -13,6 +12,8 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+
+from several_nodes import free_ports
 
 PROGRAMS = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel"]
 PACKAGES = "slurmctld slurmd slurm-client munge"
@@ -27,14 +28,6 @@ def why_not():
     if os.geteuid() != 0:
         return "slurmd wants to be root"
     return None
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class Cluster:

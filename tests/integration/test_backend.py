@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 
 import pytest
@@ -12,24 +13,21 @@ from harness import JOBS, ROOT
 PYTHON = ROOT / ".venv" / "bin" / "python"
 
 
-def run_ranks(script, arguments_of, world, limit_s=300):
-    values = dict(os.environ, KEEPSTEP_COMMAND=str(ROOT / "build" / "keepstep"), OMP_NUM_THREADS="1")
-    ranks = [
-        subprocess.Popen(
-            [PYTHON, JOBS / script, *map(str, arguments_of(rank))],
-            env=values,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+def run_ranks(folder, script, arguments_of, world, limit_s=300):
+    arguments = [json.dumps([*map(str, arguments_of(rank))]) for rank in range(world)]
+    parent = subprocess.Popen(
+        [PYTHON, JOBS / "forked_ranks.py", folder, JOBS / script, *arguments],
+        env=dict(os.environ, KEEPSTEP_COMMAND=str(ROOT / "build" / "keepstep"), OMP_NUM_THREADS="1"),
+        stdout=subprocess.PIPE, start_new_session=True, text=True,
+    )  # fmt: skip
     try:
-        outputs = [rank.communicate(timeout=limit_s)[0] for rank in ranks]
+        codes = parent.communicate(timeout=limit_s)[0]
     finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(outputs)
+        if parent.poll() is None:
+            os.killpg(parent.pid, signal.SIGKILL)
+            parent.wait()
+    outputs = [(folder / f"rank-{rank}.txt").read_text() for rank in range(world)]
+    assert parent.returncode == 0 and json.loads(codes) == [0] * world, "\n".join(outputs)
     return outputs
 
 
@@ -53,17 +51,20 @@ def test_ddp_fsdp2_hsdp_tensor_parallel_and_dcp_run_over_it(tmp_path):
     results = {}
     for backend in ("keepstep", "gloo"):
         run_ranks(
-            "parallelisms.py", lambda rank, b=backend: [b, tmp_path / f"store-{b}", rank, 4, tmp_path / "out"], world=4
-        )
+            tmp_path, "parallelisms.py",
+            lambda rank, b=backend: [b, tmp_path / f"store-{b}", rank, 4, tmp_path / "out"], world=4,
+        )  # fmt: skip
         results[backend] = [json.loads((tmp_path / f"out-{backend}-{rank}.json").read_text()) for rank in range(4)]
     assert all(result["dcp"] and all(result["dcp"]) for result in results["keepstep"])
     same(results["keepstep"], results["gloo"])
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [4, pytest.param(2, marks=pytest.mark.long)])
 def test_random_collectives_give_what_gloo_gives(tmp_path, world):
     seed = random.SystemRandom().randrange(1 << 30)
-    outputs = run_ranks("random_collectives.py", lambda rank: [tmp_path / "store", rank, world, seed, 150], world)
+    outputs = run_ranks(
+        tmp_path, "random_collectives.py", lambda rank: [tmp_path / "store", rank, world, seed, 150], world
+    )
     assert all("equal" in output for output in outputs)
 
 
@@ -73,6 +74,7 @@ def test_many_random_collectives_give_what_gloo_gives(tmp_path, world):
     for part in range(3):
         seed = random.SystemRandom().randrange(1 << 30)
         outputs = run_ranks(
-            "random_collectives.py", lambda rank, p=part, s=seed: [tmp_path / f"s{p}", rank, world, s, 1500], world
-        )
+            tmp_path, "random_collectives.py",
+            lambda rank, p=part, s=seed: [tmp_path / f"s{p}", rank, world, s, 1500], world,
+        )  # fmt: skip
         assert all("equal" in output for output in outputs)

@@ -135,6 +135,7 @@ def test_torchdatas_loader_is_resumed_by_its_state(tmp_path):
     assert read[: len(expected)] == expected, job.explain()
 
 
+@pytest.mark.long
 def test_torchdatas_loader_with_workers_is_resumed_by_its_state(tmp_path):
     alone = run_cached(tmp_path / "alone", "--torchdata", "--workers", 2, world=1)
     job = run_cached(tmp_path / "killed", "--torchdata", "--workers", 2, "--kill-loader", 3, 8, "--kill-loading", 5)
@@ -203,7 +204,7 @@ def test_under_torchrun_ranks_share_a_loader_that_may_die(stream, tmp_path):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", ["--workers=1", "--torchdata"])
+@pytest.mark.parametrize("kind", ["--torchdata", pytest.param("--workers=1", marks=pytest.mark.long)])
 def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path, kind):
     """Ranks are killed, so torchrun starts all of them anew from their checkpoint; loaders are killed besides."""
     done, notes, name = torchrun(
@@ -231,6 +232,15 @@ def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path,
     # Torch names a worker's memory for an instant: one that is killed in it leaves the name, and no memory.
     left = [path for path in Path("/dev/shm").iterdir() if pids & set(path.name.replace("-", "_").split("_"))]
     assert not [path for path in left if path.stat().st_blocks], left
+
+
+@pytest.mark.parametrize(("rounds", "seed"), [(8, 1), long(150, 2)])
+def test_a_rank_that_comes_late_where_nothing_keeps_ranks_in_step_reads_its_share(tmp_path, rounds, seed):
+    done = subprocess.run(
+        [PYTHON, JOBS / "late_ranks.py", "--out", tmp_path, "--rounds", str(rounds), "--seed", str(seed)],
+        env={**os.environ, "KEEPSTEP_STORE": "1"}, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long

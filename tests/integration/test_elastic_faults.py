@@ -136,7 +136,7 @@ def test_a_resize_is_asked_for_while_a_rank_is_replaced(elastic, fixed):
 
 @pytest.mark.parametrize(
     "point",
-    ["node_leaves", "resized", *(pytest.param(p, marks=pytest.mark.long) for p in ("resize_planned", "activated"))],
+    ["node_leaves", *(pytest.param(p, marks=pytest.mark.long) for p in ("resize_planned", "activated", "resized"))],
 )
 def test_a_node_that_is_killed_while_it_leaves_is_an_ordinary_loss(elastic, fixed, point):
     job = elastic()
@@ -350,7 +350,7 @@ def with_another_torch(job, tmp_path):
     return "torch is '2.99.1+cpu' on node 1"
 
 
-@pytest.mark.parametrize("unlike", [with_another_script, with_another_torch])
+@pytest.mark.parametrize("unlike", [with_another_torch, pytest.param(with_another_script, marks=pytest.mark.long)])
 def test_a_node_that_does_not_fit_is_refused_with_which_and_why_and_the_job_goes_on(elastic, fixed, tmp_path, unlike):
     # Long enough that the node is compared before it is used.
     job = elastic(options=["--scaling-timeout", "2"])

@@ -24,7 +24,7 @@ def test_memory_that_runs_out_is_an_exception_or_a_death_and_neither_costs_a_ste
         "stop:rank=1,step=4,phase=forward,seconds=0.2",
         pytest.param("gil:rank=1,step=4,phase=backward,seconds=0.2", marks=pytest.mark.long),
         pytest.param("loop:rank=0,step=4,phase=update,seconds=0.2", marks=pytest.mark.long),
-        "slow:rank=1,step=4,seconds=0.02,times=4",
+        pytest.param("slow:rank=1,step=4,seconds=0.02,times=4", marks=pytest.mark.long),
         "agent-stop:rank=0,step=4,seconds=0.2",
     ],
 )
@@ -45,7 +45,7 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path, undisturbed):
     }
 
 
-@pytest.mark.parametrize("what", ["gradient", "parameter"])
+@pytest.mark.parametrize("what", ["parameter", pytest.param("gradient", marks=pytest.mark.long)])
 def test_a_flipped_bit_makes_one_rank_differ_from_the_others(tmp_path, undisturbed, what):
     job = run_small(tmp_path, inject=[f"flip:rank=1,step=4,what={what},seed=2"], options=["--digests=off"])
     (line,) = job.events("injected")

@@ -22,11 +22,13 @@ def check(job, reference, world, killed, faults=None):
     assert not job.events("restart"), job.explain()
 
 
-@pytest.mark.parametrize("phase", ["backward", "allreduce", "after_vote", "update"])
-def test_a_killed_rank_is_replaced_by_a_spare_and_no_bit_changes(tmp_path, undisturbed, phase):
-    inject = [f"kill:rank=1,step=4,phase={phase}", f"kill:rank=0,step=7,phase={phase}"]
+def test_ranks_that_are_killed_in_one_phase_after_the_other_are_replaced_and_no_bit_changes(tmp_path, undisturbed):
+    phases = ["backward", "allreduce", "after_vote", "update", "before_vote"]
+    killed = [1, 0, 2, 1, 0]
+    steps = range(3, 12, 2)
+    inject = [f"kill:rank={rank},step={step},phase={phase}" for rank, step, phase in zip(killed, steps, phases)]
     job = run_small(tmp_path, world=3, spares=1, inject=inject)
-    check(job, undisturbed(3), 3, [1, 0])
+    check(job, undisturbed(3), 3, killed)
 
 
 def test_a_killed_rank_is_replaced_from_the_zygote_and_no_bit_changes(tmp_path, undisturbed):
@@ -88,7 +90,7 @@ def test_when_all_ranks_die_at_once_the_job_restarts_and_says_so(tmp_path, undis
     assert job.finals()[0]["final"] == undisturbed(2).finals()[0]["final"], job.explain()
 
 
-@pytest.mark.parametrize("phase", ["forward", "update"])
+@pytest.mark.parametrize("phase", ["forward", pytest.param("update", marks=pytest.mark.long)])
 def test_a_transient_exception_is_redone_in_the_same_process(tmp_path, undisturbed, phase):
     job = run_small(tmp_path, world=2, inject=[f"exception:rank=1,step=4,phase={phase}"])
     check(job, undisturbed(2), 2, killed=[], faults=1)

@@ -3,8 +3,8 @@
 import pytest
 
 from keepstep.bench import namespaces
-from keepstep.bench.environment import BenchError
-from keepstep.bench.transport import Bench, bench_program
+from keepstep.bench.environment import BenchError, bench_program
+from keepstep.bench.transport import Bench
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def nodes():
     if reason is not None:
         pytest.skip(reason)
     try:
-        bench_program()
+        bench_program("keepstep_nodes_bench")
     except BenchError as error:
         pytest.skip(str(error))
     with namespaces.two_nodes() as pair:

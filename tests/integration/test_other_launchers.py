@@ -39,7 +39,9 @@ def agents_of(job):
     return found.stdout.split()
 
 
-@pytest.mark.parametrize(("what", "world"), [("gloo", 2), ("keepstep", 3), ("groups", 2)])
+@pytest.mark.parametrize(
+    ("what", "world"), [pytest.param("gloo", 2, marks=pytest.mark.long), ("keepstep", 3), ("groups", 2)]
+)
 def test_a_job_without_keepstep_run(what, world):
     codes, outputs, job = run_ranks(what, world)
     assert codes == [0] * world, outputs

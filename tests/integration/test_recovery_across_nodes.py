@@ -20,15 +20,15 @@ def test_two_nodes_compute_the_bits_of_one(tmp_path, undisturbed):
 
 
 @pytest.mark.parametrize(
-    ("rank", "phase"),
-    [(0, "backward"), (1, "after_vote"), (2, "allreduce"), (3, "update"),
-     *(pytest.param(rank, phase, marks=pytest.mark.long) for rank in (0, 2)
+    "deaths",
+    [[(0, 3, "backward"), (1, 5, "after_vote"), (2, 7, "allreduce"), (3, 9, "update")],
+     *(pytest.param([(rank, 5, phase)], marks=pytest.mark.long) for rank in (0, 2)
        for phase in ("forward", "before_vote", "after_vote", "update", "between"))],
 )  # fmt: skip
-def test_a_killed_rank_is_replaced_on_its_node(tmp_path, undisturbed, rank, phase):
-    job = run_small_on_nodes(tmp_path, inject=[f"kill:rank={rank},step=5,phase={phase}"])
+def test_a_killed_rank_is_replaced_on_its_node(tmp_path, undisturbed, deaths):
+    job = run_small_on_nodes(tmp_path, inject=[f"kill:rank={rank},step={step},phase={at}" for rank, step, at in deaths])
     assert_same_history(job, undisturbed(4), 12)
-    assert_survivors_kept_their_process(job, [rank], 4)
+    assert_survivors_kept_their_process(job, [rank for rank, _, _ in deaths], 4)
 
 
 def test_the_only_rank_of_a_node_gets_its_state_from_another_node(tmp_path, undisturbed):
@@ -63,7 +63,7 @@ def assert_same_losses(job, reference):
         assert job.finals()[rank]["final"] == final["final"], f"rank {rank}{job.explain()}"
 
 
-@pytest.mark.parametrize("model", ["plain", "rich"])
+@pytest.mark.parametrize("model", ["rich", pytest.param("plain", marks=pytest.mark.long)])
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed, model):
     nodes = start_nodes(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", model, launchers=[0, 1, 2],
@@ -115,7 +115,10 @@ def test_a_node_started_again_before_its_loss_was_noticed_waits_for_its_place(tm
 
 @pytest.mark.parametrize(
     ("option", "threads", "because"),
-    [(["--seed", 7], "1", "--seed is '7' on node 2"), ([], "2", "would not compute the same bits as node 0")],
+    [
+        (["--seed", 7], "1", "--seed is '7' on node 2"),
+        pytest.param([], "2", "would not compute the same bits as node 0", marks=pytest.mark.long),
+    ],
 )
 def test_a_spare_node_that_does_not_fit_is_refused_and_the_job_goes_on(tmp_path, monkeypatch, option, threads, because):
     endpoint = f"127.0.0.1:{a_port()}"

@@ -39,6 +39,7 @@ def test_a_world_that_agents_of_eight_ranks_cannot_make_is_refused(ranks):
     assert "an agent has 8 ranks" in done.stderr
 
 
+@pytest.mark.long
 def test_tcpstore_does_the_same_exchange(tmp_path):
     result = rendezvous("--ranks", "16", "--reforms", "1", "--against", "tcpstore", "--out", str(tmp_path))
     (world,) = result["worlds"]

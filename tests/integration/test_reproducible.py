@@ -51,7 +51,7 @@ def assert_same_bits(job, reference, until):
     assert finals == {reference.finals()[0]["final"]}, why
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long), 4])
 def test_losses_norms_and_parameters_do_not_depend_on_the_number_of_ranks(tmp_path, alone, world):
     assert_same_bits(run_job(tmp_path, world=world), alone(), SHORT)
 
@@ -61,9 +61,12 @@ def test_nor_do_they_where_micro_batches_count_their_tokens(tmp_path, alone):
     assert_same_bits(run_job(tmp_path, world=3, extra=extra), alone(extra=extra), SHORT)
 
 
-@pytest.mark.parametrize("phase", ["backward", "allreduce"])
-def test_a_killed_rank_changes_no_bit_either(tmp_path, alone, phase):
-    inject = [f"kill:rank=1,step=2,phase={phase}", f"kill:rank=0,step=4,phase={phase}"]
+@pytest.mark.parametrize(
+    "phases",
+    [("backward", "allreduce"), *(pytest.param((p, p), marks=pytest.mark.long) for p in ("backward", "allreduce"))],
+)
+def test_a_killed_rank_changes_no_bit_either(tmp_path, alone, phases):
+    inject = [f"kill:rank=1,step=2,phase={phases[0]}", f"kill:rank=0,step=4,phase={phases[1]}"]
     job = run_job(tmp_path, world=3, spares=1, inject=inject)
     assert_same_bits(job, alone(), SHORT)
     assert_survivors_kept_their_process(job, [1, 0], 3)

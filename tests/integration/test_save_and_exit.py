@@ -52,7 +52,7 @@ class SaveAndExit(Elastic):
         return lives
 
 
-@pytest.mark.parametrize("backend", ["gloo", "keepstep"])
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("keepstep", marks=pytest.mark.long)])
 def test_all_ranks_leave_after_the_same_step_and_begin_again_in_the_new_world(tmp_path, backend):
     with SaveAndExit(tmp_path / "job", "--backend", backend) as job:
         job.start(0)

@@ -43,7 +43,7 @@ def assert_close(job, reference):
 # ---- uneven splits ----
 
 
-@pytest.mark.parametrize("tokens", [(), ("--tokens",)], ids=["samples", "tokens"])
+@pytest.mark.parametrize("tokens", [pytest.param((), marks=pytest.mark.long), ("--tokens",)], ids=["samples", "tokens"])
 def test_three_ranks_with_sixteen_micro_batches_weigh_them_as_one_rank_does(tmp_path, tokens):
     alone = finished(run_job(tmp_path / "one", *tokens, world=1))
     job = finished(run_job(tmp_path / "three", *tokens))
@@ -53,7 +53,7 @@ def test_three_ranks_with_sixteen_micro_batches_weigh_them_as_one_rank_does(tmp_
     assert_close(job, alone)
 
 
-@pytest.mark.parametrize("tokens", [(), ("--tokens",)], ids=["samples", "tokens"])
+@pytest.mark.parametrize("tokens", [pytest.param((), marks=pytest.mark.long), ("--tokens",)], ids=["samples", "tokens"])
 def test_in_reproducible_mode_they_give_the_same_bits(tmp_path, tokens):
     alone = finished(run_job(tmp_path / "one", "--reproducible", *tokens, world=1))
     job = finished(run_job(tmp_path / "three", "--reproducible", *tokens))
@@ -148,16 +148,22 @@ def assert_rates_follow_the_rule(job):
             assert line["rates"] == [pytest.approx(expected, rel=1e-12)], f"step {line['step']}{job.explain()}"
 
 
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    "phase, communicates",
+    "phases, communicates",
     [
-        *((phase, ()) for phase in ("backward", "before_vote", "after_vote", "update")),
-        *((phase, ("--communicates",)) for phase in ("backward", "before_vote")),
+        (("backward", "after_vote"), ()),
+        (("before_vote", "update"), ("--communicates",)),
+        *(long((phase, phase), ()) for phase in ("backward", "before_vote", "after_vote", "update")),
+        *(long((phase, phase), ("--communicates",)) for phase in ("backward", "before_vote")),
     ],
     ids=str,
 )
-def test_a_position_of_its_own_takes_every_sample_once_whatever_dies_when(tmp_path, phase, communicates):
-    inject = [f"kill:rank=1,step=2,phase={phase}", f"kill:rank=0,step=4,phase={phase}"]
+def test_a_position_of_its_own_takes_every_sample_once_whatever_dies_when(tmp_path, phases, communicates):
+    inject = [f"kill:rank=1,step=2,phase={phases[0]}", f"kill:rank=0,step=4,phase={phases[1]}"]
     extra = [*CHANGING_OPTIONS, "--veto-at", 3, *communicates]
     job = finished(run_job(tmp_path, *extra, spares=1, inject=inject))
     assert_every_sample_once_in_its_order(job)

@@ -28,7 +28,7 @@ def test_a_fault_in_an_unchanged_script_restarts_all_ranks_from_the_zygote(tmp_p
     assert job.events("restart"), job.explain()
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [4, *(pytest.param(world, marks=pytest.mark.long) for world in (1, 2))])
 def test_every_collective_gives_what_its_definition_says(tmp_path, world):
     job = run(tmp_path, JOBS / "collectives.py", world=world)
     assert job.exit_code == 0, job.explain()

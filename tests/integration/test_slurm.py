@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+import several_nodes
 import slurm_cluster
 from harness import JOBS, KEEPSTEP, PYTHON, json_lines
 
@@ -94,7 +95,7 @@ def test_srun_alone_starts_a_job_of_all_its_nodes_and_leaves_no_token(slurm):
 
 
 def test_a_given_token_and_endpoint_count_before_slurms(slurm):
-    (port,) = slurm_cluster.free_ports(1)
+    (port,) = several_nodes.free_ports(1)
     process, output = slurm.keepstep(
         2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--no-python", "bash", "-c", 'echo "t ${KEEPSTEP_TOKEN-none}"',
         variables={"KEEPSTEP_TOKEN": "a token of this test, and no secret"},

@@ -6,7 +6,7 @@ from harness import JOBS, finish, start
 from several_nodes import finish_nodes, start_nodes
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_values_up_to_8_mib_reach_all_ranks_and_more_is_an_error(tmp_path, nodes):
     if nodes == 1:
         job = finish(tmp_path, *start(tmp_path, JOBS / "store_values.py", "--out", tmp_path))

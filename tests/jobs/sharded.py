@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -20,11 +21,16 @@ import keepstep
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", required=True)
 parser.add_argument("--until", type=int, default=12)
-parser.add_argument("--kind", choices=["fsdp", "hsdp", "tp", "pp"], default="fsdp")
+parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp"], default="fsdp")
 parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--copies", type=int, default=2)
+parser.add_argument("--durable", default="")
+parser.add_argument("--every", type=int, default=4)
+parser.add_argument("--keep", type=int, default=3)
+parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
+parser.add_argument("--sleep", type=float, default=0.0)
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
@@ -71,15 +77,15 @@ class Model(torch.nn.Module):
 def build(run):
     """The model, the optimizer, the mesh and its part that divides the samples."""
     model = Model(args.width)
+    mesh = data = None
     if args.kind == "fsdp":
         mesh = data = init_device_mesh("cpu", (run.world_size,))
     elif args.kind == "hsdp":
         mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("replicate", "shard"))
         data = None
-    else:
+    elif args.kind == "tp":
         mesh = init_device_mesh("cpu", (run.world_size // 2, 2), mesh_dim_names=("dp", "tp"))
         data = mesh["dp"]
-    if args.kind == "tp":
         for block in model.blocks:
             parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if args.kind in ("fsdp", "hsdp", "tp"):
@@ -98,20 +104,28 @@ def local(tensor):
 
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies)
 def train(run):
-    model, optimizer, schedule, data = run.shard(lambda: build(run))
+    made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
+    model, optimizer, schedule, data = made
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
+    if args.durable:
+        run.checkpoint(
+            durable=args.durable, every=args.every, keep=args.keep, memory_every=1 if args.in_memory else None
+        )
+    trained = run.replicate(model) if args.kind == "ddp" else model
     note(rank=run.rank, entry=run.entry, generation=run.generation, pid=os.getpid(), version=run.version)
     batches = dict(global_batch=args.global_batch, micro_batch=args.micro_batch, mesh=data)
     for step in run.steps(Noise(), until=args.until, **batches):
         for x, y in step:
-            step.backward(torch.nn.functional.mse_loss(model(x), y))
+            step.backward(torch.nn.functional.mse_loss(trained(x), y))
         if args.kind != "tp":  # torch's cannot add norms over different meshes
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            run.log(norm=float(norm.full_tensor()))
+            run.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
         run.log(**{f"ids_{run.rank}": step.sample_ids})
+        time.sleep(args.sleep)
         run.commit(optimizer.step, schedule.step)
     total = hashlib.sha256()
-    state = [value for each in optimizer.state.values() for value in each.values()]
+    held = [optimizer.state[parameter] for parameter in model.parameters()]
+    state = [each[key] for each in held for key in sorted(each)]
     for tensor in [*model.parameters(), *model.buffers(), *state]:
         total.update(bytes(local(tensor.detach()).contiguous().flatten().view(torch.uint8).tolist()))
     counts = run.shard_counts()

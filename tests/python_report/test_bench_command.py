@@ -24,7 +24,19 @@ def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["step", "digest", "reproducible", "rendezvous", "recovery", "rehearsal", "elastic", "data", "checkpoint"]
+    "name",
+    [
+        "step",
+        "digest",
+        "reproducible",
+        "rendezvous",
+        "recovery",
+        "rehearsal",
+        "elastic",
+        "data",
+        "checkpoint",
+        "parity",
+    ],
 )
 def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:
     done = bench(name, command=tmp_path / "missing")
@@ -70,6 +82,18 @@ def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path, name: str, option
         done = bench(name, option, bad, command=tmp_path / "missing")
         assert done.returncode == 2
         assert f"argument {option}: '{bad}': numbers from 1, separated by commas, are needed" in done.stderr
+
+
+def test_what_is_no_code_is_refused(tmp_path: Path) -> None:
+    for bad, why in [
+        ("6", "codes like 6+2, separated by commas, are needed"),
+        ("6+2,", "codes like 6+2, separated by commas, are needed"),
+        ("0+2", "codes like 6+2, separated by commas, are needed"),
+        ("250+6", "a code has at most 255 blocks"),
+    ]:
+        done = bench("parity", "--codes", bad, command=tmp_path / "missing")
+        assert done.returncode == 2
+        assert f"argument --codes: '{bad}': {why}" in done.stderr
 
 
 def test_a_size_is_changed_at_least_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -45,10 +46,11 @@ def build(name):
 class S3Server:
     """One server with its folder. Also usable without pytest: S3Server(name, program, folder).start()."""
 
-    def __init__(self, name, program, folder):
+    def __init__(self, name, program, folder, tls=False):
         self.name = name
         self.program = program
         self.folder = Path(folder)
+        self.tls = tls
         self.port = free_port()
         self.process = None
         self.buckets = 0
@@ -56,7 +58,20 @@ class S3Server:
 
     @property
     def endpoint(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def certificate(self):
+        """Of itself, so it is also the authority to trust."""
+        return self.folder / "certificate.pem"
+
+    def make_certificate(self):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", self.folder / "key.pem", "-out", self.certificate],
+            check=True, capture_output=True,
+        )  # fmt: skip
 
     def command(self):
         data = self.folder / "data"
@@ -64,21 +79,27 @@ class S3Server:
         if self.name == "versitygw":
             meta = self.folder / "meta"
             meta.mkdir(exist_ok=True)
+            tls = ["--cert", str(self.certificate), "--key", str(self.folder / "key.pem")] if self.tls else []
             return [self.program, "--port", f"127.0.0.1:{self.port}", "--region", REGION, "--quiet", "--keep-alive",
-                    "posix", "--sidecar", str(meta), str(data)]  # fmt: skip
+                    *tls, "posix", "--sidecar", str(meta), str(data)]  # fmt: skip
         return [self.program, "server", "--quiet", "--address", f"127.0.0.1:{self.port}",
                 "--certs-dir", str(self.folder / "certs"), str(data)]  # fmt: skip
 
     def start(self):
         names = {"ROOT_ACCESS_KEY_ID": KEY, "ROOT_SECRET_ACCESS_KEY": SECRET, "MINIO_ROOT_USER": KEY,
                  "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off",
-                 "MINIO_SITE_REGION": REGION}  # fmt: skip
+                 "MINIO_SITE_REGION": REGION, "MINIO_DOMAIN": "localhost"}  # fmt: skip
+        if self.tls and not self.certificate.exists():
+            self.make_certificate()
         command = self.command()
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **names}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        context = ssl.create_default_context(cafile=self.certificate) if self.tls else None
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:
@@ -113,17 +134,18 @@ class S3Server:
             ["curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT",
              "--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{KEY}:{SECRET}",
              "-H", "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-             f"{self.endpoint}/{name}"],
+             *(["--cacert", str(self.certificate)] if self.tls else []), f"{self.endpoint}/{name}"],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         if done.stdout != "200":
             raise RuntimeError(f"{self.name} made no bucket: {done.stdout} {done.stderr}")
-        return f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
+        url = f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
+        return f"{url}&ca_file={self.certificate}" if self.tls else url
 
 
-def serve(name, tmp_path_factory):
+def serve(name, tmp_path_factory, **how):
     program = build(name)
-    server = S3Server(name, program, tmp_path_factory.mktemp(name))
+    server = S3Server(name, program, tmp_path_factory.mktemp(name), **how)
     try:
         yield server.start()
     finally:
@@ -134,6 +156,11 @@ def serve(name, tmp_path_factory):
 @pytest.fixture(scope="session")
 def versitygw(tmp_path_factory):
     yield from serve("versitygw", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def versitygw_tls(tmp_path_factory):
+    yield from serve("versitygw", tmp_path_factory, tls=True)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ BENCHMARKS = {
     "reproducible": "what bits that no number of ranks changes cost, against DDP",
     "rehearsal": "what it saves that spares rehearse their first step",
     "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
+    "parity": "Reed-Solomon coding per core, beside ISA-L's own loop",
     "data-build": "text to a corpus of tokens, against megatron-core and Hugging Face datasets",
     "data": "batches of tokens and the first one after a start, against DataLoaders",
     "demo": "the main job with two faults, compared bit for bit with an undisturbed run",

@@ -37,6 +37,15 @@ def keepstep_command() -> str:
     )
 
 
+def bench_program(name: str) -> str:
+    """A program of C++ that only benchmarks start: beside the command keepstep, which is its build folder."""
+    command = Path(keepstep_command()).resolve()
+    found = shutil.which(str(command.parent / name))
+    if found is None:
+        raise BenchError(f"no {name} beside {command}; run `ninja -C build {name}`")
+    return found
+
+
 def gpt_example() -> Path:
     """The folder of the example whose model the benchmarks train: $KEEPSTEP_EXAMPLES/gpt, or the checkout's."""
     root = os.environ.get("KEEPSTEP_EXAMPLES")

@@ -14,11 +14,10 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from keepstep.bench.arguments import numbers
-from keepstep.bench.environment import JOBS, BenchError, job_environment, keepstep_command, machine
+from keepstep.bench.environment import JOBS, BenchError, bench_program, job_environment, machine
 from keepstep.bench.namespaces import Node, two_nodes
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
@@ -26,21 +25,12 @@ STREAM_BYTES = 1 << 20  # of one part; the buffer is used again and again, as ip
 IPERF_PORT = 5201
 
 
-def bench_program() -> str:
-    """keepstep_nodes_bench, beside the command keepstep or in its build folder."""
-    command = Path(keepstep_command()).resolve()
-    found = shutil.which(str(command.parent / "keepstep_nodes_bench"))
-    if found is None:
-        raise BenchError(f"no keepstep_nodes_bench beside {command}; run `ninja -C build keepstep_nodes_bench`")
-    return found
-
-
 class Bench:
     def __init__(self, nodes: tuple[Node, Node], ranks_per_node: int, repeats: int) -> None:
         self.nodes = nodes
         self.ranks_per_node = ranks_per_node
         self.repeats = repeats
-        self.program = bench_program()
+        self.program = bench_program("keepstep_nodes_bench")
         self.environment = job_environment() | {"KEEPSTEP_TOKEN": secrets.token_hex(16)}
         self.port = 21_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -48,6 +49,14 @@ class Opened:
     manifest: _checkpoint.Manifest | None  # None for one that DCP itself wrote
     layout: _checkpoint.Layout
     skipped: Sequence[str]  # why newer ones are not it
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, _checkpoint.TensorEntry]:
+        return self.layout.tensors  # a copy, each time
+
+    @functools.cached_property
+    def objects(self) -> dict[str, _checkpoint.ObjectEntry]:
+        return self.layout.objects
 
     @property
     def words(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import torch
 
@@ -14,8 +15,10 @@ from keepstep.torch.memory import dense, region
 from keepstep.torch.registry import Registry, manifest_json
 
 
-def join(session: Session, registry: Registry, capsule: Capsule) -> int:
+def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
     """Takes part in forming the current generation; returns the version all ranks are clean at.
+
+    `load`: fills the state from where it was saved, for when no peer has it.
 
     Raises `_engine.Interrupted` when the generation ends before it formed, `KeepstepError` when this rank's protected
     state does not match its peers'.
@@ -25,9 +28,17 @@ def join(session: Session, registry: Registry, capsule: Capsule) -> int:
     assert assignment is not None
     activation = engine.ready()
     staged: list[torch.Tensor] = []
-    if assignment.rank in activation.targets:
+    if assignment.rank in activation.targets and not activation.sources:
+        engine.set_state("hydrating", activation.version)
+        if load is None:
+            raise KeepstepError(
+                f"the state of step {activation.version} was saved, but this rank does not say where: call "
+                "run.checkpoint on all ranks alike"
+            )
+        load(int(activation.version))
+    elif assignment.rank in activation.targets:
         _hydrate(session, registry, capsule, activation)
-    elif activation.targets:
+    elif activation.targets and activation.sources:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         cuda.drain()  # the engine reads beside torch's streams

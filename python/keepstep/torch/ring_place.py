@@ -16,7 +16,7 @@ from keepstep.torch.loader_process import BATCH, END, ERROR
 from keepstep.torch.rendezvous import job_name
 
 # LoaderState in src/data/ring_layout.h.
-_NONE, _STARTING, _RUNS, _GIVEN_UP, _MOVED = range(5)
+_NONE, _STARTING, _RUNS, _GIVEN_UP = range(4)
 
 Start = Callable[[_engine.Ring, int], None]  # of the loader process, with the socket that it is handed
 
@@ -48,16 +48,23 @@ class RingPlace:
             self._ring = _engine.Ring.connect(socket_name)
         except RuntimeError as error:
             raise KeepstepError(f"cached: cannot reach this node's agent: {error}") from None
+        if current is not None:
+            current.before_waiting.append(self._keep_batches)
 
     def join(self, spec: tuple[int, int, int, int], position: int) -> None:
         """From here on this process needs items from `position` on. Costs a store if it is in the ring already."""
-        if self._spec == spec and position <= self._ring.head + sum(spec[:3]):
+        if self._spec == spec and self._ring.joined and position <= self._ring.head + sum(spec[:3]):
             try:
                 self._ring.move_to(position)
                 return
             except IndexError:
                 pass  # gone: the job starts again from an earlier state
         self._open(spec, position)
+
+    def _keep_batches(self) -> None:
+        """A process that waits for a rank may wait for long: then the agent gives its place in the ring away."""
+        if self._spec is not None:
+            self._ring.detach()
 
     def _open(self, spec: tuple[int, int, int, int], position: int) -> None:
         try:
@@ -117,9 +124,6 @@ class RingPlace:
             self.keep_loading(start)
         elif state == _GIVEN_UP:
             raise KeepstepError(f"cached: there will be no more batches: {self._ring.why}")
-        elif state == _MOVED:
-            assert self._spec is not None
-            self._open(self._spec, self._ring.position)
 
     def item(self, number: int) -> tuple[int, int, int]:
         """(kind, epoch, index); kind END also behind the last word."""

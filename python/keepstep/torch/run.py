@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from keepstep.scaling import PerWorld
     from keepstep.torch.cached import CachedLoader
+    from keepstep.torch.durable import Durable
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ MAX_LOG_BYTES = 100_000
 # Flags of a vote: StepFlag in src/worker/step_vote.h.
 FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
+FLAG_SAVING = 4  # a rank has not ended its part of the checkpoint before
 FLAG_VETO = 16  # nobody updates anything in this step
 
 _current: Run | None = None
@@ -102,6 +104,8 @@ class Run:
         self._kept: list[Any] = []
         self._keeps = 0
         self._shards = Shards(session, self._registry, options.copies)
+        self._durable: Durable | None = None
+        self._saving_elsewhere = False  # a rank said so in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
         session.capsule_ids = self._capsule_ids
@@ -258,6 +262,41 @@ class Run:
         sharding.check_can_recover(self._registry.modules())
         self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
 
+    def checkpoint(
+        self, *, durable: str, every: int = 100, keep: int | None = 3, memory_every: int | None = None
+    ) -> None:
+        """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
+
+        Call it in every entry, with the same arguments, after ``run.protect`` and before ``run.steps``. The first entry
+        of a job begins with the newest complete checkpoint that it finds there: ``run.version`` says at which step. The
+        last step is saved, too, and the one after which a job stops because of a notice.
+
+        Args:
+            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone. What lies there are DCP
+                checkpoints; ``keepstep ckpt`` lists and checks them.
+            every: steps. Where the save before is still under way the next step makes up for it.
+            keep: so many complete checkpoints stay, the newest; None: all.
+            memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
+                all workers die at once. Of sharded state they always do.
+
+        Raises:
+            KeepstepError: the place cannot be used.
+        """
+        if memory_every not in (None, 1):
+            raise KeepstepError(
+                f"run.checkpoint(memory_every={memory_every}): copies in memory are made every step (1)"
+            )
+        if self.rehearsing:
+            return
+        if self._durable is None:
+            from keepstep.torch.durable import Durable
+
+            self._durable = Durable(self._session, self._registry, durable, every, keep)
+        elif (self._durable.url, self._durable.every, self._durable.keep) != (durable, every, keep):
+            raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
+        if memory_every == 1:
+            self._shards.built_by_rank()
+
     @overload
     def replicate(
         self, model: torch.nn.Module, *, reproducible: Literal[False] = False, **options: Any
@@ -386,6 +425,15 @@ class Run:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
         self._engine.leave_loop()
         self._step = None
+        self._save_last()
+
+    def _save_last(self) -> None:
+        """At the end of the loop: what was not saved yet, and until it is."""
+        durable = self._durable
+        if durable is None or self.rehearsing:
+            return
+        with self.slow("the last checkpoint"):
+            durable.save_last(self._version, self._capsule_ids())
 
     def _tell_useful(self, ranks: int) -> None:
         """Each rank needs a micro-batch of its own: an elastic job grows no further."""
@@ -433,6 +481,8 @@ class Run:
         step._check_done(len(step._micros))
         if self._shards.wanted:
             self._shards.wait(number - 1)
+        if self._durable is not None:
+            self._durable.wait_copied()
         engine.record_loss(number, *step._loss_to_record())
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
@@ -451,6 +501,8 @@ class Run:
         self._version = number
         if self._shards.wanted:
             self._shards.protect(number)
+        if self._durable is not None and self._durable.due(number) and not self._saving_elsewhere:
+            self._durable.start(number, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -471,11 +523,14 @@ class Run:
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
+        if self._durable is not None and self._durable.busy:
+            flags |= FLAG_SAVING
         decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
         if not decided:
             if self._engine.wait_verdict() < number:
                 raise Interruption(f"step {number} is redone")
             all_flags = self._engine.decided_flags(number)
+        self._saving_elsewhere = bool(all_flags & FLAG_SAVING)
         self._noticed = bool(decided and all_flags & FLAG_DRAIN)
         self._pauses = bool(decided and all_flags & FLAG_PAUSE)
         return bool(all_flags & FLAG_VETO)
@@ -606,6 +661,7 @@ class Run:
         """Leaves the loop for good, with all other ranks. Does not return."""
         self._engine.leave_loop()
         self._step = None
+        self._save_last()
         with self.slow("on_notice"):
             for function in self._on_notice:
                 function()
@@ -706,12 +762,15 @@ class Run:
 
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
+        load = None if self._durable is None else functools.partial(self._load, self._durable, self._capsule)
         while True:
             try:
+                if self._durable is not None and self.rank == 0 and self._assignment("join").version == 0:
+                    self._durable.announce()
                 if self._shards.wanted:
-                    self._version = self._shards.join(self._capsule)
+                    self._version = self._shards.join(self._capsule, load)
                 else:
-                    self._version = membership.join(self._session, self._registry, self._capsule)
+                    self._version = membership.join(self._session, self._registry, self._capsule, load)
             except _engine.Interrupted:
                 self._next_assignment()
                 continue
@@ -723,12 +782,18 @@ class Run:
         if self._assignment("checks").generation > 1:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
 
+    @staticmethod
+    def _load(durable: Durable, capsule: Capsule, version: int) -> None:
+        durable.load(version, capsule)
+
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
         from keepstep.torch.hosts import communication
 
         nccl.leave()
         cuda.drain()
+        if self._durable is not None:
+            self._durable.wait_copied()
         communication.detach()
         stays = self._world.can_stay()
         self._world.forget_abandoned()

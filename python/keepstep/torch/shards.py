@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ class Shards:
             self._sharded = self._built or self._registry.sharded()
         return self._sharded
 
-    def join(self, capsule: Capsule) -> int:
+    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
         """Takes part in forming the current generation; as `membership.join`, which see."""
         engine = self._session.engine
         activation = engine.ready(sharded=True)
@@ -78,6 +79,11 @@ class Shards:
         text = engine.find_shard(activation, need)
         if text is not None:
             self._load(text, version, capsule)
+        elif need:
+            if load is None:
+                raise KeepstepError(f"no copy of what this rank held at step {version} is left")
+            engine.set_state("hydrating", version)
+            load(version)
         engine.set_state("clean", version)
         if text is None and not capsule.restore(engine, version):
             if version > 0:

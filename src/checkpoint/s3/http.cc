@@ -31,7 +31,8 @@ struct Exchange {
   HttpAnswer answer;
   size_t sent = 0;
   size_t header_bytes = 0;
-  bool too_large = false;
+  bool body_too_large = false;
+  bool headers_too_large = false;
   bool stalled = false;
   curl_off_t moved = -1;
   int64_t moved_at_ns = 0;
@@ -45,7 +46,7 @@ size_t on_body(char* data, size_t size, size_t count, void* context) {
   HttpAnswer& answer = exchange.answer;
   if (!exchange.request.into.empty() && (status == 200 || status == 206)) {
     if (bytes > exchange.request.into.size() - answer.into_bytes) {
-      exchange.too_large = true;
+      exchange.body_too_large = true;
       return 0;
     }
     std::memcpy(exchange.request.into.data() + answer.into_bytes, data, bytes);
@@ -53,7 +54,7 @@ size_t on_body(char* data, size_t size, size_t count, void* context) {
     return bytes;
   }
   if (bytes > exchange.request.most_body_bytes - answer.body.size()) {
-    exchange.too_large = true;
+    exchange.body_too_large = true;
     return 0;
   }
   answer.body.append(data, bytes);
@@ -66,7 +67,7 @@ size_t on_header(char* data, size_t size, size_t count, void* context) {
   const std::string_view line(data, bytes);
   exchange.header_bytes += bytes;
   if (exchange.header_bytes > kMostHeaderBytes) {
-    exchange.too_large = true;
+    exchange.headers_too_large = true;
     return 0;
   }
   if (line.starts_with("HTTP/")) {  // those of "100 Continue" do not count
@@ -134,8 +135,11 @@ Status failure_of(CURLcode code, const char* detail, const Exchange& exchange) {
   if (exchange.interrupted) {
     return absl::CancelledError(absl::StrFormat("the work with %s was called off", host));
   }
-  if (exchange.too_large) {
-    return absl::DataLossError(absl::StrFormat("the answer of %s is longer than it may be", host));
+  if (exchange.body_too_large) {
+    return absl::OutOfRangeError(absl::StrFormat("the answer of %s is longer than it may be", host));
+  }
+  if (exchange.headers_too_large) {
+    return absl::DataLossError(absl::StrFormat("the headers of an answer of %s have no end", host));
   }
   if (exchange.stalled) {
     return absl::UnavailableError(
@@ -151,9 +155,9 @@ Status failure_of(CURLcode code, const char* detail, const Exchange& exchange) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "the certificate of %s is not trusted (%s); name those to trust by ca_file= or AWS_CA_BUNDLE", host, why));
     case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL:
       return absl::InvalidArgumentError(absl::StrFormat("'%s' is no address (%s)", exchange.request.url, why));
     case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_UNSUPPORTED_PROTOCOL:  // HTTP/0.9
       return absl::DataLossError(absl::StrFormat("%s does not speak HTTP (%s)", host, why));
     default:
       return absl::UnavailableError(absl::StrFormat("%s: %s", host, why));
@@ -306,7 +310,7 @@ std::string without_port(std::string_view host) {
 
 bool is_loopback(std::string_view host) {
   const std::string name = without_port(host);
-  return name == "localhost" || name.starts_with("127.") || name == "::1";
+  return name == "localhost" || name.ends_with(".localhost") || name.starts_with("127.") || name == "::1";
 }
 
 bool is_address(std::string_view host) {

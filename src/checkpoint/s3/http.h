@@ -63,7 +63,8 @@ class HttpClient {
   // Any answer that came whole, also of an error. Otherwise
   //   UNAVAILABLE          no connection, or it broke or fell silent: the request may have been carried out or not
   //   FAILED_PRECONDITION  the certificate cannot be trusted, or no such host
-  //   DATA_LOSS            an answer larger than it may be, or none of HTTP
+  //   OUT_OF_RANGE         the answer's body is longer than it may be
+  //   DATA_LOSS            headers without bounds, or no HTTP
   //   CANCELLED            interrupted
   StatusOr<HttpAnswer> send(const HttpRequest& request);
 

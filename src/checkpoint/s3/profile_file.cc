@@ -27,7 +27,7 @@ std::string stripped(std::string_view text) {
 }
 
 std::string place_of(const Environment& environment, const char* variable, const char* name) {
-  const std::string given = value_of(environment, variable);
+  std::string given = value_of(environment, variable);
   if (!given.empty()) {
     return given;
   }

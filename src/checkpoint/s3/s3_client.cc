@@ -143,6 +143,10 @@ StatusOr<S3Reply> S3Client::call(const S3Call& call) {
       wanted_pause = retry_after(*answer);
     } else {
       failed = answer.status();
+      if (absl::IsOutOfRange(failed) && (call.xml || !call.into.empty() || call.method != "GET")) {
+        return absl::DataLossError(
+            absl::StrFormat("cannot %s in %s: %s", call.what, place_.describe(), text_of(failed)));
+      }
       if (!absl::IsUnavailable(failed)) {
         return failed;
       }

@@ -47,7 +47,7 @@ class S3Client {
  public:
   S3Client(S3Place place, CredentialOptions credentials, const StoreOptions& options);
 
-  // Errors as in object_store.h. Any thread, many at once.
+  // Errors as in object_store.h; OUT_OF_RANGE: the body is longer than most_body_bytes. Any thread, many at once.
   StatusOr<S3Reply> call(const S3Call& call);
 
   void interrupt();

@@ -1,7 +1,10 @@
 // Against a real S3 server, which somebody else starts (tests/python_checkpoint/test_s3_servers.py does): skipped
 // unless KEEPSTEP_TEST_S3 is the URL of an empty bucket on it, with credentials for it in the environment.
 #include <cstdlib>
+#include <functional>
+#include <random>
 
+#include "checkpoint/s3/fault_server.h"
 #include "checkpoint/s3/listing.h"
 #include "checkpoint/s3/s3_store.h"
 #include "checkpoint/s3/s3_writer.h"
@@ -35,9 +38,13 @@ class S3ServerTest : public testing::Test {
   std::unique_ptr<S3Client> client(const std::string& prefix) const {
     const S3Url url = std::get<S3Url>(*parse_store_url(url_below(prefix)));
     CredentialOptions credentials{.environment = [](const char* name) -> const char* { return std::getenv(name); }};
-    return std::make_unique<S3Client>(
-        S3Place{.bucket = url.bucket, .prefix = url.prefix, .region = url.region, .endpoint = url.endpoint},
-        credentials, StoreOptions{});
+    return std::make_unique<S3Client>(S3Place{.bucket = url.bucket,
+                                              .prefix = url.prefix,
+                                              .region = url.region,
+                                              .endpoint = url.endpoint,
+                                              .virtual_host = url.addressing == "virtual",
+                                              .ca_file = url.ca_file},
+                                      credentials, StoreOptions{});
   }
   std::string url_;
 };
@@ -182,6 +189,187 @@ TEST_F(S3ServerTest, a_wrong_secret_an_unknown_key_a_missing_bucket_and_another_
   const Status elsewhere = (*open_store(url))->list("").status();
   EXPECT_EQ(elsewhere.code(), absl::StatusCode::kFailedPrecondition) << elsewhere;
   EXPECT_THAT(text_of(elsewhere), HasSubstr(absl::StrFormat("add region=%s", right)));
+}
+
+TEST_F(S3ServerTest, a_certificate_that_nobody_vouches_for_is_not_trusted) {
+  const size_t ca = url_.find("&ca_file=");
+  if (ca == std::string::npos) {
+    return;  // a server without TLS
+  }
+  const Status listed = (*open_store(url_.substr(0, ca)))->list("").status();
+  EXPECT_EQ(listed.code(), absl::StatusCode::kFailedPrecondition) << listed;
+  EXPECT_THAT(text_of(listed), HasSubstr("name those to trust by ca_file="));
+}
+
+// The server behind a proxy that spoils requests and answers, by a seed.
+class SpoiledS3ServerTest : public S3ServerTest {
+ protected:
+  // What happens to the next request. With an object in the way of a conditional write nothing is lost but answers.
+  PlannedAnswer next(const SeenRequest& request) {
+    const uint64_t dice = [&] {
+      const std::lock_guard lock(mutex_);
+      return gone_ ? 100 : random_() % 100;
+    }();
+    if (dice < 70) {
+      return forwarded(request, upstream_);
+    }
+    ++spoiled_;
+    if (dice < 75 || dice == 100) {
+      return {.drop = true};
+    }
+    if (dice < 80) {
+      (void)forwarded(request, upstream_);
+      return {.drop = true};  // done, and nobody knows
+    }
+    if (dice < 85) {
+      PlannedAnswer answer = forwarded(request, upstream_);
+      answer.cut_after = answer.body.size() / 2;
+      return answer;
+    }
+    if (dice < 90) {
+      return s3_error(500, "InternalError");
+    }
+    if (dice < 94) {
+      return s3_error(503, "SlowDown", "", {{"retry-after", "0"}});
+    }
+    if (dice < 98) {
+      return s3_error(409, "OperationAborted");
+    }
+    (void)forwarded(request, upstream_);
+    return {.silent = true};
+  }
+
+  // KEEPSTEP_SPOILED_ROUNDS, else 1.
+  static uint64_t rounds() {
+    const char* rounds = std::getenv("KEEPSTEP_SPOILED_ROUNDS");
+    return rounds == nullptr ? 1 : std::stoull(rounds);
+  }
+
+  // `body` with a store behind the proxy.
+  void spoil(uint64_t seed, const std::function<void(const std::string& url, const StoreOptions& options)>& body) {
+    SCOPED_TRACE(absl::StrFormat("seed %d", seed));
+    random_.seed(seed);
+    const size_t host = url_.find("127.0.0.1:") + 10;
+    upstream_ = static_cast<uint16_t>(std::stoi(url_.substr(host)));
+    FaultServer proxy([this](const SeenRequest& request) { return next(request); });
+    const std::string url = absl::StrFormat("%s/spoiled-%d?endpoint=%s&region=us-east-1",
+                                            url_.substr(0, url_.find('?')), seed, proxy.endpoint());
+    StoreOptions options;
+    options.first_pause = std::chrono::milliseconds(1);
+    options.stall_timeout = std::chrono::milliseconds(200);
+    options.part_bytes = kPart;
+    options.seed = seed;
+    body(url, options);
+    EXPECT_GT(spoiled_, 0);
+  }
+
+  std::mutex mutex_;
+  std::mt19937_64 random_;
+  bool gone_ = false;
+  uint16_t upstream_ = 0;
+  std::atomic<int> spoiled_ = 0;
+};
+
+TEST_F(SpoiledS3ServerTest, all_arrives_and_is_read_as_it_was_written) {
+  for (uint64_t seed = 1; seed <= rounds(); ++seed) {
+    spoil(seed, [&](const std::string& url, const StoreOptions& options) {
+      const auto store = std::move(open_store(url, options)).value();
+      for (int i = 0; i < 10; ++i) {
+        const auto put = store->put(absl::StrFormat("step-%d/x", i), as_span(content(seed, 1000 * i)), {});
+        ASSERT_TRUE(put.ok()) << put.status();
+      }
+      const std::string large = content(seed, 3 * kPart + 77);
+      auto writer = store->create("step-3/large", large.size());
+      ASSERT_TRUE((*writer)->append(as_span(large)).ok());
+      const auto etag = (*writer)->commit();
+      ASSERT_TRUE(etag.ok()) << etag.status();
+      const auto there = store->read_all("step-3/large", large.size());
+      ASSERT_TRUE(there.ok()) << there.status();
+      EXPECT_TRUE(there->bytes == large);
+      for (int i = 0; i < 10; ++i) {
+        const auto small = store->read_all(absl::StrFormat("step-%d/x", i), 10'000);
+        ASSERT_TRUE(small.ok()) << small.status();
+        EXPECT_TRUE(small->bytes == content(seed, 1000 * i));
+      }
+      const auto listed = store->list("");
+      ASSERT_TRUE(listed.ok()) << listed.status();
+      EXPECT_EQ(listed->size(), 11u);
+      for (const ObjectInfo& each : *listed) {
+        const Status removed = store->remove(each.key);
+        EXPECT_TRUE(removed.ok()) << removed;
+      }
+      EXPECT_EQ(store->list("")->size(), 0u);
+    });
+  }
+}
+
+TEST_F(SpoiledS3ServerTest, a_lone_writer_never_loses_a_conditional_write_to_itself) {
+  for (uint64_t seed = 1001; seed <= 1000 + rounds(); ++seed) {
+    spoil(seed, [&](const std::string& url, const StoreOptions& options) {
+      const auto store = std::move(open_store(url, options)).value();
+      StatusOr<std::string> etag = store->put("owner.json", as_span("version 0"), PutCondition::absent());
+      ASSERT_TRUE(etag.ok()) << etag.status();
+      for (int i = 1; i <= 25; ++i) {
+        etag = store->put("owner.json", as_span(absl::StrFormat("version %d", i)), PutCondition::matches(*etag));
+        ASSERT_TRUE(etag.ok()) << i << ": " << etag.status();
+      }
+      EXPECT_EQ(store->read_all("owner.json", 100)->bytes, "version 25");
+      const auto late = store->put("owner.json", as_span("x"), PutCondition::absent());
+      EXPECT_EQ(late.status().code(), absl::StatusCode::kAborted) << late.status();
+    });
+  }
+}
+
+TEST_F(SpoiledS3ServerTest, a_server_that_is_gone_and_comes_back_gets_only_the_parts_it_has_not) {
+  spoil(21, [&](const std::string& url, StoreOptions options) {
+    const std::string bytes = content(5, 4 * kPart + 5);
+    options.tries = 2;
+    const auto store = std::move(open_store(url, options)).value();
+    const auto set_gone = [&](bool gone) {
+      const std::lock_guard lock(mutex_);
+      gone_ = gone;
+    };
+    const S3Url place = std::get<S3Url>(*parse_store_url(url));
+    CredentialOptions credentials{.environment = [](const char* name) -> const char* { return std::getenv(name); }};
+    S3Client direct(S3Place{.bucket = place.bucket,
+                            .prefix = place.prefix,
+                            .region = place.region,
+                            .endpoint = absl::StrFormat("http://127.0.0.1:%d", upstream_)},
+                    credentials, StoreOptions{});
+    {
+      S3Client through(
+          S3Place{.bucket = place.bucket, .prefix = place.prefix, .region = place.region, .endpoint = place.endpoint},
+          credentials, options);
+      S3Writer writer(through, "a", kPart, 1);
+      {
+        const std::lock_guard lock(mutex_);
+        random_.seed(7);
+      }
+      Status appended;
+      for (int part = 0; part < 3 && appended.ok(); ++part) {
+        appended = writer.append(as_span(std::string_view(bytes).substr(part * kPart, kPart)));
+      }
+      set_gone(true);
+      while (appended.ok()) {
+        appended = writer.append(as_span(std::string_view(bytes).substr(3 * kPart, kPart)));
+      }
+      EXPECT_EQ(appended.code(), absl::StatusCode::kUnavailable) << appended;
+    }
+    set_gone(false);
+    const auto uploads = list_uploads(direct, "a");
+    ASSERT_TRUE(uploads.ok()) << uploads.status();
+    size_t there = 0;
+    if (!uploads->list.empty()) {  // unless it was gone before the first part
+      there = list_parts(direct, "a", uploads->list[0].id)->size();
+    }
+    S3Writer again(direct, "a", kPart, 2);
+    ASSERT_TRUE(again.append(as_span(bytes)).ok());
+    const auto etag = again.commit();
+    ASSERT_TRUE(etag.ok()) << etag.status();
+    EXPECT_EQ(static_cast<size_t>(again.parts_kept()), there);
+    EXPECT_GT(there, 0u);
+    EXPECT_TRUE(std::move(open_store(url, StoreOptions{})).value()->read_all("a", bytes.size())->bytes == bytes);
+  });
 }
 
 // Of servers whose conditional writes are atomic: MinIO's are, versitygw's are not.

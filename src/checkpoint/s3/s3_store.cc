@@ -269,9 +269,9 @@ StatusOr<Object> S3Store::read_all(std::string_view key, uint64_t most_bytes) {
   if (absl::IsNotFound(reply.status())) {
     return no_such_object(key, describe());
   }
-  if (absl::IsDataLoss(reply.status())) {  // longer than it may be?
+  if (absl::IsOutOfRange(reply.status())) {
     KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo there, head(key));
-    return there.bytes > most_bytes ? too_large_to_read(key, there.bytes, most_bytes, describe()) : reply.status();
+    return too_large_to_read(key, there.bytes, most_bytes, describe());
   }
   KEEPSTEP_RETURN_IF_ERROR(reply.status());
   const HttpAnswer& answer = reply->answer;

@@ -97,8 +97,8 @@ class Bar(Silent):
         self._progress.update(self._task, completed=done)
 
 
-def progress(what: str, total: int, already: int = 0, quiet: bool = False) -> Silent:
-    """`total` and `already` in bytes."""
+def progress(what: str, total: int, already: int = 0, quiet: bool = False, command: str = "data") -> Silent:
+    """`total` and `already` in bytes; `command` of keepstep."""
     if quiet:
         return Silent()
-    return Bar(what, total, already) if sys.stderr.isatty() else Lines(f"keepstep data: {what}", total, already)
+    return Bar(what, total, already) if sys.stderr.isatty() else Lines(f"keepstep {command}: {what}", total, already)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
-import io
+import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.futures import Future
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import places
-from keepstep.torch.checkpoint import objects
+from keepstep.torch.checkpoint import objects, plain
 from keepstep.torch.checkpoint.layouts import dtype_of, metadata_of
 
 _log = logging.getLogger(__name__)
@@ -83,9 +84,7 @@ class Reader(StorageReader):
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._rank = kwargs.get("rank", 0)
         self._parts = {
-            (name, tuple(part.offsets)): part
-            for name, tensor in self._found().layout.tensors.items()
-            for part in tensor.parts
+            (name, tuple(part.offsets)): part for name, tensor in self._found().tensors.items() for part in tensor.parts
         }
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -139,7 +138,7 @@ class Reader(StorageReader):
         opened = self._found()
         files = opened.files(self._others)
         boxes: list[_Box] = []
-        done: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
+        after: list[Callable[[], None]] = []  # what is to be done with what was read
         batch_bytes = 0
 
         def read_batch() -> None:
@@ -147,31 +146,35 @@ class Reader(StorageReader):
             _, _, elsewhere = files.read_boxes(boxes, self._threads)
             if elsewhere:
                 _log.warning("%s: %d chunks had to be read elsewhere", opened.words, elsewhere)
-            for item, target, memory in done:
-                if memory is not target:
-                    target.copy_(memory)
-                planner.commit_tensor(item, target)
+            for act in after:
+                act()
             boxes.clear()
-            done.clear()
+            after.clear()
             batch_bytes = 0
 
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                place = opened.layout.objects[item.storage_index.fqn].place
-                data = files.read_range(place.file, place.offset, place.bytes)
-                planner.load_bytes(item, objects.made_safe(item.storage_index.fqn, opened.words, data))
-                continue
-            dtype = opened.layout.tensors[item.storage_index.fqn].dtype
-            target = planner.resolve_tensor(item).detach()
-            _require_size(item, target)
-            memory = target if _is_memory(target, dtype) else torch.empty(item.lengths, dtype=dtype_of(dtype))
-            boxes.append(_box(self._part(item.storage_index), item, memory))
-            done.append((item, target, memory))
-            if memory is not target:
-                batch_bytes += memory.nbytes
+                place = opened.objects[item.storage_index.fqn].place
+                held = ctypes.create_string_buffer(max(1, place.bytes))
+                address = ctypes.addressof(held)
+                boxes.append((place.file, place.offset, 1, [place.bytes], [0], [place.bytes], address, [1]))
+                after.append(functools.partial(self._put_object, planner, item, held))
+                batch_bytes += place.bytes
+            else:
+                dtype = opened.tensors[item.storage_index.fqn].dtype
+                target = planner.resolve_tensor(item).detach()
+                _require_size(item, target)
+                is_memory = _is_memory(target, dtype)
+                memory = target if is_memory else torch.empty(item.lengths, dtype=dtype_of(dtype))
+                boxes.append(_box(self._part(item.storage_index), item, memory))
+                after.append(functools.partial(_put_tensor, planner, item, target, memory))
+                batch_bytes += 0 if is_memory else memory.nbytes
             if batch_bytes >= _BATCH_BYTES:
                 read_batch()
         read_batch()
+
+    def _put_object(self, planner: LoadPlanner, item: ReadItem, held: ctypes.Array[ctypes.c_char]) -> None:
+        planner.load_bytes(item, objects.made_safe(item.storage_index.fqn, self._found().words, held.raw))
 
     def _part(self, index: MetadataIndex) -> _checkpoint.Part:
         return self._parts[(index.fqn, tuple(index.offset or ()))]
@@ -182,23 +185,12 @@ class Reader(StorageReader):
         for item in plan.items:
             index = item.storage_index
             is_object = item.type == LoadItemType.BYTE_IO
-            place = opened.layout.objects[index.fqn].place if is_object else self._part(index).place
-            file = opened.layout.files[place.file]
-            data = opened.store.read(opened.folder + file, place.offset, place.bytes)
-            if place.transforms:
-                data = _untransformed(item, place, data)
+            place = opened.objects[index.fqn].place if is_object else self._part(index).place
             if is_object:
+                data = plain.item_bytes(opened, place)
                 planner.load_bytes(item, objects.made_safe(index.fqn, opened.words, data))
                 continue
-            try:
-                saved = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-            except Exception as error:
-                raise KeepstepError(
-                    f"{opened.words}: '{index.fqn}' (bytes {place.offset} to {place.offset + place.bytes} of '{file}') "
-                    f"cannot be loaded: {error}"
-                ) from None
-            if not isinstance(saved, torch.Tensor):
-                raise KeepstepError(f"{opened.words}: '{index.fqn}' in '{file}' is no tensor")
+            saved = plain.tensor_of(opened, index.fqn, place)
             part = narrow_tensor_by_index(saved, item.storage_offsets, item.lengths)
             target = planner.resolve_tensor(item).detach()
             _require_size(item, target)
@@ -206,11 +198,10 @@ class Reader(StorageReader):
             planner.commit_tensor(item, target)
 
 
-def _untransformed(item: ReadItem, place: _checkpoint.Place, data: bytes) -> bytes:
-    from torch.distributed.checkpoint.filesystem import _StorageReaderTransforms
-
-    stream = _StorageReaderTransforms().transform_load_stream(item, place.transforms, io.BytesIO(data))
-    return stream.read(-1)
+def _put_tensor(planner: LoadPlanner, item: ReadItem, target: torch.Tensor, memory: torch.Tensor) -> None:
+    if memory is not target:
+        target.copy_(memory)
+    planner.commit_tensor(item, target)
 
 
 def _require_size(item: ReadItem, target: torch.Tensor) -> None:

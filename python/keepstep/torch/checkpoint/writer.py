@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import os
 import pickle
 import re
@@ -26,6 +27,8 @@ from keepstep.checkpoint import places
 from keepstep.torch.checkpoint import objects, owners
 from keepstep.torch.checkpoint.container import container_of
 from keepstep.torch.checkpoint.layouts import dtype_name
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -169,10 +172,12 @@ class Writer(StorageWriter):
             )  # fmt: skip
             catalog = _checkpoint.Catalog(store)
             catalog.commit(owner, manifest, described.getvalue(), self.replace)
-            if self.keep is not None or self.max_age_s is not None:
-                catalog.prune(owner, self.keep or 0, self.max_age_s or 0.0)
         except _checkpoint.Error as error:
             raise KeepstepError(str(error)) from None
+        try:
+            catalog.prune(owner, self.keep or 0, self.max_age_s or 0.0)
+        except _checkpoint.Error as error:  # the checkpoint is complete all the same
+            _log.warning("%s: what is too old could not be removed: %s", self.checkpoint_id, error)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -203,7 +208,8 @@ class Writer(StorageWriter):
         key = f"{_checkpoint.folder_of(mine.step)}/{name}"
         writer = _checkpoint.FileWriter(self._opened(), key, expected)
         results = []
-        for item in plan.items:
+        # Objects first, so that they lie together: every rank that loads reads all of them.
+        for item in sorted(plan.items, key=lambda item: item.type != WriteItemType.BYTE_IO):
             data = planner.resolve_data(item)
             if item.type == WriteItemType.BYTE_IO:
                 written = _write_object(writer, name, item, data)

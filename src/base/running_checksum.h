@@ -1,4 +1,4 @@
-// XXH3 of 64 bits over data that come in pieces: the same as base/checksum.h's of all of them at once.
+// XXH3 of 64 bits over data that come in pieces: the same as checksum.h's of all of them at once.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 #include <span>
 
 #include "base/check.h"
-#include "base/checksum.h"
+#include "base/xxh3.h"
 
-namespace keepstep::data {
+namespace keepstep {
 
 class RunningChecksum {
  public:
@@ -28,4 +28,4 @@ class RunningChecksum {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-}  // namespace keepstep::data
+}  // namespace keepstep

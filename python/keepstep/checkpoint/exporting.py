@@ -1,0 +1,152 @@
+"""``keepstep ckpt export``: safetensors as Hugging Face lays them out, straight from the parts of a checkpoint."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint import places, tensors
+from keepstep.checkpoint.words import in_bytes, parser
+from keepstep.data.builder.progress import Silent, progress
+
+# https://github.com/huggingface/safetensors: the names of its dtypes.
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "complex64": "C64",
+}  # fmt: skip
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMG]I?B)?", text.strip().upper())
+    if found is None or int(found[1]) == 0:
+        raise KeepstepError(f"--shard-size '{text}'; a number of bytes is needed, as 5GB or 512MiB")
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def _shards(opened: places.Opened, names: Sequence[str], most: int) -> list[list[str]]:
+    """In the order of the names, each of at most `most` bytes or of one tensor."""
+    shards: list[list[str]] = []
+    held = 0
+    for name in names:
+        size = tensors.bytes_of(opened.tensors[name])
+        if not shards or held + size > most:
+            shards.append([])
+            held = 0
+        shards[-1].append(name)
+        held += size
+    return shards or [[]]
+
+
+def _write(opened: places.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
+    """One file. `exported`: names in the checkpoint, and what they are called in the file."""
+    # The widest elements first, so that all lie where their width asks for.
+    order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.tensors[name].dtype))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begins = {}
+    at = 0
+    for name in order:
+        entry = opened.tensors[name]
+        begins[name] = at
+        end = at + tensors.bytes_of(entry)
+        header[exported[name]] = {
+            "dtype": _DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": [at, end],
+        }  # fmt: skip
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    data_at = 8 + len(text)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w+b") as file:
+            # All of its room at once: a full disk is an error here, and not a signal in the middle.
+            os.posix_fallocate(file.fileno(), 0, data_at + at)
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.flush()
+            if at:
+                with mmap.mmap(file.fileno(), data_at + at) as memory:
+                    first = ctypes.c_char.from_buffer(memory)
+                    base = ctypes.addressof(first) + data_at
+                    try:
+                        for batch in tensors.batches(opened, order):
+                            tensors.read_into(opened, {name: base + begins[name] for name in batch})
+                            done += sum(tensors.bytes_of(opened.tensors[name]) for name in batch)
+                            shown.update(done)
+                    finally:
+                        del first
+                    memory.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return done
+
+
+def export(arguments: list[str]) -> int:
+    options_parser = parser(
+        "export",
+        "Writes the tensors of a checkpoint as safetensors: model.safetensors, or several files and "
+        "model.safetensors.index.json, as Hugging Face's from_pretrained reads them.",
+    )
+    options_parser.add_argument("checkpoint", metavar="PLACE[@STEP]")
+    options_parser.add_argument("--out", required=True, metavar="FOLDER", help="is made if it is not there")
+    options_parser.add_argument(
+        "--prefix", default="", metavar="TEXT",
+        help="only tensors whose names begin so, without it in their new names: 'model.' leaves the optimizer behind",
+    )  # fmt: skip
+    options_parser.add_argument("--shard-size", default="5GB", metavar="SIZE", help="of one file (default %(default)s)")
+    options_parser.add_argument("--force", action="store_true", help="replace what is there")
+    options_parser.add_argument("--quiet", action="store_true", help="no progress")
+    options_parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    options = options_parser.parse_args(arguments)
+    opened = places.open_checkpoint(*places.split_step(options.checkpoint))
+    names = [name for name in opened.tensors if name.startswith(options.prefix) and name != options.prefix]
+    if not names:
+        some = ", ".join(list(opened.tensors)[:5])
+        raise KeepstepError(f"{opened.words} has no tensor named '{options.prefix}...'; it has {some}, ...")
+    strange = [name for name in names if opened.tensors[name].dtype not in _DTYPES]
+    if strange:
+        dtype = opened.tensors[strange[0]].dtype
+        raise KeepstepError(f"safetensors knows no {dtype}, which '{strange[0]}' is; --prefix leaves it out")
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    there = sorted(found.name for found in out.glob("model*.safetensors*"))
+    if there and not options.force:
+        raise KeepstepError(f"'{out}' has {there[0]} already; --force replaces it")
+    shards = _shards(opened, names, _size(options.shard_size))
+    files = (
+        ["model.safetensors"]
+        if len(shards) == 1
+        else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    )
+    total = sum(tensors.bytes_of(opened.tensors[name]) for name in names)
+    done = 0
+    with progress("exporting", total, quiet=options.quiet or options.json, command="ckpt") as shown:
+        for file, shard in zip(files, shards, strict=True):
+            exported = {name: name.removeprefix(options.prefix) for name in shard}
+            done = _write(opened, out / file, exported, shown, done)
+    index = out / "model.safetensors.index.json"
+    if len(files) > 1:
+        weights = {
+            name.removeprefix(options.prefix): file for file, shard in zip(files, shards, strict=True) for name in shard
+        }
+        index.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2) + "\n")
+    for name in there:
+        if name not in files and (name != index.name or len(files) == 1):
+            (out / name).unlink()
+    if options.json:
+        print(json.dumps({"from": opened.words, "step": opened.step, "out": str(out), "files": files,
+                          "tensors": len(names), "bytes": total}))  # fmt: skip
+    else:
+        count = "1 file" if len(files) == 1 else f"{len(files)} files"
+        print(f"{out}: {len(names):,} tensors ({in_bytes(total)}) in {count}, from {opened.words}")
+    return 0

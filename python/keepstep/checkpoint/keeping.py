@@ -1,0 +1,74 @@
+"""``keepstep ckpt rm`` and ``pin``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint import places
+from keepstep.checkpoint.words import parser
+
+
+def _named(text: str) -> tuple[str, int]:
+    place, step = places.split_step(text)
+    if step is None:
+        raise argparse.ArgumentTypeError(f"'{text}': which step? PLACE@STEP is needed")
+    return place, step
+
+
+def _at_work(store: _checkpoint.Store) -> bool:
+    try:
+        return not _checkpoint.read_owner(store).is_gone(int(time.time()))
+    except _checkpoint.Error as error:
+        if error.code != "NOT_FOUND":
+            raise
+        return False
+
+
+def rm(arguments: list[str]) -> int:
+    options_parser = parser(
+        "rm", "Removes checkpoints, and what saves that did not end have left. Pinned ones stay; so does the newest "
+        "complete one of a place, unless --last.",
+    )  # fmt: skip
+    options_parser.add_argument("checkpoints", nargs="+", type=_named, metavar="PLACE@STEP")
+    options_parser.add_argument("--last", action="store_true", help="also the newest complete one")
+    options = options_parser.parse_args(arguments)
+    for place, step in options.checkpoints:
+        store = places.open_store(place)
+        catalog = _checkpoint.Catalog(store)
+        found = {info.step: info for info in catalog.checkpoints()}
+        if step not in found:
+            raise KeepstepError(f"{place} has no step {step}; it has {places.steps_in_words(sorted(found))}")
+        if found[step].foreign:
+            raise KeepstepError(f"{place}@{step} is not keepstep's: remove its folder by hand")
+        if not found[step].complete and _at_work(store):
+            raise KeepstepError(f"{place}@{step} is not complete, and a job writes there: it may be a save that runs")
+        complete = [info.step for info in found.values() if info.complete]
+        if not options.last and complete and step == max(complete):
+            raise KeepstepError(f"{place}@{step} is the newest complete one there; --last removes it all the same")
+        catalog.remove(step)
+        print(f"removed {place}@{step}")
+    return 0
+
+
+def pin(arguments: list[str]) -> int:
+    options_parser = parser("pin", "Keeps checkpoints, whatever retention and `keepstep ckpt rm` say.")
+    options_parser.add_argument("checkpoints", nargs="+", type=_named, metavar="PLACE@STEP")
+    options_parser.add_argument("--remove", action="store_true", help="they may go again")
+    options_parser.add_argument("--why", default="", metavar="TEXT", help="is kept with the pin")
+    options = options_parser.parse_args(arguments)
+    for place, step in options.checkpoints:
+        catalog = _checkpoint.Catalog(places.open_store(place))
+        if options.remove:
+            catalog.unpin(step)
+            print(f"{place}@{step} is no longer pinned")
+            continue
+        if step not in {info.step for info in catalog.checkpoints() if info.complete}:
+            raise KeepstepError(f"{place} has no complete checkpoint of step {step}")
+        who = f"{os.environ.get('USER', '')} {time.strftime('%Y-%m-%d %H:%M:%S')}".strip()
+        catalog.pin(step, f"{who}\n{options.why}\n")
+        print(f"pinned {place}@{step}")
+    return 0

@@ -1,0 +1,36 @@
+"""How the commands of ``keepstep ckpt`` say things."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from keepstep.data.builder.progress import in_bytes, in_time
+
+__all__ = ["age", "in_bytes", "parser", "shape", "table"]
+
+
+def parser(name: str, what: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"keepstep ckpt {name}", description=what, allow_abbrev=False)
+
+
+def age(seconds: float) -> str:
+    """``3 min 20 s``, ``2 days``."""
+    if seconds < 0:
+        return "0 s"
+    return in_time(seconds) if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
+
+
+def shape(numbers: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, numbers)) + "]"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Columns as wide as their longest word; those of `right` end together."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())

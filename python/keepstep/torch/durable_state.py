@@ -1,0 +1,132 @@
+"""Protected state as DCP sees it: a nested state dict under the names that torch itself would use.
+
+``{"model": {"blocks.0.weight": ...}, "optimizer": {"state": {"blocks.0.weight": {"exp_avg": ...}}}}``, so that
+``torch.distributed.checkpoint`` alone can load a part of it, whatever the number of ranks and the sharding. Beside it
+``keepstep.values``, all small values as text, and ``keepstep.capsule.RANK``, what forward changed on that rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.optim import Optimizer
+
+from keepstep._errors import KeepstepError
+from keepstep.torch.registry import Registry
+
+VALUES = "keepstep.values"
+CAPSULE = "keepstep.capsule."
+
+
+def parameter_names(registry: Registry) -> dict[int, str]:
+    """By id: the name of each parameter in its module; the first module's that was protected."""
+    names: dict[int, str] = {}
+    for item in registry.objects.values():
+        if isinstance(item, torch.nn.Module):
+            for name, parameter in item.named_parameters():
+                names.setdefault(id(parameter), name)
+    return names
+
+
+def paths(registry: Registry, names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Where each of the registry's `names` stands in the state dict."""
+    of_parameter = parameter_names(registry)
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        owner, _, rest = name.partition("/")
+        item = registry.objects.get(owner)
+        parts = rest.split("/", 2)
+        if isinstance(item, Optimizer) and parts[0] == "state" and len(parts) == 3:
+            parameters = [parameter for group in item.param_groups for parameter in group["params"]]
+            index = int(parts[1])
+            found[name] = (owner, "state", of_parameter.get(id(parameters[index]), parts[1]), parts[2])
+        else:
+            found[name] = (owner, rest) if rest else (owner,)
+    return found
+
+
+def nested(registry: Registry, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """`tensors`, which have the registry's names, as a state dict."""
+    state: dict[str, Any] = {}
+    for name, path in paths(registry, list(tensors)).items():
+        level = state
+        for part in path[:-1]:
+            level = level.setdefault(part, {})
+        level[path[-1]] = tensors[name]
+    return state
+
+
+def allocate_optimizers(registry: Registry, metadata: Metadata) -> None:
+    """Makes the optimizer state that `metadata` tells of and this process does not have yet."""
+    of_parameter = parameter_names(registry)
+    for owner, item in registry.objects.items():
+        if not isinstance(item, Optimizer):
+            continue
+        parameters = [parameter for group in item.param_groups for parameter in group["params"]]
+        known = {of_parameter.get(id(parameter), str(i)): parameter for i, parameter in enumerate(parameters)}
+        prefix = f"{owner}.state."
+        for name, entry in metadata.state_dict_metadata.items():
+            if not name.startswith(prefix) or not isinstance(entry, TensorStorageMetadata):
+                continue
+            of, _, key = name.removeprefix(prefix).rpartition(".")
+            parameter = known.get(of)
+            if parameter is None or key in item.state.get(parameter, {}):
+                continue
+            dtype = entry.properties.dtype
+            if entry.size == parameter.shape:
+                item.state[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
+            else:
+                item.state[parameter][key] = torch.empty(entry.size, dtype=dtype)
+
+
+def capsule_name(rank: int) -> str:
+    return f"{CAPSULE}{rank}"
+
+
+def saved_capsule(metadata: Metadata, rank: int) -> tuple[str, int] | None:
+    """The capsule that `rank` begins with, and its bytes: its own, or, where there were fewer ranks, another one's."""
+    sizes = {
+        int(name.removeprefix(CAPSULE)): entry.size.numel()
+        for name, entry in metadata.state_dict_metadata.items()
+        if name.startswith(CAPSULE) and isinstance(entry, TensorStorageMetadata)
+    }
+    if not sizes:
+        return None
+    of = rank if rank in sizes else sorted(sizes)[rank % len(sizes)]
+    return capsule_name(of), sizes[of]
+
+
+def check_saved(registry: Registry, metadata: Metadata, where: str) -> None:
+    """KeepstepError if what is there is no checkpoint of a keepstep job."""
+    if VALUES not in metadata.state_dict_metadata:
+        known = ", ".join(list(metadata.state_dict_metadata)[:5])
+        raise KeepstepError(
+            f"{where}: this checkpoint was not written by run.checkpoint (it has no '{VALUES}'; it has {known}, ...). "
+            "Load it with torch.distributed.checkpoint and keepstep.torch.checkpoint.Reader before training begins"
+        )
+
+
+def live_state(registry: Registry, capsule_ids: set[int]) -> dict[str, Any]:
+    """The protected tensors themselves, as a state dict to load into."""
+    flat = registry.flatten(capsule_ids)
+    return nested(registry, {name: flat.dtensors.get(name, tensor) for name, tensor in flat.tensors.items()})
+
+
+def like(snapshot: torch.Tensor, tensor: torch.Tensor | None) -> torch.Tensor:
+    """`snapshot`, the local bytes, as the DTensor that `tensor` is; None: it is none."""
+    if tensor is None:
+        return snapshot
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return DTensor.from_local(
+        snapshot, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
+def values_text(values: dict[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)

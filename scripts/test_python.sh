@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Several pytests at once, each taking the next file of tests that no other has: scripts/test_python.sh PYTEST-OPTION...
+# What the second one and others say comes when all have ended. PYTESTS: how many; most tests wait for processes of
+# theirs, and each has a few.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+count=${PYTESTS:-2}
+folder=$(mktemp -d)
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"; exit 130' INT TERM
+mkdir "$folder/taken"
+for ((i = 1; i <= count; ++i)); do
+  command=("${PYTHON:-.venv/bin/python}" -m pytest -q -p no:cacheprovider -o console_output_style=classic
+    --share "$folder/taken" "$@")
+  if ((i == 1)); then "${command[@]}" & else "${command[@]}" >"$folder/$i.txt" 2>&1 & fi
+  pids+=($!)
+done
+failed=0
+for pid in "${pids[@]}"; do wait "$pid" || failed=$?; done
+for ((i = 2; i <= count; ++i)); do cat "$folder/$i.txt"; done
+rm -rf "$folder"
+exit "$failed"

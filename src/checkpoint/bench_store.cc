@@ -1,0 +1,59 @@
+// keepstep_store_bench URL MEBIBYTES ROUNDS: how fast one object of that size goes into a store and comes back, in
+// JSON. tests/servers/throughput.py runs it beside curl.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "checkpoint/object_store.h"
+
+namespace keepstep::checkpoint {
+namespace {
+
+Status run(const char* url, size_t bytes, uint64_t part_bytes) {
+  StoreOptions options;
+  options.part_bytes = part_bytes;
+  KEEPSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store, open_store(url, options));
+  std::vector<std::byte> out(bytes);
+  for (size_t i = 0; i < bytes; ++i) {
+    out[i] = static_cast<std::byte>((i * 2654435761u) >> 11);
+  }
+  std::vector<std::byte> back(bytes);  // its pages are there before the clock runs
+  constexpr size_t kPieceBytes = 4 << 20;
+  const int64_t begin = monotonic_ns();
+  KEEPSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectWriter> writer, store->create("bench/object", bytes));
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    KEEPSTEP_RETURN_IF_ERROR(writer->append(std::span(out).subspan(at, std::min(kPieceBytes, bytes - at))));
+  }
+  KEEPSTEP_RETURN_IF_ERROR(writer->commit().status());
+  const int64_t written = monotonic_ns();
+  KEEPSTEP_RETURN_IF_ERROR(store->read("bench/object", 0, back));
+  const int64_t read = monotonic_ns();
+  if (back != out) {
+    return absl::DataLossError("what came back is not what was written");
+  }
+  KEEPSTEP_RETURN_IF_ERROR(store->remove("bench/object"));
+  std::printf("{\"put_s\": %.4f, \"get_s\": %.4f}\n", static_cast<double>(written - begin) * 1e-9,
+              static_cast<double>(read - written) * 1e-9);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace keepstep::checkpoint
+
+int main(int count, char** values) {
+  if (count != 4) {
+    (void)std::fprintf(stderr, "keepstep_store_bench URL MEBIBYTES PART_MEBIBYTES\n");
+    return 2;
+  }
+  const auto mebibytes = [&](int number) { return std::strtoull(values[number], nullptr, 10) << 20; };
+  const keepstep::Status done = keepstep::checkpoint::run(values[1], mebibytes(2), mebibytes(3));
+  if (!done.ok()) {
+    (void)std::fprintf(stderr, "%s\n", std::string(done.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
