@@ -117,7 +117,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
     model, optimizer = run.shard(lambda: work.build(run.world_size, chosen.bytes))
     run.protect(model=model, optimizer=optimizer)
     state = work.State(model, optimizer)
-    state.copy_aside()  # its memory is there from here on
+    state.prepare_aside()
     compute = work.Compute()
     of_step = [*["copies"] * WARM_UP, *list(ROUND) * chosen.rounds]
     turns: Turns | None = None
