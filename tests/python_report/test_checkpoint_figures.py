@@ -45,7 +45,8 @@ def test_the_slowest_rank_of_a_step_counts() -> None:
 
 def their_step(kind: str, compute_s: float, blocked_s: float = 0.0, saves: int = 0) -> dict[str, Any]:
     return {
-        "kind": kind, "step_s": 1.0, "cpu_s": compute_s, "compute_s": compute_s, "blocked_s": blocked_s, "saves": saves
+        "kind": kind, "step_s": 1.0, "cpu_s": compute_s, "compute_s": compute_s, "blocked_s": blocked_s,
+        "blocked_cpu_s": blocked_s / 2, "saves": saves,
     }  # fmt: skip
 
 
@@ -59,9 +60,10 @@ def test_a_save_that_goes_on_beside_several_steps_slows_all_of_them() -> None:
     assert theirs["ways"]["thread"]["slowed_s"] == pytest.approx(0.3)
     assert theirs["ways"]["process"]["slowed_s"] == pytest.approx(0.25)
     assert (theirs["ways"]["process"]["saves"], theirs["ways"]["thread"]["steps"]) == (2, 2)
-    row = against({"step_s": 1.0, "blocked_s": 0.001, "slowed_s": 0.05}, theirs)
-    assert row == {"best": "process", "ratio": 35.0, "gentlest": "process", "slowed_ratio": 5.0}
-    still = against({"step_s": 1.0, "blocked_s": 0.001, "slowed_s": -0.02}, theirs)
+    row = against({"step_s": 1.0, "blocked_s": 0.001, "blocked_cpu_s": 0.0005, "slowed_s": 0.05}, theirs)
+    assert (row["best"], row["ratio"], row["cpu_ratio"]) == ("process", 35.0, 35.0)
+    assert (row["gentlest"], row["slowed_ratio"]) == ("process", 5.0)
+    still = against({"step_s": 1.0, "blocked_s": 0.001, "blocked_cpu_s": 0.0005, "slowed_s": -0.02}, theirs)
     assert still["slowed_ratio"] == 250.0  # what cannot be seen counts as a thousandth of a step
     assert against({"step_s": 1.0}, of_saves([{"steps": steps[:1]}])) == {}
 

@@ -96,6 +96,7 @@ def of_saves(answers: list[Answer]) -> dict[str, Any]:
         ways[way] = _rounded(
             {
                 "blocked_s": _median(saving, lambda row: row["blocked_s"]),
+                "blocked_cpu_s": _median(saving, lambda row: row["blocked_cpu_s"]),
                 "slowed_s": extra_s / len(saving),
                 "slowed_cpu_s": extra_cpu_s / len(saving),
                 "saves": len(saving),
@@ -116,6 +117,7 @@ def against(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     return {
         "best": best,
         "ratio": round(ways[best]["blocked_s"] / ours["blocked_s"], 3),
+        "cpu_ratio": round(min(way["blocked_cpu_s"] for way in ways.values()) / ours["blocked_cpu_s"], 3),
         "gentlest": gentlest,
         "slowed_ratio": round(max(ways[gentlest]["slowed_s"], least) / max(ours["slowed_s"], least), 3),
     }

@@ -129,25 +129,24 @@ def main() -> None:
         dist.barrier()
         began, cpu_began = time.perf_counter(), work.cpu_seconds()
         state.update()
-        blocked_s = 0.0
+        blocked = work.Stopwatch()
         saves = 0
         if way is not None and way.ready():
-            save_began = time.perf_counter()
-            way.save()
-            blocked_s = time.perf_counter() - save_began
+            with blocked:
+                way.save()
             saves = 1
         compute_s = compute.run()
         if way is not None:
-            wait_began = time.perf_counter()
-            way.before_update()
-            blocked_s += time.perf_counter() - wait_began
+            with blocked:
+                way.before_update()
         rows.append(
             {
                 "kind": kind,
                 "step_s": time.perf_counter() - began,
                 "cpu_s": work.cpu_seconds() - cpu_began,
                 "compute_s": compute_s,
-                "blocked_s": blocked_s,
+                "blocked_s": blocked.seconds,
+                "blocked_cpu_s": blocked.cpu_seconds,
                 "saves": saves,
             }
         )

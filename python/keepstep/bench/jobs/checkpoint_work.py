@@ -119,6 +119,20 @@ class Compute:
         return time.perf_counter() - began
 
 
+class Stopwatch:
+    """Adds up the time, and this thread's CPU time, of all that is done under it."""
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu_seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began[0]
+        self.cpu_seconds += time.thread_time() - self._began[1]
+
+
 class Beside:
     """A thread that does one thing while the step computes."""
 
