@@ -12,6 +12,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, str(Path(__file__).resolve().parent / "servers"))
 pytest_plugins = ("s3_servers",)  # the fixtures versitygw and minio
 
+
 def pytest_addoption(parser):
     parser.addoption(
         "--share", metavar="DIR", help="an empty folder, the same for several pytests: each file's tests run in one"

@@ -21,9 +21,8 @@ StatusOr<int> ShardVaults::of_size(brain::Rank rank, uint64_t data_bytes, uint64
   StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-shard-" + std::to_string(rank),
                                                        state::ShardVault::memory_bytes(data_bytes, text_room));
   if (!memory.ok()) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("copies of the shard of rank %d (two versions of %d bytes): %s", rank, data_bytes,
-                        memory.status().message()));
+    return absl::ResourceExhaustedError(absl::StrFormat("copies of the shard of rank %d (two versions of %d bytes): %s",
+                                                        rank, data_bytes, memory.status().message()));
   }
   state::ShardVault::initialize(memory->data(), rank, data_bytes, text_room);
   vaults_.push_back({rank, data_bytes, *std::move(memory)});

@@ -510,11 +510,11 @@ class Membership {
     double mean_loss = 0;
     uint32_t flags = 0;
   };
-  std::map<Step, Outcome> outcomes_;       // from those words' nodes
-  bool sharded_ = false;                   // so a member said, in this generation or one before
+  std::map<Step, Outcome> outcomes_;                 // from those words' nodes
+  bool sharded_ = false;                             // so a member said, in this generation or one before
   std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
-  std::optional<Decide> decided_;          // over the generation before
-  std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
+  std::optional<Decide> decided_;                    // over the generation before
+  std::optional<Disagreement> suspected_;            // without a majority: the redo will tell
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer

@@ -367,7 +367,8 @@ void Membership::conclude_if_sealed() {
     return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
   });
   // Where state is sharded, nodes without a living member are awaited too: they hold copies.
-  const bool nobody = !sharded_ && std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
+  const bool nobody =
+      !sharded_ && std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
   if (all_answered || nobody) {
     conclude();
   }

@@ -92,8 +92,13 @@ class Scene {
   }
 
   Sealed sealed(const Line& line) const {
-    return {static_cast<NodeId>(line.number("node")), identity(line), words(line), line.number("mean_step"),
-            static_cast<double>(line.number("mean_loss")), 0, copies(line)};
+    return {static_cast<NodeId>(line.number("node")),
+            identity(line),
+            words(line),
+            line.number("mean_step"),
+            static_cast<double>(line.number("mean_loss")),
+            0,
+            copies(line)};
   }
 
   // "0@117,1@117": rank and version
@@ -194,7 +199,8 @@ class Scene {
     if (line.verb == "parked") return WorkerParked{worker, pid};
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
-    if (line.verb == "ready") return Ready{worker, identity(line), state(line.text("state", "empty")), line.has("sharded")};
+    if (line.verb == "ready")
+      return Ready{worker, identity(line), state(line.text("state", "empty")), line.has("sharded")};
     if (line.verb == "hung")
       return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
     if (line.verb == "paused") return WorkerPaused{worker, identity(line)};

@@ -24,7 +24,8 @@ struct ShardCopy {
 
 // `verdict` (step_commit.h) over generation `identity`, or the newest version before it of which each rank's shard is
 // left: in its own process (`living`, the words of those that live), or in one of `copies`. Version `origin` is what a
-// fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which version is gone.
+// fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which
+// version is gone.
 std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
                                     const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
                                     std::string* missing);

@@ -100,7 +100,7 @@ TEST(ShardCopies, OneLostNodeCostsAtMostOneStepAtAnyInstant) {
     const Rank world = 2 + below(5);
     const Rank nodes = 2;
     struct Process {
-      Version state = 10;      // committed and applied
+      Version state = 10;       // committed and applied
       Vote vote = Vote::kOpen;  // on state + 1
       std::set<Version> here{9}, there{9};
     };

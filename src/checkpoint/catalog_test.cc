@@ -194,6 +194,16 @@ TEST(Owner, OneThatWasTakenOverCommitsNothing) {
   EXPECT_TRUE(read_owner(*store)->released);
 }
 
+TEST(Owner, ARecordThatWasRemovedEndsTheHold) {
+  const TestFolder folder;
+  const auto store = open_at(folder.path);
+  const auto owner = std::move(Owner::claim(store, options("job"))).value();
+  ASSERT_TRUE(store->remove(kOwnerName).ok());
+  EXPECT_EQ(owner->renew().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(owner->renew().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->head(kOwnerName).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(Owner, ARecordThatCannotBeReadIsAnErrorThatSaysWhatToDo) {
   const TestFolder folder;
   const auto store = open_at(folder.path);

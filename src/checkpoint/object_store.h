@@ -99,7 +99,7 @@ class ObjectStore {
 
   // A large object. `expected_bytes` is a hint (0: not known): a full disk is noticed at once, parts get a good size.
   // A writer of this key that died has left its parts in an S3 bucket: those that hold the same bytes are not sent
-  // again. So two living writers must not write one key.
+  // again. So two living writers must not write one key. A dropped writer waits for the requests it has under way.
   virtual StatusOr<std::unique_ptr<ObjectWriter>> create(std::string_view key, uint64_t expected_bytes) = 0;
 
   // Exactly [offset, offset + into.size()), large ones in pieces side by side.

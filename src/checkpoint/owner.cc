@@ -218,8 +218,11 @@ Status Owner::put(const OwnerRecord& record) {
       etag_ = found->etag;  // an answer was lost: what is there is ours
       return absl::OkStatus();
     }
+    if (!found.ok() && !absl::IsNotFound(found.status())) {
+      return found.status();
+    }
     lost_ = found.ok() ? taken(*store_, found->owner, record_.token)
-                       : absl::AbortedError(absl::StrFormat(
+                       : absl::NotFoundError(absl::StrFormat(
                              "%s: '%s' was removed while this job (token %d) wrote there; it writes nothing more",
                              store_->describe(), kOwnerName, record_.token));
     return lost_;
@@ -264,7 +267,8 @@ void Owner::renew_in_background(const std::stop_token& stop) {
       return;
     }
     // A store that cannot be reached now may be at the next turn; the commit will tell what it comes to.
-    if (absl::IsAborted(renew())) {
+    const Status renewed = renew();
+    if (absl::IsAborted(renewed) || absl::IsNotFound(renewed)) {
       return;
     }
   }

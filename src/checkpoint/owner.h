@@ -53,7 +53,7 @@ class Owner {
 
   uint64_t token() const { return record_.token; }
 
-  // Still ours, at this moment: ABORTED names who took it. Any thread.
+  // Still ours, at this moment: ABORTED names who took it; NOT_FOUND: somebody removed the record. Any thread.
   Status renew();
 
   // Others may claim at once. Best effort, once, at the end: a store that cannot be reached is interrupted after

@@ -202,13 +202,13 @@ INSTANTIATE_TEST_SUITE_P(
                     brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
                     brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
                     brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
-                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31}}}, brain::Sealed{kNode, kOwn, {}},
-                    brain::Ready{5, kOwn, {StateKind::kHydrating, 12}}, brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn},
+                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31}}},
+                    brain::Sealed{kNode, kOwn, {}}, brain::Ready{5, kOwn, {StateKind::kHydrating, 12}},
+                    brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn},
                     brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
                     brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
                     brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
-                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
-                    brain::Saved{uint64_t{1} << 40}));
+                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::Saved{uint64_t{1} << 40}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

@@ -68,9 +68,7 @@ std::byte* ShardVault::text_memory(brain::Version version) const {
   return memory_ + kPage + version % 2 * (pages(data_bytes()) + pages(text_room()));
 }
 
-std::byte* ShardVault::data_memory(brain::Version version) const {
-  return text_memory(version) + pages(text_room());
-}
+std::byte* ShardVault::data_memory(brain::Version version) const { return text_memory(version) + pages(text_room()); }
 
 bool ShardVault::has(brain::Version version) const { return slot(version).version_plus_1.load() == version + 1; }
 
@@ -151,7 +149,8 @@ void ShardVault::drop_beyond(brain::Version version) {
 StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) const {
   const Slot& each = slot(version);
   if (!has(version) || each.text_bytes > text_room()) {
-    return absl::NotFoundError(absl::StrFormat("no copy of the shard of rank %d at version %d is here", rank(), version));
+    return absl::NotFoundError(
+        absl::StrFormat("no copy of the shard of rank %d at version %d is here", rank(), version));
   }
   return &each;
 }
@@ -170,8 +169,8 @@ StatusOr<std::string> ShardVault::text(brain::Version version) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
   std::string text(reinterpret_cast<const char*>(text_memory(version)), each->text_bytes);
   if (checksum(text.data(), text.size()) != each->text_checksum) {
-    return absl::DataLossError(absl::StrFormat(
-        "what describes the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+    return absl::DataLossError(
+        absl::StrFormat("what describes the copy of the shard of rank %d at version %d is corrupt", rank(), version));
   }
   return text;
 }

@@ -123,7 +123,8 @@ TEST(ShardVault, RefusesWhatDoesNotFit) {
   HostCopy copy;
   Tensors others(11);
   EXPECT_TRUE(absl::IsInvalidArgument(vault.write(0, others.space(), copy, "", never).status()));
-  EXPECT_TRUE(absl::IsResourceExhausted(vault.write(0, tensors.space(), copy, std::string(kText + 1, 'x'), never).status()));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(vault.write(0, tensors.space(), copy, std::string(kText + 1, 'x'), never).status()));
   EXPECT_FALSE(vault.has(0));
   EXPECT_TRUE(absl::IsInvalidArgument(ShardVault::open(memory.memory.get(), memory.bytes - 1).status()));
   memory.memory[0] ^= std::byte{1};

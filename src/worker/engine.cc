@@ -404,11 +404,10 @@ StatusOr<Activation> Engine::ready(bool sharded) {
     return absl::AbortedError("the generation was interrupted before it formed");
   }
   const StateWord word = state();
-  (void)send(MessageType::kReady,
-             {{"state", static_cast<int>(word.kind)},
-              {"version", word.version},
-              {"sharded", sharded},
-              {"ns", monotonic_ns()}});
+  (void)send(MessageType::kReady, {{"state", static_cast<int>(word.kind)},
+                                   {"version", word.version},
+                                   {"sharded", sharded},
+                                   {"ns", monotonic_ns()}});
   std::unique_lock lock(mutex_);
   KEEPSTEP_RETURN_IF_ERROR(
       wait_in_generation(lock, [&] { return activation_.has_value() && activation_of_ == assignment_.identity; }));

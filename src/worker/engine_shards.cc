@@ -96,7 +96,8 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
     if (need && !here.contains(self)) {
       mine.set_need();
     }
-    const auto first_here = std::find_if(members_.begin(), members_.end(), [](const std::byte* m) { return m != nullptr; });
+    const auto first_here =
+        std::find_if(members_.begin(), members_.end(), [](const std::byte* m) { return m != nullptr; });
     if (members_[self] == *first_here) {
       for (const Rank rank : here) {
         if (rank < world) {
@@ -113,7 +114,8 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
       if (!notices[rank].needs()) {
         continue;
       }
-      const auto giver = std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
+      const auto giver =
+          std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
       if (giver == notices.end()) {
         continue;  // it says so itself
       }

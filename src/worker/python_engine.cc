@@ -165,7 +165,8 @@ void bind_engine(nb::module_& module) {
             const auto text = value_or_throw(without_gil([&] { return engine.find_shard(activation, need); }));
             return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
           },
-          "activation"_a, "need"_a, "What was written with the copy of this rank's shard; None without need, or without a copy.")
+          "activation"_a, "need"_a,
+          "What was written with the copy of this rank's shard; None without need, or without a copy.")
       .def(
           "load_shard",
           [](Engine& engine, uint64_t version, const Pieces& pieces) {

@@ -1,4 +1,5 @@
-// Which rank keeps the copies of whose shard, on other nodes (brain/copy_placement.h). Pure; all ranks compute the same.
+// Which rank keeps the copies of whose shard, on other nodes (brain/copy_placement.h). Pure; all ranks compute the
+// same.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,7 @@ TEST(ShardKeepers, RanksOfOtherNodesKeepEachOthersCopies) {
   EXPECT_EQ(three.kept_by(0), (Ranks{2, 4}));
 }
 
-TEST(ShardKeepers, FewerNodesThanCopiesHoldOneEach) {
-  EXPECT_EQ(ShardKeepers({0, 1}, 3).of(0), (Ranks{1}));
-}
+TEST(ShardKeepers, FewerNodesThanCopiesHoldOneEach) { EXPECT_EQ(ShardKeepers({0, 1}, 3).of(0), (Ranks{1})); }
 
 TEST(ShardKeepers, OneNodeOrOneCopyHasNone) {
   EXPECT_TRUE(ShardKeepers({}, 2).of(3).empty());

@@ -8,9 +8,14 @@ import subprocess
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, KEEPSTEP, finish, start
 from test_recovery_across_nodes import wait_for_steps
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
+)
 
 UNTIL = 12
 
@@ -57,7 +62,7 @@ def saved_steps(saves):
     return sorted(int(path.parent.name.removeprefix("step-")) for path in saves.glob("step-*/manifest.json"))
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.long)])
 def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
     saves = tmp_path / "saves"
     ended = run(tmp_path / "first", saves, kind=kind, until=6)
@@ -92,6 +97,7 @@ def test_workers_that_all_die_go_on_from_the_newest_save(tmp_path, whole):
     assert job.finals()[0]["final"] == whole("ddp").finals()[0]["final"]
 
 
+@pytest.mark.long
 def test_replicated_state_in_memory_survives_that_all_workers_die(tmp_path, whole):
     inject = [f"kill:rank={rank},step=7,phase=before_vote" for rank in range(2)]
     job = run(tmp_path / "job", tmp_path / "saves", "--in-memory", kind="ddp", inject=inject)
@@ -115,6 +121,7 @@ def test_another_number_of_ranks_goes_on_and_torch_alone_reads_it(tmp_path, whol
     assert loaded["optimizer"]["state"]["first.weight"]["exp_avg"].abs().sum() > 0
 
 
+@pytest.mark.long
 def test_a_place_that_is_gone_costs_no_step_and_is_told(tmp_path, whole):
     saves = tmp_path / "saves"
     process, command = begin(tmp_path / "job", saves, "--sleep", 0.2)

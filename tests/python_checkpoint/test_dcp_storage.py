@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -267,6 +268,14 @@ def test_a_second_job_is_refused_while_the_first_lives(tmp_path):
         holder.kill()
         holder.wait()
     save(tmp_path, 1, job="another")
+    assert_same(load(tmp_path)[0], state(1))
+
+
+def test_a_place_that_was_emptied_is_begun_anew(tmp_path):
+    dcp.save(state(1), storage_writer=Writer(tmp_path, 1))
+    shutil.rmtree(tmp_path)
+    dcp.save(state(1), storage_writer=Writer(tmp_path, 1))
+    let_go()
     assert_same(load(tmp_path)[0], state(1))
 
 

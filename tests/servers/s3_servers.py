@@ -27,6 +27,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 KEY, SECRET, REGION = "keepstep", "keepstep-secret", "us-east-1"
 START_LIMIT_S = 60
+BUILD_LIMIT_S = 600
 
 
 def free_port():
@@ -37,7 +38,10 @@ def free_port():
 
 def build(name):
     """The program's path; skips the test when there is no Go to build it with."""
-    done = subprocess.run([HERE / "build.sh", name], capture_output=True, text=True)
+    try:
+        done = subprocess.run([HERE / "build.sh", name], capture_output=True, text=True, timeout=BUILD_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{name}: it was not built within {BUILD_LIMIT_S} s")
     if done.returncode != 0:
         pytest.skip(f"{name}: {(done.stderr.strip().splitlines() or ['cannot be built'])[-1]}")
     return done.stdout.strip()
@@ -124,21 +128,28 @@ class S3Server:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return {**clean, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, **more}
 
+    def curl(self, target, *how, fail=True):
+        """A signed request by Debian's curl; its output. The query of `target` must be sorted and percent-encoded."""
+        done = subprocess.run(
+            ["curl", "-sS", *(["-f"] if fail else ["-i"]), "--noproxy", "*",
+             "--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{KEY}:{SECRET}",
+             "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD",
+             *(["--cacert", str(self.certificate)] if self.tls else []), *how, f"{self.endpoint}{target}"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"{self.name}: {target}: {done.stderr}")
+        return done.stdout
+
+    def get(self, target, fail=True):
+        return self.curl(target, fail=fail)
+
     def bucket(self, prefix=""):
         """The URL of a new, empty bucket."""
         with self.lock:
             self.buckets += 1
             name = f"bucket-{self.buckets}"
-        # Debian's curl signs like libcurl.
-        done = subprocess.run(
-            ["curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT",
-             "--aws-sigv4", f"aws:amz:{REGION}:s3", "--user", f"{KEY}:{SECRET}",
-             "-H", "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-             *(["--cacert", str(self.certificate)] if self.tls else []), f"{self.endpoint}/{name}"],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        if done.stdout != "200":
-            raise RuntimeError(f"{self.name} made no bucket: {done.stdout} {done.stderr}")
+        self.curl(f"/{name}", "-X", "PUT", "-o", "/dev/null")
         url = f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
         return f"{url}&ca_file={self.certificate}" if self.tls else url
 

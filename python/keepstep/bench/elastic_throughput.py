@@ -14,7 +14,7 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import wait_for
 
 SETTLE_TIMEOUT_S = 300.0
-MICRO_BATCHES, MICRO_BATCH_MS = 64, 20.0
+MICRO_BATCHES, MICRO_BATCH_MS = 64, 50.0
 
 
 def throttled(processes: Processes, folder: Path, seconds: float, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Durable:
 
         store = self._store()
         try:
-            owners.owner_of(self.url, store, self._owner()).renew()  # another job that uses it is told of at once
+            owners.owner_of(self.url, store, self._owner())  # another job that uses it is told of at once
             complete = [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]
         except self._checkpoints.Error as error:
             raise KeepstepError(f"run.checkpoint: {error}") from None

@@ -61,10 +61,11 @@ Status each_page(S3Client& client, S3Call call, const Visit& visit, const Next& 
   return strange(client, "has no end");
 }
 
-Status each_object_page(S3Client& client, const std::string& prefix, bool folders,
+Status each_object_page(S3Client& client, const std::string& prefix, bool folders, int page_entries,
                         const std::function<Status(const Xml::Element& page)>& visit) {
   S3Call call{.what = absl::StrFormat("list '%s'", prefix)};
   call.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", client.place().prefix + prefix}};
+  call.query.emplace_back("max-keys", absl::StrFormat("%d", page_entries));
   if (folders) {
     call.query.emplace_back("delimiter", "/");
   }
@@ -88,31 +89,32 @@ StatusOr<std::string> own_key(S3Client& client, const Xml::Element& page, const 
 
 }  // namespace
 
-StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_view prefix) {
+StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_view prefix, int page_entries) {
   std::vector<ObjectInfo> listed;
   const std::string begun(prefix);
-  KEEPSTEP_RETURN_IF_ERROR(each_object_page(client, begun, false, [&](const Xml::Element& page) -> Status {
-    for (auto each = page.child("Contents"); each.valid(); each = each.next("Contents")) {
-      KEEPSTEP_ASSIGN_OR_RETURN(std::string key, own_key(client, page, each.text("Key"), prefix));
-      if (!check_key(key).ok()) {
-        continue;  // nothing that a store wrote: a console's folder marker, say
-      }
-      if (listed.size() >= kMostListed) {
-        return too_many_listed(prefix, client.place().describe());
-      }
-      listed.push_back({std::move(key), number_of(each.text("Size")), unquoted(each.text("ETag")),
-                        static_cast<int64_t>(parse_iso_time(each.text("LastModified"))) * 1'000'000'000});
-    }
-    return absl::OkStatus();
-  }));
+  KEEPSTEP_RETURN_IF_ERROR(
+      each_object_page(client, begun, false, page_entries, [&](const Xml::Element& page) -> Status {
+        for (auto each = page.child("Contents"); each.valid(); each = each.next("Contents")) {
+          KEEPSTEP_ASSIGN_OR_RETURN(std::string key, own_key(client, page, each.text("Key"), prefix));
+          if (!check_key(key).ok()) {
+            continue;  // nothing that a store wrote: a console's folder marker, say
+          }
+          if (listed.size() >= kMostListed) {
+            return too_many_listed(prefix, client.place().describe());
+          }
+          listed.push_back({std::move(key), number_of(each.text("Size")), unquoted(each.text("ETag")),
+                            static_cast<int64_t>(parse_iso_time(each.text("LastModified"))) * 1'000'000'000});
+        }
+        return absl::OkStatus();
+      }));
   std::sort(listed.begin(), listed.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.key < b.key; });
   return listed;
 }
 
-StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::string_view folder) {
+StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::string_view folder, int page_entries) {
   const std::string begun = folder.empty() ? "" : absl::StrFormat("%s/", folder);
   std::vector<std::string> names;
-  KEEPSTEP_RETURN_IF_ERROR(each_object_page(client, begun, true, [&](const Xml::Element& page) -> Status {
+  KEEPSTEP_RETURN_IF_ERROR(each_object_page(client, begun, true, page_entries, [&](const Xml::Element& page) -> Status {
     for (auto each = page.child("CommonPrefixes"); each.valid(); each = each.next("CommonPrefixes")) {
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string key, own_key(client, page, each.text("Prefix"), begun));
       std::string name = key.substr(begun.size());
@@ -162,11 +164,12 @@ StatusOr<Uploads> list_uploads(S3Client& client, std::string_view prefix) {
   return uploads;
 }
 
-StatusOr<std::vector<UploadedPart>> list_parts(S3Client& client, std::string_view key, const std::string& upload) {
+StatusOr<std::vector<UploadedPart>> list_parts(S3Client& client, std::string_view key, const std::string& upload,
+                                               int page_entries) {
   std::vector<UploadedPart> parts;
   S3Call call{.what = absl::StrFormat("list the parts of '%s'", key)};
   call.key = std::string(key);
-  call.query = {{"uploadId", upload}};
+  call.query = {{"max-parts", absl::StrFormat("%d", page_entries)}, {"uploadId", upload}};
   KEEPSTEP_RETURN_IF_ERROR(each_page(
       client, std::move(call),
       [&](const S3Reply& reply) -> Status {

@@ -12,9 +12,13 @@
 
 namespace keepstep::checkpoint {
 
-// Keys here are without the store's prefix.
-StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_view prefix);
-StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::string_view folder);
+inline constexpr int kPageEntries = 1000;  // S3 sends no more at once
+
+// Keys here are without the store's prefix. `page_entries`: for tests, which have few entries.
+StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_view prefix,
+                                               int page_entries = kPageEntries);
+StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::string_view folder,
+                                                        int page_entries = kPageEntries);
 
 struct Upload {
   std::string key;
@@ -35,7 +39,8 @@ struct UploadedPart {
   std::string crc32c;  // empty where the server keeps none
 };
 // NOT_FOUND: no such upload any more.
-StatusOr<std::vector<UploadedPart>> list_parts(S3Client& client, std::string_view key, const std::string& upload);
+StatusOr<std::vector<UploadedPart>> list_parts(S3Client& client, std::string_view key, const std::string& upload,
+                                               int page_entries = kPageEntries);
 
 Status abort_upload(S3Client& client, std::string_view key, const std::string& upload);
 

@@ -51,11 +51,11 @@ class S3Client {
   StatusOr<S3Reply> call(const S3Call& call);
 
   void interrupt();
+  bool pause(std::chrono::milliseconds duration);  // false: interrupted
   const S3Place& place() const { return place_; }
 
  private:
   StatusOr<HttpAnswer> try_once(const S3Call& call, const Credentials& credentials);
-  bool pause(std::chrono::milliseconds duration);  // false: interrupted
   uint64_t next_seed();
 
   S3Place place_;

@@ -216,7 +216,7 @@ TEST(S3FaultsTest, requests_are_signed_and_queries_sorted) {
   EXPECT_EQ(requests[0].target, "/bucket/run/a%20b/c%2Bd");
   EXPECT_THAT(requests[0].header("authorization"), StartsWith("AWS4-HMAC-SHA256 Credential=key/"));
   EXPECT_THAT(requests[0].header("authorization"), HasSubstr("/here/s3/aws4_request"));
-  EXPECT_EQ(requests[1].target, "/bucket?encoding-type=url&list-type=2&prefix=run%2Fx%2Fy");
+  EXPECT_EQ(requests[1].target, "/bucket?encoding-type=url&list-type=2&max-keys=1000&prefix=run%2Fx%2Fy");
   EXPECT_EQ(requests[2].header("if-match"), "\"e7\"");
   EXPECT_EQ(requests[2].header("x-amz-content-sha256"),
             "277089d91c0bdf4f2e6862ba7e4a07605119431f5d13f726dd352b06f1b206a9");

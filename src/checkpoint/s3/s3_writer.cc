@@ -1,9 +1,11 @@
 #include "checkpoint/s3/s3_writer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/keys.h"
 #include "checkpoint/s3/digests.h"
 #include "checkpoint/text.h"
 
@@ -228,16 +230,21 @@ StatusOr<std::string> S3Writer::complete() {
   return etag;
 }
 
-// The upload is gone: by our own first try, whose answer was lost, or by somebody else.
+// The upload is gone: by our own first try, whose answer was lost and which may still be at work, or by somebody else.
 StatusOr<std::string> S3Writer::find_completed(const std::string& expected, const Status& otherwise) {
   S3Call call{.what = absl::StrFormat("look at '%s'", key_), .method = "HEAD"};
   call.key = key_;
   call.also = {404};
-  KEEPSTEP_ASSIGN_OR_RETURN(const S3Reply reply, client_.call(call));
-  std::string etag = unquoted(reply.answer.header("etag"));
-  const bool same_size = reply.answer.header("content-length") == absl::StrFormat("%d", total_);
-  if (reply.answer.status / 100 == 2 && same_size && (expected.empty() || etag == expected)) {
-    return etag;
+  for (std::chrono::milliseconds pause(100); pause < std::chrono::seconds(5); pause *= 2) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const S3Reply reply, client_.call(call));
+    std::string etag = unquoted(reply.answer.header("etag"));
+    const bool same_size = reply.answer.header("content-length") == absl::StrFormat("%d", total_);
+    if (reply.answer.status / 100 == 2 && same_size && (expected.empty() || etag == expected)) {
+      return etag;
+    }
+    if (!client_.pause(pause)) {
+      return interrupted(client_.place().describe());
+    }
   }
   return absl::AbortedError(absl::StrFormat(
       "the upload of '%s' was ended by somebody else before its parts were joined (%s). Do two jobs write there?", key_,

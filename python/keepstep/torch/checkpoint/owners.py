@@ -24,12 +24,20 @@ def job_name() -> str:
 
 
 def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
-    """This process's hold on a namespace; claimed if it has none. Error ABORTED: another job has it."""
+    """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it."""
     key = (os.getpid(), url)  # a forked child is nobody's heir
     with _lock:
-        if key not in _owners:
-            _owners[key] = _checkpoint.Owner(store, job)
-        return _owners[key]
+        owner = _owners.get(key)
+        if owner is not None:
+            try:
+                owner.renew()
+            except _checkpoint.Error as error:
+                if error.code != "NOT_FOUND":
+                    raise
+                owner = None  # the whole namespace was removed: begin anew
+        if owner is None:
+            owner = _owners[key] = _checkpoint.Owner(store, job)
+        return owner
 
 
 def next_attempt() -> int:

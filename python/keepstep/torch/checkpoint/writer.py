@@ -87,12 +87,13 @@ class Writer(StorageWriter):
         self.job = owners.job_name() if job is None else job
         self.save_id = str(uuid.uuid4())
         self._planned: _Assignment | None = None
+        self._owner: _checkpoint.Owner | None = None  # the coordinator's
         self._world = 1
         self._store: _checkpoint.Store | None = None
         places.open_store(url)  # what is wrong with the URL is told here
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_store": None}  # dcp.async_save may hand it to a process of its own
+        return {**self.__dict__, "_store": None, "_owner": None}  # dcp.async_save may hand it to a process of its own
 
     # ---- DCP's order of calls ----
 
@@ -122,8 +123,7 @@ class Writer(StorageWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         store = self._opened()
         try:
-            owner = owners.owner_of(self.url, store, self.job)
-            owner.renew()
+            owner = self._owner = owners.owner_of(self.url, store, self.job)
             present = {info.step: info for info in _checkpoint.Catalog(store).checkpoints()}
         except _checkpoint.Error as error:
             raise KeepstepError(str(error)) from None
@@ -154,7 +154,7 @@ class Writer(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        assert self._planned is not None
+        assert self._planned is not None and self._owner is not None
         store = self._opened()
         metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", "1.0.0")
         metadata.storage_data = {
@@ -165,17 +165,16 @@ class Writer(StorageWriter):
         pickle.dump(metadata, described, protocol=4)
         layout, sums = _layout_of(metadata, results)
         try:
-            owner = owners.owner_of(self.url, store, self.job)
             manifest = _checkpoint.Manifest(
                 step=self._planned.step, world=self._world, created_s=int(time.time()), job=self.job,
                 token=self._planned.token, layout=layout, sums=sums, metadata=_checkpoint.sums_of(described.getvalue()),
             )  # fmt: skip
             catalog = _checkpoint.Catalog(store)
-            catalog.commit(owner, manifest, described.getvalue(), self.replace)
+            catalog.commit(self._owner, manifest, described.getvalue(), self.replace)
         except _checkpoint.Error as error:
             raise KeepstepError(str(error)) from None
         try:
-            catalog.prune(owner, self.keep or 0, self.max_age_s or 0.0)
+            catalog.prune(self._owner, self.keep or 0, self.max_age_s or 0.0)
         except _checkpoint.Error as error:  # the checkpoint is complete all the same
             _log.warning("%s: what is too old could not be removed: %s", self.checkpoint_id, error)
 
