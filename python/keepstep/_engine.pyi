@@ -68,7 +68,7 @@ class Engine:
         """Begins to copy; the pieces must not change before `wait_shard`."""
 
     def wait_shard(self, version: int) -> None: ...
-    def shard_counts(self) -> tuple[int, int, int, int, int]:
+    def shard_counts(self) -> tuple[int, int, int, int, int, int]:
         """(versions protected, bytes of one, ns the newest took, waits for one, ns in these)."""
 
     def vote(self, step: int, flags: int = 0) -> tuple[bool, int, int, int]:

@@ -190,7 +190,8 @@ void bind_engine(nb::module_& module) {
       .def("shard_counts",
            [](const Engine& engine) {
              const ShardReplicas::Counts counts = engine.shard_counts();
-             return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.waits, counts.waited_ns);
+             return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
+                               counts.waited_ns);
            })
       .def(
           "vote",

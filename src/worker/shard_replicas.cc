@@ -114,12 +114,14 @@ void ShardReplicas::run() {
     const Job job = *std::exchange(job_, std::nullopt);
     lock.unlock();
     const int64_t began_ns = monotonic_ns();
-    const Status status = copy(job.version, job.tensors, job.text);
+    int64_t given_ns = 0;
+    const Status status = copy(job.version, job.tensors, job.text, &given_ns);
     lock.lock();
     if (status.ok()) {
       protected_ = job.version;
       ++counts_.versions;
       counts_.copied_ns = monotonic_ns() - began_ns;
+      counts_.given_ns = given_ns;
       counts_.bytes = 0;
       for (const state::Region& tensor : job.tensors) {
         counts_.bytes += tensor.bytes;
@@ -140,7 +142,8 @@ void ShardReplicas::run() {
   }
 }
 
-Status ShardReplicas::copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text) {
+Status ShardReplicas::copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text,
+                           int64_t* given_ns) {
   KEEPSTEP_ASSIGN_OR_RETURN(const state::TensorSpace space, state::TensorSpace::create(tensors));
   KEEPSTEP_RETURN_IF_ERROR(space.open_devices(copy_));
   const uint64_t room = text.size() * 2 + (64 << 10);  // numbers in it get longer
@@ -154,9 +157,11 @@ Status ShardReplicas::copy(brain::Version version, const std::vector<state::Regi
       return absl::AbortedError("the generation was interrupted");
     }
   }
+  const int64_t began_ns = monotonic_ns();
   for (const Rank keeper : keepers_) {
     KEEPSTEP_RETURN_IF_ERROR(give(keeper, vault, version));
   }
+  *given_ns = monotonic_ns() - began_ns;
   return absl::OkStatus();
 }
 

@@ -52,6 +52,7 @@ class ShardReplicas {
     uint64_t versions = 0;  // protected
     uint64_t bytes = 0;     // of tensors in the newest one
     int64_t copied_ns = 0;  // the newest one took, to the last keeper's word
+    int64_t given_ns = 0;   // of that, to give it to the keepers
     uint64_t waits = 0;     // of wait(), that found it unfinished
     int64_t waited_ns = 0;  // in these
   };
@@ -61,7 +62,8 @@ class ShardReplicas {
   struct Buffers;
   void run();
   void keep(Buffers& of);
-  Status copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text);
+  Status copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text,
+              int64_t* given_ns);
   Status give(comm::Rank keeper, state::ShardVault& vault, brain::Version version);
   Status take(Buffers& of, bool* over);
   Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag);

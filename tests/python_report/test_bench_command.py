@@ -24,7 +24,19 @@ def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["step", "digest", "reproducible", "rendezvous", "recovery", "rehearsal", "elastic", "data", "parity"]
+    "name",
+    [
+        "step",
+        "digest",
+        "reproducible",
+        "rendezvous",
+        "recovery",
+        "rehearsal",
+        "elastic",
+        "data",
+        "checkpoint",
+        "parity",
+    ],
 )
 def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:
     done = bench(name, command=tmp_path / "missing")
@@ -61,6 +73,8 @@ def test_ctrl_c_ends_a_benchmark_and_its_job(tmp_path: Path) -> None:
         ("data", "--batches"),
         ("transport", "--ranks-per-node"),
         ("allreduce", "--ranks"),
+        ("checkpoint", "--worlds"),
+        ("checkpoint", "--nodes"),
     ],
 )
 def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path, name: str, option: str) -> None:
@@ -87,6 +101,16 @@ def test_a_size_is_changed_at_least_once(tmp_path: Path) -> None:
         done = bench("elastic", option, "0", command=tmp_path / "missing")
         assert done.returncode == 2
         assert f"argument {option}: 0 is too few; at least 1" in done.stderr
+
+
+def test_a_size_of_state_has_a_step_to_it(tmp_path: Path) -> None:
+    for bad in ("500", "0:5", "500:0", "500:x", "500:nan"):
+        done = bench("checkpoint", "--sizes", bad, command=tmp_path / "missing")
+        assert done.returncode == 2
+        assert f"argument --sizes: '{bad}': megabytes per rank and seconds of a step are needed" in done.stderr
+    done = bench("checkpoint", "--against", "dcp,tape", command=tmp_path / "missing")
+    assert done.returncode == 2
+    assert "argument --against: 'tape' is none of dcp, torch_save" in done.stderr
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "step": "what commit, heartbeat and journal add to a step",
     "digest": "what it costs a step that ranks compare their gradients before they vote",
     "elastic": "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
+    "checkpoint": "copies of sharded state after every step, against torch.save and DCP's async_save",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",

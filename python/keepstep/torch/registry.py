@@ -40,17 +40,17 @@ def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _check_value(name: str, value: Any) -> Any:
+def checked_value(name: str, value: Any) -> Any:
     """`value` as JSON can carry it exactly; tuples become lists on the way, so they are marked."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"__float__": repr(value)}
     if isinstance(value, (list, tuple)):
-        items = [_check_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        items = [checked_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"__tuple__": items}
     if isinstance(value, dict):
-        return {"__dict__": [[_check_value(name, k), _check_value(f"{name}.{k}", v)] for k, v in value.items()]}
+        return {"__dict__": [[checked_value(name, k), checked_value(f"{name}.{k}", v)] for k, v in value.items()]}
     raise KeepstepError(
         f"protect: '{name}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
         "another process: tensors, numbers, strings, None, lists, tuples and dicts of them can. Keep it out of the "
@@ -160,12 +160,25 @@ class Registry:
                         flat.put(f"{name}/{key}", buffer)
             elif isinstance(item, Optimizer):
                 self._flatten_optimizer(name, item, flat)
-            elif isinstance(item, torch.Tensor):
-                flat.put(name, item.detach())
             else:
-                state = item if isinstance(item, dict) else item.state_dict()
-                self._flatten_state(name, state, flat)
+                self._flatten_other(name, item, flat)
         return flat
+
+    def flatten_rest(self) -> Flat:
+        """Of `flatten` what is neither a module's nor in the state of an optimizer."""
+        flat = Flat()
+        for name, item in self.objects.items():
+            if isinstance(item, Optimizer):
+                self._flatten_groups(name, item, flat)
+            elif not isinstance(item, torch.nn.Module):
+                self._flatten_other(name, item, flat)
+        return flat
+
+    def _flatten_other(self, name: str, item: Any, flat: Flat) -> None:
+        if isinstance(item, torch.Tensor):
+            flat.put(name, item.detach())
+        else:
+            self._flatten_state(name, item if isinstance(item, dict) else item.state_dict(), flat)
 
     @staticmethod
     def _flatten_optimizer(name: str, optimizer: Optimizer, flat: Flat) -> None:
@@ -175,7 +188,11 @@ class Registry:
                     flat.put(f"{name}/state/{index}/{key}", value.detach())
                 else:
                     path = f"{name}/state/{index}/{key}"
-                    flat.values[path] = _check_value(path, value)
+                    flat.values[path] = checked_value(path, value)
+        Registry._flatten_groups(name, optimizer, flat)
+
+    @staticmethod
+    def _flatten_groups(name: str, optimizer: Optimizer, flat: Flat) -> None:
         for number, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 path = f"{name}/groups/{number}/{key}"
@@ -184,7 +201,7 @@ class Registry:
                 if isinstance(value, torch.Tensor):
                     flat.put(path, value.detach())
                 else:
-                    flat.values[path] = _check_value(path, value)
+                    flat.values[path] = checked_value(path, value)
 
     @staticmethod
     def _flatten_state(name: str, state: dict[str, Any], flat: Flat) -> None:
@@ -194,7 +211,7 @@ class Registry:
             if isinstance(value, torch.Tensor):
                 flat.put(f"{name}/{key}", value.detach())
             else:
-                flat.values[f"{name}/{key}"] = _check_value(f"{name}/{key}", value)
+                flat.values[f"{name}/{key}"] = checked_value(f"{name}/{key}", value)
 
     def sharded(self) -> bool:
         """Whether other ranks hold other parts of what is protected."""

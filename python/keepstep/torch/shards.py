@@ -17,7 +17,8 @@ from keepstep._errors import KeepstepError
 from keepstep.torch import cuda, sharding
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense, region
-from keepstep.torch.registry import Flat, Registry
+from keepstep.torch.registry import Registry
+from keepstep.torch.shard_layout import ShardLayout
 
 if TYPE_CHECKING:
     from keepstep._session import Session
@@ -30,6 +31,7 @@ class ShardCounts(NamedTuple):
         versions: that were copied, whole, everywhere they belong.
         bytes: of one.
         copied_ns: what the newest took.
+        given_ns: of that, to bring it to other nodes.
         waits: votes that had to wait for a copy.
         waited_ns: in these.
     """
@@ -37,6 +39,7 @@ class ShardCounts(NamedTuple):
     versions: int
     bytes: int
     copied_ns: int
+    given_ns: int
     waits: int
     waited_ns: int
 
@@ -50,7 +53,7 @@ class Shards:
         self._copies = copies
         self._built = False  # by run.shard
         self._held: list[torch.Tensor] = []  # while they are copied
-        self._layout: dict[str, list[list[int]]] = {}
+        self._layout: ShardLayout | None = None
         self._trained = False  # this process did a step, so that it is not what was built any more
         self._sharded: bool | None = None
 
@@ -122,24 +125,13 @@ class Shards:
         """Begins to copy the state, which is that of `version`."""
         self._trained = self._trained or version > 0
         engine = self._session.engine
-        sharding.reshard(self._registry.modules())
-        flat = self._registry.flatten(self._session.capsule_ids())
+        ids = self._session.capsule_ids()
+        flat = None if self._layout is None else self._layout.again(ids)
+        if self._layout is None or flat is None:
+            self._layout = ShardLayout(self._registry, ids)
+            flat = self._layout.rest()
         cuda.drain()
-        self._held = [dense(tensor) for tensor in flat.tensors.values()]
+        self._held = [*self._layout.tensors, *self._layout.stand_ins()]
         saved = engine.load_capsule(version)
-        engine.protect_shard(version, [region(tensor) for tensor in self._held], self._text(flat, saved), self._copies)
-
-    def _text(self, flat: Flat, capsule: bytes | None) -> bytes:
-        if self._layout.keys() != flat.dtensors.keys():
-            self._layout = {name: list(sharding.offsets(tensor)) for name, tensor in flat.dtensors.items()}
-        return json.dumps(
-            {
-                "tensors": [
-                    [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-                    for name, tensor in flat.tensors.items()
-                ],
-                "layout": self._layout,  # of those that are parts: the global shape, and where the part begins
-                "values": flat.values,
-                "capsule": "" if capsule is None else base64.b64encode(capsule).decode(),
-            }
-        ).encode()
+        text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())
+        engine.protect_shard(version, self._layout.regions, text, self._copies)
