@@ -268,7 +268,7 @@ class Registry:
                     if parameter in item.state and not state:
                         del item.state[parameter]
 
-    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool) -> None:
+    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool = False) -> None:
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
