@@ -79,6 +79,7 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
     job = run(tmp_path / "second", saves, kind=kind)
     assert_rest(job, whole(kind), 7)
     assert "goes on from step 6" in job.output
+    assert not ended.events("not_saved") + job.events("not_saved"), job.explain()
     assert saved_steps(saves)[-1] == UNTIL
     assert len(saved_steps(saves)) == 3, "so many are kept"  # which, depends on how long the save of step 8 took
 

@@ -27,6 +27,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._session import Assignment, Session
 from keepstep.torch import durable_state as states
+from keepstep.torch import sharding
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense
 from keepstep.torch.registry import Registry
@@ -169,12 +170,15 @@ class Durable:
         assignment = self._session.assignment
         assert assignment is not None
         exchange = self._exchange(f"{version}/last" if last else f"{version}/due")
+        sharding.reshard(self._registry.modules())
         flat = self._registry.flatten(capsule_ids)
+        # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
+        where = states.paths(self._registry, list(flat.tensors))
         held = {name: dense(tensor) for name, tensor in flat.tensors.items()}
         self._copied.clear()
         self._thread = threading.Thread(
             target=self._save,
-            args=(version, exchange, held, flat.dtensors, states.values_text(flat.values), assignment.rank),
+            args=(version, exchange, held, flat.dtensors, where, states.values_text(flat.values), assignment.rank),
             name="keepstep-checkpoint",
             daemon=True,
         )
@@ -224,13 +228,14 @@ class Durable:
         exchange: Exchange,
         held: dict[str, torch.Tensor],
         dtensors: dict[str, torch.Tensor],
+        where: dict[str, tuple[str, ...]],
         values: str,
         rank: int,
     ) -> None:
         began = time.monotonic()
         state: dict[str, Any] | Exception
         try:
-            state = self._state(version, held, dtensors, values, rank)
+            state = self._state(version, held, dtensors, where, values, rank)
         except Exception as error:
             state = KeepstepError(f"{type(error).__name__}: {error}")
         finally:
@@ -253,12 +258,18 @@ class Durable:
                 )
 
     def _state(
-        self, version: int, held: dict[str, torch.Tensor], dtensors: dict[str, torch.Tensor], values: str, rank: int
+        self,
+        version: int,
+        held: dict[str, torch.Tensor],
+        dtensors: dict[str, torch.Tensor],
+        where: dict[str, tuple[str, ...]],
+        values: str,
+        rank: int,
     ) -> dict[str, Any]:
         """A copy of the state as DCP sees it."""
         snapshot = self._copy(held)
         whole = {name: states.like(tensor, dtensors.get(name)) for name, tensor in snapshot.items()}
-        state = states.nested(self._registry, whole)
+        state = states.nested(where, whole)
         state[states.VALUES] = values
         capsule = self._session.engine.load_capsule(version)
         if capsule is not None:

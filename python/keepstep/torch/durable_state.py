@@ -49,10 +49,10 @@ def paths(registry: Registry, names: list[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def nested(registry: Registry, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """`tensors`, which have the registry's names, as a state dict."""
+def nested(where: Mapping[str, tuple[str, ...]], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """`tensors` as a state dict; `where`: their `paths`."""
     state: dict[str, Any] = {}
-    for name, path in paths(registry, list(tensors)).items():
+    for name, path in where.items():
         level = state
         for part in path[:-1]:
             level = level.setdefault(part, {})
@@ -113,7 +113,8 @@ def check_saved(registry: Registry, metadata: Metadata, where: str) -> None:
 def live_state(registry: Registry, capsule_ids: set[int]) -> dict[str, Any]:
     """The protected tensors themselves, as a state dict to load into."""
     flat = registry.flatten(capsule_ids)
-    return nested(registry, {name: flat.dtensors.get(name, tensor) for name, tensor in flat.tensors.items()})
+    tensors = {name: flat.dtensors.get(name, tensor) for name, tensor in flat.tensors.items()}
+    return nested(paths(registry, list(tensors)), tensors)
 
 
 def like(snapshot: torch.Tensor, tensor: torch.Tensor | None) -> torch.Tensor:
