@@ -132,11 +132,11 @@ class Durable:
         reader = Reader(self.url, step=version)
         metadata = reader.read_metadata()
         where = f"{self.url}, step {version}"
-        states.check_saved(self._registry, metadata, where)
+        states.check_saved(metadata, where)
         states.allocate_optimizers(self._registry, metadata)
         assert self._session.assignment is not None
         # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
-        names = [name for name in self._registry.flatten().tensors]
+        names = list(self._registry.flatten().tensors)
         where_of = states.paths(self._registry, names)
         capsule.release([name for name in names if ".".join(where_of[name]) in metadata.state_dict_metadata])
         state = states.live_state(self._registry, capsule.ids)
@@ -335,10 +335,7 @@ class Durable:
     def _writer(self, version: int) -> Any:
         from keepstep.torch.checkpoint import Writer
 
-        writer = Writer(self.url, step=version, keep=self.keep, replace=True, job=self._owner())
-        writer.reset()
-        writer.step = version
-        return writer
+        return Writer(self.url, step=version, keep=self.keep, replace=True, job=self._owner())
 
     def _owner(self) -> str:
         """The same on all processes that ever are rank 0 of this job."""

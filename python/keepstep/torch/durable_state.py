@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
-from keepstep.torch.registry import Registry
+from keepstep.torch.registry import Registry, parameters_of
 
 VALUES = "keepstep.values"
 CAPSULE = "keepstep.capsule."
@@ -35,15 +35,14 @@ def parameter_names(registry: Registry) -> dict[int, str]:
 def paths(registry: Registry, names: list[str]) -> dict[str, tuple[str, ...]]:
     """Where each of the registry's `names` stands in the state dict."""
     of_parameter = parameter_names(registry)
+    optimizers = {name: parameters_of(item) for name, item in registry.objects.items() if isinstance(item, Optimizer)}
     found: dict[str, tuple[str, ...]] = {}
     for name in names:
         owner, _, rest = name.partition("/")
-        item = registry.objects.get(owner)
         parts = rest.split("/", 2)
-        if isinstance(item, Optimizer) and parts[0] == "state" and len(parts) == 3:
-            parameters = [parameter for group in item.param_groups for parameter in group["params"]]
-            index = int(parts[1])
-            found[name] = (owner, "state", of_parameter.get(id(parameters[index]), parts[1]), parts[2])
+        if owner in optimizers and parts[0] == "state" and len(parts) == 3:
+            parameter = optimizers[owner][int(parts[1])]
+            found[name] = (owner, "state", of_parameter.get(id(parameter), parts[1]), parts[2])
         else:
             found[name] = (owner, rest) if rest else (owner,)
     return found
@@ -66,8 +65,7 @@ def allocate_optimizers(registry: Registry, metadata: Metadata) -> None:
     for owner, item in registry.objects.items():
         if not isinstance(item, Optimizer):
             continue
-        parameters = [parameter for group in item.param_groups for parameter in group["params"]]
-        known = {of_parameter.get(id(parameter), str(i)): parameter for i, parameter in enumerate(parameters)}
+        known = {of_parameter.get(id(each), str(index)): each for index, each in enumerate(parameters_of(item))}
         prefix = f"{owner}.state."
         for name, entry in metadata.state_dict_metadata.items():
             if not name.startswith(prefix) or not isinstance(entry, TensorStorageMetadata):
@@ -100,7 +98,7 @@ def saved_capsule(metadata: Metadata, rank: int) -> tuple[str, int] | None:
     return capsule_name(of), sizes[of]
 
 
-def check_saved(registry: Registry, metadata: Metadata, where: str) -> None:
+def check_saved(metadata: Metadata, where: str) -> None:
     """KeepstepError if what is there is no checkpoint of a keepstep job."""
     if VALUES not in metadata.state_dict_metadata:
         known = ", ".join(list(metadata.state_dict_metadata)[:5])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
-from keepstep.torch.registry import Registry
+from keepstep.torch.registry import Registry, parameters_of
 
 
 def get_ready_quietly(registry: Registry) -> None:
@@ -42,7 +42,7 @@ def _reserve(registry: Registry, name: str, optimizer: Optimizer) -> None:
     """One step with gradients of zero shows which state the optimizer keeps; the registry remembers the memory."""
     if optimizer.state:
         return
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     before = [parameter.detach().clone() for parameter in parameters]
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     try:

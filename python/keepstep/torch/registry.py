@@ -130,7 +130,7 @@ class Registry:
     def list_parameters(self) -> None:
         """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
         self._optimizers = list(self.optimizers())
-        held: list[torch.Tensor] = [tensor for optimizer in self._optimizers for tensor in _parameters(optimizer)]
+        held: list[torch.Tensor] = [tensor for optimizer in self._optimizers for tensor in parameters_of(optimizer)]
         self._held = [id(tensor) for tensor in held]
         found: dict[int, torch.Tensor] = {id(p): p for module in self.modules() for p in module.parameters()}
         found.update(zip(self._held, held, strict=True))
@@ -182,7 +182,7 @@ class Registry:
 
     @staticmethod
     def _flatten_optimizer(name: str, optimizer: Optimizer, flat: Flat) -> None:
-        for index, parameter in enumerate(_parameters(optimizer)):
+        for index, parameter in enumerate(parameters_of(optimizer)):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     flat.put(f"{name}/state/{index}/{key}", value.detach())
@@ -253,14 +253,14 @@ class Registry:
         parts = rest.split("/", 2)
         if not isinstance(item, Optimizer) or parts[0] != "state" or len(parts) != 3:
             return None
-        parameters = _parameters(item)
+        parameters = parameters_of(item)
         index = int(parts[1])
         return (item, parameters[index], parts[2]) if index < len(parameters) else None
 
     def _drop_optimizer_state_beyond(self, names: set[str]) -> None:
         for name, item in self.objects.items():
             if isinstance(item, Optimizer):
-                for index, parameter in enumerate(_parameters(item)):
+                for index, parameter in enumerate(parameters_of(item)):
                     state = item.state.get(parameter, {})
                     for key in [k for k, v in state.items() if isinstance(v, torch.Tensor)]:
                         if f"{name}/state/{index}/{key}" not in names:
@@ -307,7 +307,7 @@ class Registry:
 
     @staticmethod
     def _load_optimizer_values(optimizer: Optimizer, values: dict[str, Any]) -> None:
-        parameters = _parameters(optimizer)
+        parameters = parameters_of(optimizer)
         for path, value in values.items():
             kind, number, key = path.split("/", 2)
             if kind == "state":
@@ -316,7 +316,8 @@ class Registry:
                 optimizer.param_groups[int(number)][key] = _restore_value(value)
 
 
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Of all its groups, in the order in which names of its state number them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

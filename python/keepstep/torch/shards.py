@@ -123,7 +123,6 @@ class Shards:
 
     def protect(self, version: int) -> None:
         """Begins to copy the state, which is that of `version`."""
-        self._trained = self._trained or version > 0
         engine = self._session.engine
         ids = self._session.capsule_ids()
         flat = None if self._layout is None else self._layout.again(ids)
