@@ -216,6 +216,12 @@ void Membership::prepare() {
     progress_ = std::max(progress_, version_);
   }
   ++identity_.generation;
+  if (std::exchange(dealt_anew_, false)) {
+    sharding_ = {identity_.generation, static_cast<Rank>(slots_.size())};
+  }
+  if (!sharded_ || !decided_ || decided_->identity.generation + 1 != identity_.generation) {
+    kept_in_ = sharding_;  // a start: nothing is to be moved
+  }
   restarts_ += std::exchange(after_fault_, false) ? 1 : 0;
   members_.clear();
   ranks_of_.clear();
@@ -291,7 +297,8 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_});
+  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_,
+               sharding_, kept_in_});
 }
 
 void Membership::on(const Ready& event) {

@@ -208,6 +208,10 @@ struct Prepare {
   std::string because;
   bool resized = false;   // the world is not the one of the generation that formed last
   uint32_t restarts = 0;  // faults that had a generation follow so far; a change of size is none
+  // How sharded state is divided now, and the division in which `version` is kept whole, where that is another one: then
+  // each rank takes what it needs from those shards (reshard_plan.h).
+  Sharding sharding;
+  Sharding from;
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
 // digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
@@ -223,10 +227,12 @@ struct Kill {
   WorkerId worker = kNoWorker;
   std::string because;
 };
-// Members: pause at the end of the step you are in.
+// Members: pause at the end of the step you are in. Where state is sharded, ranks on other nodes than `stay` give their
+// shards to ranks on these before.
 struct Pause {
   Identity identity;
   std::string because;
+  std::vector<NodeId> stay = {};  // ascending
 };
 // The node has no ranks any more, and may end with what it runs.
 struct Part {
@@ -368,7 +374,14 @@ class Membership {
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
-  std::optional<Verdict> whole(Verdict verdict);
+  // The version that the job goes on from, and how what is left of it is divided.
+  struct Kept {
+    Verdict verdict;
+    Sharding sharding;
+  };
+  std::optional<Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+                           std::string* missing) const;
+  std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
 
   // membership_digests.cc: who is lying
@@ -413,7 +426,11 @@ class Membership {
   bool begins_again();
   void resize();
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
+  std::vector<NodeId> who_would_stay() const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;
+  const char* why_no_shards(const std::vector<Unit>& chosen) const;
+  bool deals_anew(const std::vector<Slot>& slots) const;
+  std::vector<Slot> slots_for(const std::vector<Unit>& chosen) const;
   void settle(const std::vector<Unit>& chosen);
   void leave_rank(WorkerId id);
   void resize_formed();
@@ -482,6 +499,7 @@ class Membership {
   };
   std::optional<Resize> resize_;  // decided, and not carried out yet
   bool pausing_ = false;          // members were asked to pause for it
+  std::vector<NodeId> stay_;      // as they were told then
   Time paused_at_{};              // the newest of those that did
   std::optional<Time> postponed_at_;
   std::map<NodeId, int> growth_failures_;
@@ -521,6 +539,9 @@ class Membership {
   };
   std::map<Step, Outcome> outcomes_;                 // from those words' nodes
   bool sharded_ = false;                             // so a member said, in this generation or one before
+  Sharding sharding_;                                // of this generation
+  Sharding kept_in_;         // in which its version was kept when it was prepared: this one, or the one before
+  bool dealt_anew_ = true;   // the next generation has another one
   std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
   std::optional<Decide> decided_;                    // over the generation before
   std::optional<Disagreement> suspected_;            // without a majority: the redo will tell

@@ -277,6 +277,7 @@ void Membership::consider_size() {
   if (!plain && view.leave_by && now_ + margin >= *view.leave_by) {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
+    stay_ = who_would_stay();
     pause();
   } else if (!plain && !paused_.empty() && now_ - paused_at_ >= config_.start_timeout) {
     seal("ranks that do not come to the end of their step hold up a change of size: " + resize_->because);
@@ -307,7 +308,7 @@ void Membership::ask_policy(const ElasticView& view) {
 
 void Membership::pause() {
   sent_at_ = now_;
-  emit(Pause{identity_, resize_ ? resize_->because : because_});
+  emit(Pause{identity_, resize_ ? resize_->because : because_, stay_});
 }
 
 void Membership::on(const WorkerPaused& event) {
@@ -391,7 +392,8 @@ void Membership::resize() {
   }
   const std::vector<Unit> chosen = choose(all, size);
   if (const char* why = why_not_now(chosen)) {
-    const bool anybody = version_ == 0 || std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+    const bool anybody =
+        version_ == 0 || (sharded_ && decided_ && kept(decided_->verdict, true, nullptr, nullptr)) || std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
                            return alive(member) && holds_state(member.rank);
                          });
     if (!homeless_.empty() && !anybody) {
@@ -461,6 +463,9 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   if (slots_.front().node != chosen.front().node) {
     return "the node of rank 0 has to stay";
   }
+  if (sharded_) {
+    return why_no_shards(chosen);
+  }
   std::set<std::pair<NodeId, uint32_t>> stay;
   for (const Unit& unit : chosen) {
     stay.emplace(unit.node, unit.group);
@@ -480,8 +485,60 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   return have_all || !homeless_.empty() ? nullptr : "a rank that stays is being replaced right now";
 }
 
-// The slots of the next generation: what stays as it is, in the order of `chosen`, the others empty.
-void Membership::settle(const std::vector<Unit>& chosen) {
+// The same where each rank has a part of the state: all parts have to be on nodes that stay.
+const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
+  if (!decided_ || decided_->identity != identity_) {
+    return nullptr;  // a restart: everything is loaded, or built
+  }
+  std::set<NodeId> nodes;
+  for (const Unit& unit : chosen) {
+    nodes.insert(unit.node);
+  }
+  const std::optional<Kept> found =
+      kept(decided_->verdict, dealt_anew_ || deals_anew(slots_for(chosen)), &nodes, nullptr);
+  return found && (found->verdict.version == version_ || !homeless_.empty())
+             ? nullptr
+             : "the nodes that would stay do not have the shards of all ranks right now";
+}
+
+// Where members with sharded state give it to before the change that is planned.
+std::vector<NodeId> Membership::who_would_stay() const {
+  if (!sharded_ || !resize_) {
+    return {};
+  }
+  const std::vector<Unit> all = units();
+  const uint32_t possible = replicas_of(static_cast<size_t>(std::count_if(
+      all.begin(), all.end(), [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); })));
+  std::set<NodeId> nodes;
+  for (const Unit& unit : choose(all, elastic_->largest_allowed(std::min(resize_->replicas, possible)))) {
+    if (with_ranks_.contains(unit.node)) {
+      nodes.insert(unit.node);
+    }
+  }
+  return {nodes.begin(), nodes.end()};
+}
+
+// Whether sharded state is divided otherwise in `slots` than it is now: among another number of ranks, or a place has
+// another rank.
+bool Membership::deals_anew(const std::vector<Slot>& slots) const {
+  if (slots.size() != slots_.size()) {
+    return true;
+  }
+  std::map<std::pair<NodeId, uint16_t>, Rank> before;
+  for (Rank rank = 0; rank < slots_.size(); ++rank) {
+    before[{slots_[rank].node, slots_[rank].local_rank}] = rank;
+  }
+  for (Rank rank = 0; rank < slots.size(); ++rank) {
+    const auto found = before.find({slots[rank].node, slots[rank].local_rank});
+    if (found != before.end() && found->second != rank) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What stays as it is, in the order of `chosen`, the others empty.
+std::vector<Membership::Slot> Membership::slots_for(const std::vector<Unit>& chosen) const {
   std::map<std::pair<NodeId, uint16_t>, const Slot*> before;
   for (const Slot& slot : slots_) {
     before[{slot.node, slot.local_rank}] = &slot;
@@ -494,6 +551,13 @@ void Membership::settle(const std::vector<Unit>& chosen) {
       slots.push_back(found != before.end() ? *found->second : Slot{.node = unit.node, .local_rank = local});
     }
   }
+  return slots;
+}
+
+// The slots of the next generation.
+void Membership::settle(const std::vector<Unit>& chosen) {
+  std::vector<Slot> slots = slots_for(chosen);
+  dealt_anew_ = dealt_anew_ || deals_anew(slots);
   slots_ = std::move(slots);
   empty_.clear();
   starting_.clear();

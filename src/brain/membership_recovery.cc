@@ -428,46 +428,70 @@ void Membership::conclude() {
   gather();
 }
 
-// Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
-std::optional<Verdict> Membership::whole(Verdict verdict) {
-  if (!sharded_) {
-    return verdict;
-  }
+// `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null: all.
+// Nothing: no version is whole.
+std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+                                                 std::string* missing) const {
   std::vector<SealedWord> living;
   for (const auto& [rank, word] : words_) {
-    if (alive(members_[rank])) {
+    if (alive(members_[rank]) && !dealt_anew && (only == nullptr || only->contains(members_[rank].node))) {
       living.push_back(word);
     }
   }
   std::set<ShardCopy> copies;
   for (const auto& [node, held] : copies_) {
-    if (!lost_nodes_.contains(node)) {
+    if (!lost_nodes_.contains(node) && (only == nullptr || only->contains(node))) {
       copies.insert(held.begin(), held.end());
     }
   }
-  std::string missing;
-  std::optional<Verdict> found =
-      newest_whole(verdict, identity_, origin_, static_cast<Rank>(members_.size()), living, copies, &missing);
-  if (!found) {
-    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
+  std::optional<Kept> best;
+  if (auto found = newest_whole(verdict, identity_, origin_, sharding_, living, copies, missing)) {
+    best = Kept{*found, sharding_};
   }
-  return found;
+  if (kept_in_ != sharding_) {
+    const auto found = newest_whole(verdict, identity_, origin_, kept_in_, {}, copies, nullptr);
+    if (found && (!best || found->version > best->verdict.version)) {
+      best = Kept{*found, kept_in_};
+    }
+  }
+  return best;
 }
 
-// Whom the verdict counted on may have died since. False: no version is whole any more, and the ladder took over.
+// Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
+std::optional<Verdict> Membership::whole(const Verdict& verdict) {
+  if (!sharded_) {
+    return verdict;
+  }
+  std::string missing;
+  const std::optional<Kept> found = kept(verdict, false, nullptr, &missing);
+  if (!found) {
+    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
+    return std::nullopt;
+  }
+  return found->verdict;
+}
+
+// Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more, and
+// the ladder took over.
 bool Membership::still_whole() {
   if (!sharded_ || !decided_ || decided_->identity != identity_) {
     return true;
   }
-  const std::optional<Verdict> found = whole(decided_->verdict);
-  if (found && found->version != version_) {
-    version_ = found->version;
-    journal("verdict", found->because,
+  std::string missing;
+  const std::optional<Kept> found = kept(decided_->verdict, dealt_anew_, &with_ranks_, &missing);
+  if (!found) {
+    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
+    return false;
+  }
+  kept_in_ = found->sharding;
+  if (found->verdict.version != version_) {
+    version_ = found->verdict.version;
+    journal("verdict", found->verdict.because,
             {{"step", static_cast<int64_t>(version_ + 1)},
              {"version", static_cast<int64_t>(version_)},
              {"verdict", std::string("redo")}});
   }
-  return found.has_value();
+  return true;
 }
 
 }  // namespace keepstep::brain

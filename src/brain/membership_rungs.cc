@@ -103,8 +103,14 @@ void Membership::vacate() {
   // died at the same time or has none yet.
   bool others_have_all = true;
   bool others_hold_state = version_ == 0;
+  if (sharded_) {
+    std::set<NodeId> others = with_ranks_;
+    others.erase(node);
+    const std::optional<Kept> found = kept(decided_->verdict, false, &others, nullptr);
+    others_hold_state |= found && found->verdict.version == version_;
+  }
   for (const Member& member : members_) {
-    if (member.node != node) {
+    if (member.node != node && !sharded_) {
       others_have_all &= alive(member) && slots_[member.rank].formed_holder == member.worker;
       others_hold_state |= holds_state(member.rank);
     }

@@ -101,12 +101,13 @@ class Scene {
             copies(line)};
   }
 
-  // "0@117,1@117": rank and version
+  // "0@117,1@117": rank and version; "0@117@2": of the sharding of generation 2, otherwise of 1
   static std::vector<ShardCopy> copies(const Line& line) {
     std::vector<ShardCopy> copies;
     for (const std::string& text : split(line.text("copies"), ',')) {
       const auto parts = split(text, '@');
-      copies.push_back({static_cast<Rank>(std::stoul(parts[0])), std::stoull(parts[1])});
+      copies.push_back({static_cast<Rank>(std::stoul(parts[0])), std::stoull(parts[1]),
+                        parts.size() > 2 ? static_cast<uint32_t>(std::stoul(parts[2])) : 1});
     }
     return copies;
   }
@@ -249,6 +250,10 @@ class Scene {
         text += member.previous == kNoWorker ? "(new)" : "(new, after " + std::to_string(member.previous) + ")";
       }
     }
+    if (effect.from != effect.sharding) {
+      text += " sharding=" + std::to_string(effect.sharding.number) + " from=" + std::to_string(effect.from.number) +
+              " of " + std::to_string(effect.from.world);
+    }
     lines_.push_back(text);
     if (effect.table.entries().size() > 1) {
       show(effect.table);
@@ -270,7 +275,9 @@ class Scene {
                      (effect.compare ? " compare" : ""));
   }
   void show(const Kill& effect) { lines_.push_back("kill worker=" + std::to_string(effect.worker)); }
-  void show(const Pause& effect) { lines_.push_back("pause" + gen(effect.identity)); }
+  void show(const Pause& effect) {
+    lines_.push_back("pause" + gen(effect.identity) + (effect.stay.empty() ? "" : " stay=" + list_text(effect.stay)));
+  }
   void show(const Part& effect) { lines_.push_back("part node=" + std::to_string(effect.node)); }
   void show(const Release& effect) { lines_.push_back("release" + gen(effect.identity)); }
   void show(const EndJob& effect) {

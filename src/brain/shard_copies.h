@@ -5,6 +5,7 @@
 // everybody's copies hold until k+1 is decided.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,19 +16,29 @@
 
 namespace keepstep::brain {
 
+// How the state is divided: among so many ranks, as generation `number` dealt them out. Another number of ranks, or a
+// survivor with another rank, makes another one.
+struct Sharding {
+  uint32_t number = 0;
+  Rank world = 0;
+  bool operator==(const Sharding&) const = default;
+};
+
 // A whole copy of the shard of `rank`, in the memory of a node.
 struct ShardCopy {
   Rank rank = 0;
   Version version = 0;
+  uint32_t sharding = 0;  // its number
   auto operator<=>(const ShardCopy&) const = default;
 };
 
 // `verdict` (step_commit.h) over generation `identity`, or the newest version before it of which each rank's shard is
-// left: in its own process (`living`, the words of those that live), or in one of `copies`. Version `origin` is what a
+// left: in its own process (`living`, the words of those that live), or in one of `copies` of this sharding. Version
+// `origin` is what a
 // fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which
 // version is gone.
-std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, Rank world,
-                                    const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin,
+                                    const Sharding& sharding, const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
                                     std::string* missing);
 
 }  // namespace keepstep::brain
