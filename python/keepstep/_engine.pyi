@@ -63,6 +63,11 @@ class Engine:
     def find_shard(self, activation: Activation, need: bool) -> bytes | None:
         """What was written with the copy of this rank's shard; None without need, or without a copy."""
 
+    def find_shards_of_before(self, activation: Activation, need: bool) -> list[bytes] | None:
+        """By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere."""
+
+    def reshard(self, version: int, shards: list[str], needs: str, text: bytes) -> None: ...
+    def leave_shard(self, version: int) -> None: ...
     def load_shard(self, version: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...
     def protect_shard(self, version: int, pieces: Sequence[tuple[int, int, int]], text: bytes, copies: int) -> None:
         """Begins to copy; the pieces must not change before `wait_shard`."""

@@ -33,6 +33,8 @@ class Assignment:
     newcomer: bool
     entry: str
     because: str
+    sharding: int  # how sharded state is divided: by the generation of this number
+    kept_in: int  # the division in which `version` is kept: the same or an older one
 
 
 class Session:
@@ -134,6 +136,8 @@ class Session:
             given["newcomer"],
             given["entry"],
             given["because"],
+            given["sharding"],
+            given["from"],
         )
         return self.assignment
 

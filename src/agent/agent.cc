@@ -464,6 +464,8 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
                          {"entry", entry},
                          {"because", effect.because},
                          {"resized", effect.resized},
+                         {"sharding", effect.sharding.number},
+                         {"from", {effect.from.number, effect.from.world}},
                          {"environment", rank_variables}};
   if (config_.spec.several_nodes()) {
     body["ranks"] = std::move(ranks);
@@ -486,17 +488,20 @@ void Agent::activate(const brain::Activate& effect) {
     metrics_.flush(effect.version);
     store_.drop_before(effect.identity.generation);
     vaults_.drop_beyond(effect.version);
+    vaults_.drop_before(generation_->prepare().from.number);
     active_ = true;
     note_ = effect.targets.empty() ? "" : "hydrating";
     let_leavers_out();
   }
+  const brain::Prepare& prepared = generation_->prepare();
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,
          {{"version", effect.version},
           {"sources", effect.sources},
           {"targets", effect.targets},
           {"compare", effect.compare},
-          {"copies", vaults_.ranks_at(effect.version)}});
+          {"copies", vaults_.ranks_at(prepared.sharding.number, effect.version)},
+          {"copies_from", vaults_.ranks_at(prepared.from.number, effect.version)}});
   }
 }
 

@@ -25,7 +25,7 @@ void Agent::pause(const brain::Pause& effect) {
     return;
   }
   for (const auto& process : living_members()) {
-    tell(*process, MessageType::kPause, effect.identity, {{"because", effect.because}});
+    tell(*process, MessageType::kPause, effect.identity, {{"because", effect.because}, {"stay", effect.stay}});
   }
 }
 

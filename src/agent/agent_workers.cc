@@ -174,6 +174,9 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       journal_.write("saved", message.identity, body.value("where", ""),
                      {{"version", body.at("version").get<int64_t>()}, {"seconds", body.value("seconds", 0.0)}});
       break;
+    case MessageType::kSettled:
+      vaults_.drop_before(message.body.at("sharding"));
+      break;
     case MessageType::kVault:
       on_vault(*process, message);
       break;
@@ -191,9 +194,10 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
 void Agent::on_vault(const WorkerProcess& process, const Message& message) {
   const nlohmann::json& body = message.body;
   const brain::Rank rank = body.at("rank");
+  const uint32_t sharding = body.at("sharding");
   const StatusOr<int> memory = body.contains("version")
-                                   ? vaults_.holding(rank, body.at("version"))
-                                   : vaults_.of_size(rank, body.at("data_bytes"), body.at("text_room"));
+                                   ? vaults_.holding(sharding, rank, body.at("version"))
+                                   : vaults_.of_size(sharding, rank, body.at("data_bytes"), body.at("text_room"));
   const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
   tell(process, MessageType::kVaultReply, message.identity,
        {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);

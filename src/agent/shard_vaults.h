@@ -17,23 +17,27 @@ namespace keepstep::agent {
 
 class ShardVaults {
  public:
-  // The descriptor of the memory for `rank`, made if there is none of this size. It stays this object's. When a shard
-  // changed its size, the memory of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
-  StatusOr<int> of_size(brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
+  // The descriptor of the memory for `rank` of a division (brain::Sharding, by its number), made if there is none of
+  // this size. It stays this object's. When a shard changed its size, the memory of before stays until the next change.
+  // RESOURCE_EXHAUSTED: no memory, and how much.
+  StatusOr<int> of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
   // The same for what holds `version` of `rank`. NOT_FOUND.
-  StatusOr<int> holding(brain::Rank rank, brain::Version version) const;
+  StatusOr<int> holding(uint32_t sharding, brain::Rank rank, brain::Version version) const;
 
-  // Everything that is whole here, and whose of `version`.
+  // Everything that is whole here, and whose of `version` in one division.
   std::vector<brain::ShardCopy> copies() const;
-  std::vector<brain::Rank> ranks_at(brain::Version version) const;
+  std::vector<brain::Rank> ranks_at(uint32_t sharding, brain::Version version) const;
   // Of all vaults. When a generation begins: later versions did not happen.
   void drop_beyond(brain::Version version);
+  // Divisions before `sharding`: a step was done in that one, so that every shard of it has its copies.
+  void drop_before(uint32_t sharding);
   // Forgets whatever nobody asked for in three generations, that is, three calls: it is kept elsewhere now.
   void drop_unused();
   uint64_t bytes() const;
 
  private:
   struct Vault {
+    uint32_t sharding = 0;
     brain::Rank rank = 0;
     uint64_t data_bytes = 0;
     SharedMemory memory;

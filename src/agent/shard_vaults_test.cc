@@ -19,50 +19,50 @@ using Copies = std::vector<brain::ShardCopy>;
 
 TEST(ShardVaults, HoldWhatRanksWrote) {
   ShardVaults vaults;
-  write(*vaults.of_size(2, 1000, 4096), 7);
-  write(*vaults.of_size(2, 1000, 4096), 8);
-  write(*vaults.of_size(5, 1, 4096), 8);
-  EXPECT_EQ(vaults.copies(), (Copies{{2, 7}, {2, 8}, {5, 8}}));
-  EXPECT_EQ(vaults.ranks_at(8), (std::vector<brain::Rank>{2, 5}));
-  EXPECT_TRUE(vaults.holding(2, 7).ok());
-  EXPECT_TRUE(absl::IsNotFound(vaults.holding(5, 7).status()));
+  write(*vaults.of_size(1, 2, 1000, 4096), 7);
+  write(*vaults.of_size(1, 2, 1000, 4096), 8);
+  write(*vaults.of_size(1, 5, 1, 4096), 8);
+  EXPECT_EQ(vaults.copies(), (Copies{{2, 7, 1}, {2, 8, 1}, {5, 8, 1}}));
+  EXPECT_EQ(vaults.ranks_at(1, 8), (std::vector<brain::Rank>{2, 5}));
+  EXPECT_TRUE(vaults.holding(1, 2, 7).ok());
+  EXPECT_TRUE(absl::IsNotFound(vaults.holding(1, 5, 7).status()));
   vaults.drop_beyond(7);
-  EXPECT_EQ(vaults.copies(), (Copies{{2, 7}}));
+  EXPECT_EQ(vaults.copies(), (Copies{{2, 7, 1}}));
 }
 
 TEST(ShardVaults, AShardOfAnotherSizeDoesNotTakeTheOldOneAwayAtOnce) {
   ShardVaults vaults;
-  write(*vaults.of_size(0, 1000, 4096), 0);
-  write(*vaults.of_size(0, 3000, 4096), 1);
-  EXPECT_EQ(vaults.copies(), (Copies{{0, 0}, {0, 1}}));
-  write(*vaults.of_size(0, 5000, 4096), 2);
-  EXPECT_EQ(vaults.copies(), (Copies{{0, 1}, {0, 2}}));
+  write(*vaults.of_size(1, 0, 1000, 4096), 0);
+  write(*vaults.of_size(1, 0, 3000, 4096), 1);
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 0, 1}, {0, 1, 1}}));
+  write(*vaults.of_size(1, 0, 5000, 4096), 2);
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 1, 1}, {0, 2, 1}}));
 }
 
 TEST(ShardVaults, TextThatGrowsALittleFindsTheSameMemory) {
   ShardVaults vaults;
-  const int first = *vaults.of_size(0, 1000, 8000);
-  EXPECT_EQ(*vaults.of_size(0, 1000, 8200), first);
-  EXPECT_NE(*vaults.of_size(0, 1000, 20000), first);
+  const int first = *vaults.of_size(1, 0, 1000, 8000);
+  EXPECT_EQ(*vaults.of_size(1, 0, 1000, 8200), first);
+  EXPECT_NE(*vaults.of_size(1, 0, 1000, 20000), first);
 }
 
 TEST(ShardVaults, WhatNobodyAsksForGoesAfterSomeGenerations) {
   ShardVaults vaults;
-  write(*vaults.of_size(0, 1000, 4096), 3);
-  write(*vaults.of_size(1, 1000, 4096), 3);
+  write(*vaults.of_size(1, 0, 1000, 4096), 3);
+  write(*vaults.of_size(1, 1, 1000, 4096), 3);
   for (int generation = 0; generation < 3; ++generation) {
     vaults.drop_unused();
-    EXPECT_EQ(vaults.ranks_at(3).size(), 2);
-    (void)vaults.of_size(1, 1000, 4096);
+    EXPECT_EQ(vaults.ranks_at(1, 3).size(), 2);
+    (void)vaults.of_size(1, 1, 1000, 4096);
   }
   vaults.drop_unused();
-  EXPECT_EQ(vaults.ranks_at(3), (std::vector<brain::Rank>{1}));
+  EXPECT_EQ(vaults.ranks_at(1, 3), (std::vector<brain::Rank>{1}));
   EXPECT_GE(vaults.bytes(), 2000);
 }
 
 TEST(ShardVaults, SaysHowMuchMemoryThereIsNot) {
   ShardVaults vaults;
-  const auto none = vaults.of_size(4, uint64_t{1} << 45, 4096);
+  const auto none = vaults.of_size(1, 4, uint64_t{1} << 45, 4096);
   ASSERT_TRUE(absl::IsResourceExhausted(none.status())) << none.status();
   EXPECT_NE(none.status().message().find("rank 4"), std::string::npos);
 }

@@ -297,8 +297,8 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_,
-               sharding_, kept_in_});
+  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_, sharding_,
+               kept_in_});
 }
 
 void Membership::on(const Ready& event) {

@@ -208,8 +208,8 @@ struct Prepare {
   std::string because;
   bool resized = false;   // the world is not the one of the generation that formed last
   uint32_t restarts = 0;  // faults that had a generation follow so far; a change of size is none
-  // How sharded state is divided now, and the division in which `version` is kept whole, where that is another one: then
-  // each rank takes what it needs from those shards (reshard_plan.h).
+  // How sharded state is divided now, and the division in which `version` is kept whole, where that is another one:
+  // then each rank takes what it needs from those shards (reshard_plan.h).
   Sharding sharding;
   Sharding from;
 };
@@ -537,11 +537,11 @@ class Membership {
     double mean_loss = 0;
     uint32_t flags = 0;
   };
-  std::map<Step, Outcome> outcomes_;                 // from those words' nodes
-  bool sharded_ = false;                             // so a member said, in this generation or one before
-  Sharding sharding_;                                // of this generation
-  Sharding kept_in_;         // in which its version was kept when it was prepared: this one, or the one before
-  bool dealt_anew_ = true;   // the next generation has another one
+  std::map<Step, Outcome> outcomes_;  // from those words' nodes
+  bool sharded_ = false;              // so a member said, in this generation or one before
+  Sharding sharding_;                 // of this generation
+  Sharding kept_in_;                  // in which its version was kept when it was prepared: this one, or the one before
+  bool dealt_anew_ = true;            // the next generation has another one
   std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
   std::optional<Decide> decided_;                    // over the generation before
   std::optional<Disagreement> suspected_;            // without a majority: the redo will tell

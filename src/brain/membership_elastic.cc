@@ -392,8 +392,8 @@ void Membership::resize() {
   }
   const std::vector<Unit> chosen = choose(all, size);
   if (const char* why = why_not_now(chosen)) {
-    const bool anybody =
-        version_ == 0 || (sharded_ && decided_ && kept(decided_->verdict, true, nullptr, nullptr)) || std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+    const bool anybody = version_ == 0 || (sharded_ && decided_ && kept(decided_->verdict, true, nullptr, nullptr)) ||
+                         std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
                            return alive(member) && holds_state(member.rank);
                          });
     if (!homeless_.empty() && !anybody) {

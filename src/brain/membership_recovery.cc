@@ -428,8 +428,8 @@ void Membership::conclude() {
   gather();
 }
 
-// `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null: all.
-// Nothing: no version is whole.
+// `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null:
+// all. Nothing: no version is whole.
 std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
                                                  std::string* missing) const {
   std::vector<SealedWord> living;

@@ -30,8 +30,8 @@ bool builds_anew(const StateWord& state) {
 
 }  // namespace
 
-std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin,
-                                    const Sharding& sharding, const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, const Sharding& sharding,
+                                    const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
                                     std::string* missing) {
   std::map<Rank, const SealedWord*> processes;
   for (const SealedWord& word : living) {
@@ -44,7 +44,8 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
     for (; rank < sharding.world; ++rank) {
       const auto process = processes.find(rank);
       const bool lives = process != processes.end();
-      if (!copies.contains({rank, version, sharding.number}) && !(lives && comes_to(*process->second, identity, version, verdict)) &&
+      if (!copies.contains({rank, version, sharding.number}) &&
+          !(lives && comes_to(*process->second, identity, version, verdict)) &&
           !(version == origin && (!lives || builds_anew(process->second->state)))) {
         break;
       }

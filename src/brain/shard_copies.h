@@ -37,8 +37,8 @@ struct ShardCopy {
 // `origin` is what a
 // fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which
 // version is gone.
-std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin,
-                                    const Sharding& sharding, const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
+std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, const Sharding& sharding,
+                                    const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
                                     std::string* missing);
 
 }  // namespace keepstep::brain

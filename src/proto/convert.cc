@@ -84,7 +84,7 @@ StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId no
   }
   sealed.copies.reserve(from.copies_size());
   for (const control::Sealed::Copy& copy : from.copies()) {
-    sealed.copies.push_back({copy.rank(), copy.version()});
+    sealed.copies.push_back({copy.rank(), copy.version(), copy.sharding()});
   }
   return sealed;
 }
@@ -139,6 +139,11 @@ StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, He
   const control::Prepare& from = message.effect().prepare();
   brain::Prepare prepare{identity_of(message), from.version(), {}, {}, from.because(), from.resized(), from.restarts()};
   KEEPSTEP_ASSIGN_OR_RETURN(prepare.table, tables.take(from, prepare.identity));
+  prepare.sharding = {from.sharding(), static_cast<brain::Rank>(prepare.table.world_size())};
+  if (from.from_world() > brain::kMaxWorldSize) {
+    return absl::InvalidArgumentError(absl::StrFormat("state that was divided among %d ranks", from.from_world()));
+  }
+  prepare.from = {from.from_sharding(), from.from_world()};
   prepare.members.reserve(message.members_size());
   for (const control::Member& member : message.members()) {
     prepare.members.push_back({member.rank(), member.worker(), message.node(), member.newcomer(), member.previous()});
@@ -252,6 +257,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                      control::Sealed::Copy* out_copy = sealed->add_copies();
                      out_copy->set_rank(copy.rank);
                      out_copy->set_version(copy.version);
+                     out_copy->set_sharding(copy.sharding);
                    }
                  },
                  [&](const brain::Ready& e) {
@@ -437,6 +443,9 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_prepare()->set_because(text(e.because));
                    out.mutable_prepare()->set_resized(e.resized);
                    out.mutable_prepare()->set_restarts(e.restarts);
+                   out.mutable_prepare()->set_sharding(e.sharding.number);
+                   out.mutable_prepare()->set_from_sharding(e.from.number);
+                   out.mutable_prepare()->set_from_world(e.from.world);
                  },
                  [&](const brain::Activate& e) {
                    control::Activate* activate = out.mutable_activate();
@@ -449,7 +458,10 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_kill()->set_worker(e.worker);
                    out.mutable_kill()->set_because(text(e.because));
                  },
-                 [&](const brain::Pause& e) { out.mutable_pause()->set_because(text(e.because)); },
+                 [&](const brain::Pause& e) {
+                   out.mutable_pause()->set_because(text(e.because));
+                   out.mutable_pause()->mutable_stay()->Assign(e.stay.begin(), e.stay.end());
+                 },
                  [&](const brain::Part& e) { out.mutable_part()->set_because(text(e.because)); },
                  [&](const brain::Release&) { out.mutable_release(); },
                  [&](const brain::EndJob& e) {
@@ -483,7 +495,7 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
     case control::CoordinatorEffect::kKill:
       return brain::Kill{in.kill().worker(), in.kill().because()};
     case control::CoordinatorEffect::kPause:
-      return brain::Pause{identity, in.pause().because()};
+      return brain::Pause{identity, in.pause().because(), {in.pause().stay().begin(), in.pause().stay().end()}};
     case control::CoordinatorEffect::kPart:
       return brain::Part{message.node(), in.part().because()};
     case control::CoordinatorEffect::kRelease:

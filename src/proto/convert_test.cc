@@ -115,8 +115,8 @@ auto fields(const Decide& e) {
   return std::tuple_cat(std::tuple(a, c, d), fields(b));
 }
 auto fields(const Prepare& e) {
-  const auto& [a, b, c, d, f, g, h] = e;
-  return std::tuple(a, b, c, d, f, g, h);
+  const auto& [a, b, c, d, f, g, h, i, j] = e;
+  return std::tuple(a, b, c, d, f, g, h, i.number, i.world, j.number, j.world);
 }
 auto fields(const Activate& e) {
   const auto& [a, b, c, d, f] = e;
@@ -127,8 +127,8 @@ auto fields(const Kill& e) {
   return std::tuple(a, b);
 }
 auto fields(const Pause& e) {
-  const auto& [a, b] = e;
-  return std::tuple(a, b);
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
 }
 auto fields(const Part& e) {
   const auto& [a, b] = e;
@@ -237,15 +237,22 @@ const brain::RankTable kTable =
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEffect,
-    testing::Values(
-        brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
-        brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16}, brain::Decide{kOwn, {7, false, "it had not voted"}},
-        brain::Prepare{
-            kOwn, 118, kTable, {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}}, "rank 1", true, 3},
-        brain::Pause{kOwn, "the world grows"}, brain::Part{kNode, "it was told to leave"},
-        brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
-        brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"}, brain::Release{kOwn},
-        brain::EndJob{-1, "over", kNotUtf8}));
+    testing::Values(brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
+                    brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16},
+                    brain::Decide{kOwn, {7, false, "it had not voted"}},
+                    brain::Prepare{kOwn,
+                                   118,
+                                   kTable,
+                                   {{0, 11, kNode, false, brain::kNoWorker}, {1, 12, kNode, true, 9}},
+                                   "rank 1",
+                                   true,
+                                   3,
+                                   {5, static_cast<brain::Rank>(kTable.world_size())},
+                                   {4, 7}},
+                    brain::Pause{kOwn, "the world grows", {0, 3}}, brain::Part{kNode, "it was told to leave"},
+                    brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
+                    brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"},
+                    brain::Release{kOwn}, brain::EndJob{-1, "over", kNotUtf8}));
 
 TEST(Convert, an_event_without_an_identity_travels_under_the_newest_one) {
   EXPECT_EQ(to_wire(brain::Event(brain::WorkerParked{1, 2}), kNode, kNewest).generation(), kNewest.generation);

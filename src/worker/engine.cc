@@ -151,8 +151,12 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       }
       break;
     case MessageType::kActivate:
-      activation_ = Activation{message.body.at("version"), message.body.at("sources"), message.body.at("targets"),
-                               message.body.at("compare"), message.body.value("copies", std::vector<uint32_t>())};
+      activation_ = Activation{message.body.at("version"),
+                               message.body.at("sources"),
+                               message.body.at("targets"),
+                               message.body.at("compare"),
+                               message.body.value("copies", std::vector<uint32_t>()),
+                               message.body.value("copies_from", std::vector<uint32_t>())};
       activation_of_ = message.identity;
       break;
     case MessageType::kInterrupt:
@@ -182,6 +186,7 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       notice_came_ = true;
       break;
     case MessageType::kPause:
+      stay_ = message.body.value("stay", std::vector<uint32_t>());
       pause_of_ = as_bits(message.identity);
       break;
     case MessageType::kInject:
@@ -255,6 +260,12 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
   prepared.assignment.entry = message.body.at("entry");
   prepared.assignment.because = message.body.at("because");
   prepared.assignment.environment = message.body.at("environment");
+  prepared.assignment.sharding = message.body.value("sharding", 0U);
+  const auto from = message.body.value("from", std::vector<uint32_t>{0, 0});
+  if (from.size() != 2) {
+    return absl::InvalidArgumentError("a division of the state of which number and size were not given");
+  }
+  prepared.assignment.from = {from[0], from[1]};
   prepared_ = std::move(prepared);
   return absl::OkStatus();
 }
@@ -652,6 +663,13 @@ void Engine::leave_loop() {
 void Engine::slow(int change) {
   std::atomic<uint32_t>& depth = progress().slow;
   depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
+}
+
+// Nodes. Another rank's vote may have said that all pause before our agent does.
+StatusOr<std::vector<uint32_t>> Engine::who_stays() {
+  std::unique_lock lock(mutex_);
+  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(lock, [this] { return pause_asked(); }));
+  return stay_;
 }
 
 Status Engine::pause() {

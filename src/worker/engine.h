@@ -18,6 +18,7 @@
 #include "base/packet_socket.h"
 #include "base/shared_memory.h"
 #include "base/token.h"
+#include "brain/shard_copies.h"
 #include "comm/communicator.h"
 #include "state/cuda_copy.h"
 #include "state/hydration.h"
@@ -29,6 +30,7 @@
 #include "worker/rank_places.h"
 #include "worker/remote_peer.h"
 #include "worker/remote_source.h"
+#include "worker/shard_exchange.h"
 #include "worker/shard_replicas.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
@@ -46,6 +48,9 @@ struct Assignment {
   std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
   nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
+  // How sharded state is divided (brain::Sharding), and the division in which `version` is kept: the same or another.
+  uint32_t sharding = 0;
+  brain::Sharding from;
 };
 
 struct Activation {
@@ -53,7 +58,8 @@ struct Activation {
   std::vector<uint32_t> sources;  // ranks
   std::vector<uint32_t> targets;
   bool compare = false;
-  std::vector<uint32_t> copies;  // ranks of whose shard a copy at `version` lies on this node
+  std::vector<uint32_t> copies;       // ranks of whose shard a copy at `version` lies on this node
+  std::vector<uint32_t> copies_from;  // the same of the division `from`
 };
 
 class Engine {
@@ -106,6 +112,17 @@ class Engine {
   // `activation.version` (`need`) finds a copy of its own, or gets one from another node. Returns what was written with
   // it; nothing where there is no need, or no copy is left. ABORTED, UNAVAILABLE as elsewhere.
   StatusOr<std::optional<std::string>> find_shard(const Activation& activation, bool need);
+  // Where the division changed, after that: by shard of the division before, what was written with it; empty where
+  // there is no need. Nothing, on all ranks alike: a shard is nowhere. reshard() follows on all ranks, also without
+  // need.
+  StatusOr<std::optional<std::vector<std::string>>> find_shards_of_before(const Activation& activation, bool need);
+  // `shards`: what each of these consists of, `needs`: what this rank holds from now on (state/shard_manifest.h; empty
+  // without need), `text`: goes with it. Then this rank's shard of `version` is in memory, for load_shard().
+  // FAILED_PRECONDITION: it does not fit, and what.
+  Status reshard(brain::Version version, const std::vector<std::string>& shards, const std::string& needs,
+                 const std::string& text);
+  // After wait_shard(version), with all ranks, before pause(): ranks on nodes that leave give their shard to others.
+  Status leave_shard(brain::Version version);
   // After that, with need: fills `regions`, which are what was protected then.
   Status load_shard(brain::Version version, const std::vector<state::Region>& regions);
   // After form(), and after each update: copies `regions` at `version` in the background, to `copies` nodes in all (as
@@ -223,8 +240,11 @@ class Engine {
   StatusOr<state::ShardVault> vault(nlohmann::json body);
   StatusOr<state::ShardVault> vault_of(comm::Rank rank, uint64_t data_bytes, uint64_t text_room);
   StatusOr<state::ShardVault> vault_holding(comm::Rank rank, brain::Version version);
-  Status hand_over(comm::Rank to, brain::Version version);
-  Status take_over(comm::Rank from, brain::Version version);
+  StatusOr<state::ShardVault> vault_holding(uint32_t sharding, comm::Rank rank, brain::Version version);
+  Status hand_over(comm::Rank shard, comm::Rank to, brain::Version version);
+  Status take_over(comm::Rank shard, comm::Rank from, brain::Version version);
+  Status passed_on(const Status& status);
+  StatusOr<std::vector<uint32_t>> who_stays();
   Status exchange(comm::OpId op);
   std::optional<std::string> neighbours_capsule(brain::Version version) const;
   Status await_interruption(const Status& why);
@@ -260,6 +280,7 @@ class Engine {
   std::string notice_;
   std::atomic<bool> notice_came_{false};
   std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
+  std::vector<uint32_t> stay_;              // nodes, as it was told
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   std::map<uint64_t, StoreReply> replies_;
   struct VaultReply {
@@ -293,6 +314,9 @@ class Engine {
   std::mutex vaults_mutex_;
   std::map<uint64_t, SharedMemory> vaults_;  // by inode, of this generation
   std::unique_ptr<ShardReplicas> shard_replicas_;
+  std::unique_ptr<ShardExchange> shard_exchange_;
+  uint32_t copies_ = 1;        // of each shard
+  bool settled_ = false;       // the agent was told
   std::string silent_source_;  // of a pull that failed; see broken_link()
   std::thread thread_;
 };

@@ -134,6 +134,8 @@ void Engine::leave_generation() {
   }
   communicator_.reset();
   shard_replicas_.reset();
+  shard_exchange_.reset();
+  settled_ = false;
   {
     const std::lock_guard lock(vaults_mutex_);
     vaults_.clear();

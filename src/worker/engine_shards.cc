@@ -76,11 +76,16 @@ StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
 }
 
 StatusOr<state::ShardVault> Engine::vault_of(Rank rank, uint64_t data_bytes, uint64_t text_room) {
-  return vault({{"rank", rank}, {"data_bytes", data_bytes}, {"text_room", text_room}});
+  return vault(
+      {{"sharding", assignment_.sharding}, {"rank", rank}, {"data_bytes", data_bytes}, {"text_room", text_room}});
 }
 
 StatusOr<state::ShardVault> Engine::vault_holding(Rank rank, brain::Version version) {
-  return vault({{"rank", rank}, {"version", version}});
+  return vault_holding(assignment_.sharding, rank, version);
+}
+
+StatusOr<state::ShardVault> Engine::vault_holding(uint32_t sharding, Rank rank, brain::Version version) {
+  return vault({{"sharding", sharding}, {"rank", rank}, {"version", version}});
 }
 
 StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activation, bool need) {
@@ -121,9 +126,9 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
       }
       const auto from = static_cast<Rank>(giver - notices.begin());
       if (from == self) {
-        KEEPSTEP_RETURN_IF_ERROR(hand_over(rank, version));
+        KEEPSTEP_RETURN_IF_ERROR(hand_over(rank, rank, version));
       } else if (rank == self) {
-        KEEPSTEP_RETURN_IF_ERROR(take_over(from, version));
+        KEEPSTEP_RETURN_IF_ERROR(take_over(rank, from, version));
       }
     }
   }
@@ -138,8 +143,8 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   return std::optional(std::move(text));
 }
 
-Status Engine::hand_over(Rank to, brain::Version version) {
-  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(to, version));
+Status Engine::hand_over(Rank shard, Rank to, brain::Version version) {
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(shard, version));
   KEEPSTEP_RETURN_IF_ERROR(vault.verify(version));
   const HandoverHead head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
   const auto send = [&](const void* data, size_t bytes) {
@@ -150,13 +155,13 @@ Status Engine::hand_over(Rank to, brain::Version version) {
   return send(vault.data(version).data(), vault.data_bytes());
 }
 
-Status Engine::take_over(Rank from, brain::Version version) {
+Status Engine::take_over(Rank shard, Rank from, brain::Version version) {
   const auto receive = [&](void* data, size_t bytes) {
     return exchange(communicator_->receive(comm::kWorld, data, bytes, from, kTagShardHandover));
   };
   HandoverHead head;
   KEEPSTEP_RETURN_IF_ERROR(receive(&head, sizeof(head)));
-  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_of(assignment_.rank, head.data_bytes, head.text_room));
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_of(shard, head.data_bytes, head.text_room));
   if (head.seal.version != version || head.seal.text_bytes > vault.text_room()) {
     return absl::InternalError(absl::StrFormat("rank %d gave version %d of a shard where version %d was due", from,
                                                head.seal.version, version));
@@ -189,6 +194,11 @@ Status Engine::load_shard(brain::Version version, const std::vector<state::Regio
 
 Status Engine::protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text,
                              uint32_t copies) {
+  copies_ = copies;
+  if (version > assignment_.version && !std::exchange(settled_, true)) {
+    // That step was decided, so every rank had its copies of the version before.
+    (void)send(MessageType::kSettled, {{"sharding", assignment_.sharding}});
+  }
   if (shard_replicas_ == nullptr) {
     const ShardKeepers keepers(nodes_, copies);
     shard_replicas_ = std::make_unique<ShardReplicas>(

@@ -37,12 +37,14 @@ enum class MessageType : uint16_t {
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
   kUseful = 19,    // {ranks}: the job's batches feed no more ranks
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
-  kVault = 21,     // {id, rank, data_bytes, text_room} or {id, rank, version}: memory for copies of a rank's shard
+  kVault = 21,     // {id, sharding, rank, data_bytes, text_room} or {.., rank, version}: memory for copies of a shard
   kSaved = 22,     // {version}: any process can load this version, also of another start of the job
+  kSettled = 23,   // {sharding}: a step was done in this division of the state; copies of those before may go
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
-  kActivate = 34,    // {version, sources, targets, compare, copies: [rank]}: of shards at `version`, on this node
+  kActivate = 34,    // {version, sources, targets, compare, copies: [rank], copies_from: [rank]}: of shards at
+                     // `version`, on this node, as the state is divided now, and as it was
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over
   kStoreReply = 37,  // {id, ok, value}
@@ -51,7 +53,7 @@ enum class MessageType : uint16_t {
   kWaiting = 40,     // {missing: [rank]}: who has not joined yet
   kRefused = 41,     // {because}: the join, or the connection
   kNotice = 42,      // {because}: the job has to stop soon; this rank says so with its next vote
-  kPause = 43,       // {because}: this rank says with its next vote that all pause at the end of the step
+  kPause = 43,       // {because, stay: [node]}: this rank says with its next vote that all pause at the step's end
   kVaultReply = 44,  // {id, error}, fd: the memory asked for; an error: without it
   kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };

@@ -41,6 +41,8 @@ std::string assignment_json(const Assignment& assignment) {
                         {"newcomer", assignment.newcomer},
                         {"entry", assignment.entry},
                         {"because", assignment.because},
+                        {"sharding", assignment.sharding},
+                        {"from", assignment.from.number},
                         {"environment", assignment.environment}}
       .dump();
 }
@@ -167,6 +169,36 @@ void bind_engine(nb::module_& module) {
           },
           "activation"_a, "need"_a,
           "What was written with the copy of this rank's shard; None without need, or without a copy.")
+      .def(
+          "find_shards_of_before",
+          [](Engine& engine, const Activation& activation, bool need) -> std::optional<std::vector<nb::bytes>> {
+            const auto texts =
+                value_or_throw(without_gil([&] { return engine.find_shards_of_before(activation, need); }));
+            if (!texts.has_value()) {
+              return std::nullopt;
+            }
+            std::vector<nb::bytes> result;
+            for (const std::string& text : *texts) {
+              result.push_back(to_bytes(text));
+            }
+            return result;
+          },
+          "activation"_a, "need"_a,
+          "By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere.")
+      .def(
+          "reshard",
+          [](Engine& engine, uint64_t version, const std::vector<std::string>& shards, const std::string& needs,
+             nb::bytes text) {
+            const std::string written(text.c_str(), text.size());
+            throw_if_error(without_gil([&] { return engine.reshard(version, shards, needs, written); }));
+          },
+          "version"_a, "shards"_a, "needs"_a, "text"_a)
+      .def(
+          "leave_shard",
+          [](Engine& engine, uint64_t version) {
+            throw_if_error(without_gil([&] { return engine.leave_shard(version); }));
+          },
+          "version"_a)
       .def(
           "load_shard",
           [](Engine& engine, uint64_t version, const Pieces& pieces) {

@@ -14,5 +14,8 @@ inline constexpr uint32_t kTagShardHead = 0xFFFF'0300;  // copies of shards (sha
 inline constexpr uint32_t kTagShardAnswer = 0xFFFF'0301;
 inline constexpr uint32_t kTagShardBytes = 0xFFFF'0302;
 inline constexpr uint32_t kTagShardHandover = 0xFFFF'0310;  // to who takes a shard over (engine_shards.cc)
+inline constexpr uint32_t kTagShardTexts = 0xFFFF'0320;     // from one division to another (shard_exchange.h)
+inline constexpr uint32_t kTagShardRequest = 0xFFFF'0321;
+inline constexpr uint32_t kTagShardPieces = 0xFFFF'0322;
 
 }  // namespace keepstep::worker

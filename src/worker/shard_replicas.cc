@@ -146,8 +146,8 @@ Status ShardReplicas::copy(brain::Version version, const std::vector<state::Regi
                            int64_t* given_ns) {
   KEEPSTEP_ASSIGN_OR_RETURN(const state::TensorSpace space, state::TensorSpace::create(tensors));
   KEEPSTEP_RETURN_IF_ERROR(space.open_devices(copy_));
-  const uint64_t room = text.size() * 2 + (64 << 10);  // numbers in it get longer
-  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_of_(self_, space.total_bytes(), room));
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault,
+                            vault_of_(self_, space.total_bytes(), shard_text_room(text.size())));
   // A rank that was just filled from this version finds it here already.
   if (!vault.has(version)) {
     KEEPSTEP_ASSIGN_OR_RETURN(const bool whole, vault.write(version, space, copy_, text, [this] {

@@ -29,6 +29,9 @@ namespace keepstep::worker {
 // lives as long as the generation.
 using VaultOf = std::function<StatusOr<state::ShardVault>(comm::Rank, uint64_t data_bytes, uint64_t text_room)>;
 
+// For a text of so many bytes: numbers in it get longer.
+inline uint64_t shard_text_room(uint64_t bytes) { return bytes * 2 + (64 << 10); }
+
 class ShardReplicas {
  public:
   // `comm` must outlive stop(), and this must outlive `comm`: a receive may stay behind. `keepers`: who keeps our

@@ -31,6 +31,10 @@ parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, default=3)
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
 parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--samples", type=int, default=512)
+parser.add_argument("--plain", action="store_true", help="nothing in the model differs from rank to rank")
+parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
+parser.add_argument("--digests", action="store_true", help="of the whole state, before and after each step")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
@@ -41,7 +45,7 @@ def note(**values):
 
 class Noise(torch.utils.data.Dataset):
     def __len__(self):
-        return 512
+        return args.samples
 
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
@@ -53,7 +57,7 @@ class Block(torch.nn.Module):
         super().__init__()
         self.up = torch.nn.Linear(width, 2 * width)
         self.down = torch.nn.Linear(2 * width, width)
-        self.dropout = torch.nn.Dropout(0.1)
+        self.dropout = torch.nn.Dropout(0.0 if args.plain else 0.1)
 
     def forward(self, x):
         return x + self.dropout(self.down(torch.nn.functional.gelu(self.up(x))))
@@ -64,7 +68,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.first = torch.nn.Linear(16, width)
         self.blocks = torch.nn.ModuleList([Block(width) for _ in range(3)])
-        self.norm = torch.nn.BatchNorm1d(width)
+        self.norm = torch.nn.LayerNorm(width) if args.plain else torch.nn.BatchNorm1d(width)
         self.last = torch.nn.Linear(width, 5)  # no multiple of the ranks: uneven shards
 
     def forward(self, x):
@@ -102,6 +106,30 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def held(model, optimizer):
+    """Parameters and what the optimizer keeps of them, in an order that does not depend on the rank."""
+    states = [optimizer.state[parameter] for parameter in model.parameters() if parameter in optimizer.state]
+    return [*model.parameters(), *model.buffers(), *(each[key] for each in states for key in sorted(each))]
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
+    return total.hexdigest()
+
+
+def note_digest(when, version, model, optimizer):
+    if args.digests:
+        found = digest([whole(tensor) for tensor in held(model, optimizer)])
+        dist.barrier()  # it raises, where what was gathered above is not all there because of an interruption
+        note(**{when: version}, digest=found)
+
+
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies)
 def train(run):
     made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
@@ -115,21 +143,21 @@ def train(run):
     note(rank=run.rank, entry=run.entry, generation=run.generation, pid=os.getpid(), version=run.version)
     batches = dict(global_batch=args.global_batch, micro_batch=args.micro_batch, mesh=data)
     for step in run.steps(Noise(), until=args.until, **batches):
+        note_digest("before", step.number - 1, model, optimizer)
         for x, y in step:
             step.backward(torch.nn.functional.mse_loss(trained(x), y))
         if args.kind != "tp":  # torch's cannot add norms over different meshes
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             run.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
+        run.log(world=run.world_size, **{f"ids_{run.rank}": step.sample_ids})
+        if args.note_ids and (args.kind != "tp" or run.rank % 2 == 0):  # a slice has the same samples
+            note(step=step.number, generation=run.generation, ids=step.sample_ids)
         time.sleep(args.sleep)
         run.commit(optimizer.step, schedule.step)
-    total = hashlib.sha256()
-    held = [optimizer.state[parameter] for parameter in model.parameters()]
-    state = [each[key] for each in held for key in sorted(each)]
-    for tensor in [*model.parameters(), *model.buffers(), *state]:
-        total.update(bytes(local(tensor.detach()).contiguous().flatten().view(torch.uint8).tolist()))
+        note_digest("after", step.number, model, optimizer)
+    final = digest([local(tensor) for tensor in held(model, optimizer)])
     counts = run.shard_counts()
-    note(rank=run.rank, final=total.hexdigest(), pid=os.getpid(), bytes=counts.bytes, waits=counts.waits)
+    note(rank=run.rank, final=final, pid=os.getpid(), bytes=counts.bytes, waits=counts.waits)
     if dist.is_initialized():
         dist.barrier()
 

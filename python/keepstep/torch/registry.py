@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,14 @@ class Registry:
                 "tensors, or an object with state_dict() and load_state_dict() is needed"
             )
         self.objects[name] = item
+        self._held = None
+
+    def clear(self) -> None:
+        """Forgets everything: it will be built and protected anew."""
+        self.objects.clear()
+        self.reserved.clear()
+        self._optimizers = []
+        self._parameters = []
         self._held = None
 
     def modules(self) -> Iterator[torch.nn.Module]:
@@ -246,6 +254,18 @@ class Registry:
         for name in mine.keys() - wanted.keys():
             raise KeepstepError(_mismatch(name, describe(mine[name]), "nothing of that name"))
         return wanted
+
+    def parts(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[int]]]:
+        """Of those of `names` that are, or will be, parts of DTensors here: the shapes of the whole and of the part."""
+        mine = self.flatten().dtensors
+        found = {}
+        for name in names:
+            whole = mine.get(name)
+            if whole is None and (slot := self._optimizer_slot(name)) is not None:
+                whole = slot[1]  # the state of a parameter is divided as the parameter is
+            if whole is not None and sharding.is_dtensor(whole):
+                found[name] = (list(whole.shape), list(sharding.local(whole).shape))
+        return found
 
     def _optimizer_slot(self, name: str) -> tuple[Optimizer, torch.Tensor, str] | None:
         owner, _, rest = name.partition("/")

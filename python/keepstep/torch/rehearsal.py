@@ -143,7 +143,7 @@ class Rehearsal:
         session = self._session
         world = int(session.welcome["world"])
         because = "a spare rehearses a step before it waits for a rank"
-        session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because)
+        session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because, 0, 0)
         self._random = _RandomState()
         self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome["rank_variables"], world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -108,6 +109,8 @@ class Run:
         self._saving_elsewhere = False  # a rank said so in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
+        self._built_for = 0  # the division of the state (`Assignment.sharding`)
+        self._assigned = False  # the entry begins with the assignment that is there already
         session.capsule_ids = self._capsule_ids
         self._store: object | None = None  # of the process group that replicate() made
         self._world = nccl_world.WorldConnection(session)
@@ -206,19 +209,16 @@ class Run:
     def shard(self, build: Callable[[], T]) -> T:
         """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard`` and the like.
 
-        Built once per process, when it has a rank; the same objects in every entry. The process group is there, and
-        ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried out**: a process that takes a
-        rank over builds alone, and every process comes to the same numbers by itself, because they are seeded alike.
-        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`).
+        Built once per process, when it has a rank; the same objects in every entry. When an elastic job changes its
+        size it is built again, in the same process, and so is what ``run.keep`` built; the state moves into it. The
+        process group is there, and ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried
+        out**: a process that takes a rank over builds alone, and every process comes to the same numbers by itself,
+        because they are seeded alike. Whatever is built so and protected is copied in every step
+        (`RecoverOptions.copies`).
         """
         self._assignment("run.shard")
         if self.rehearsing:
             raise rehearsal.NotWorthIt
-        if self._session.welcome["elastic"]:
-            raise KeepstepError(
-                "run.shard: this job is elastic (--nnodes MIN:MAX or --min-replicas), and sharded state cannot change "
-                "its number of ranks yet; start it with a fixed number"
-            )
         index = self._shard_calls
         self._shard_calls += 1
         if index < len(self._sharded):
@@ -239,6 +239,7 @@ class Run:
         replicas.keep_groups()
         self._shards.built_by_rank()
         self._sharded.append(built)
+        self._built_for = self._assignment("run.shard").sharding
         return built
 
     def protect(self, **objects: Any) -> None:
@@ -405,6 +406,7 @@ class Run:
         while self._version < until:
             self._check_interrupted()
             if self._pauses:
+                self._leave_shard()
                 self._pause()
             if self._noticed:
                 self._stop_on_notice()
@@ -687,6 +689,25 @@ class Run:
         self._engine.pause()
         raise Interruption("the world changes")
 
+    def _leave_shard(self) -> None:
+        """Before the world changes: what this rank holds alone is safe on a node that stays."""
+        if self._shards.wanted:
+            self._shards.wait(self._version)
+            self._engine.leave_shard(self._version)
+
+    def _divide_anew(self) -> None:
+        """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
+        self._sharded.clear()
+        self._kept.clear()
+        self._registry.clear()
+        self._shards.divide_anew()
+        self._capsule = None
+        self._digests = None
+        self._cuda_devices = []
+        self._joined = False
+        self._engine.set_state("empty", 0)
+        gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
+
     def _note_resize(self, before: int) -> None:
         now = self.world_size
         if now != before:
@@ -772,7 +793,9 @@ class Run:
                 else:
                     self._version = membership.join(self._session, self._registry, self._capsule, load)
             except _engine.Interrupted:
-                self._next_assignment()
+                if self._next_assignment():
+                    self._assigned = True
+                    raise Interruption("the state is divided anew") from None
                 continue
             break
         communication.attach(self._session)
@@ -800,19 +823,25 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
-        self._next_assignment()
+        if not self._assigned:
+            self._next_assignment()
+        self._assigned = False
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
         self._on_resize.clear()  # the next entry brings its own
 
-    def _next_assignment(self) -> None:
+    def _next_assignment(self) -> bool:
+        """Waits for it. True: the function has to be entered before this process joins, to build anew."""
         before = (self.rank, self.world_size)
-        self._session.next_assignment()
-        if (self.rank, self.world_size) == before:
-            return
-        # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
-        replicas.groups_away(keep_world=False)
-        self._note_resize(before[1])
+        anew = self._session.next_assignment().sharding != self._built_for and bool(self._sharded)
+        if anew or (self.rank, self.world_size) != before:
+            # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
+            replicas.groups_away(keep_world=False)
+        if (self.rank, self.world_size) != before:
+            self._note_resize(before[1])
+        if anew:
+            self._divide_anew()
+        return anew
 
     def _drop_generation(self, keep_world: bool) -> None:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""

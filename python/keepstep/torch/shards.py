@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import cuda, sharding
+from keepstep.torch import cuda, reshard, sharding
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense, region
 from keepstep.torch.registry import Registry
@@ -61,6 +61,14 @@ class Shards:
         """``run.shard`` built what depends on the rank."""
         self._built = True
 
+    def divide_anew(self) -> None:
+        """What was built is gone: it will be built for another division of the state."""
+        self._held = []
+        self._layout = None
+        self._trained = False
+        self._sharded = None
+        self._built = False
+
     @property
     def wanted(self) -> bool:
         """Whether this rank's state is only its own."""
@@ -77,6 +85,15 @@ class Shards:
         fresh = version == 0 and state == ("empty", 0) and not self._trained
         need = state != ("clean", version) and not fresh
         text = engine.find_shard(activation, need)
+        assignment = self._session.assignment
+        assert assignment is not None
+        if assignment.kept_in != assignment.sharding:
+            needs = need and text is None
+            shards = engine.find_shards_of_before(activation, needs)
+            if shards is not None:
+                text = self._take_part(shards, version, capsule) if needs else text
+                if not needs:
+                    engine.reshard(version, [], "", b"")
         if text is not None:
             self._load(text, version, capsule)
         elif need:
@@ -93,6 +110,28 @@ class Shards:
         self._session.formed = True
         self.protect(version)
         return version
+
+    def _take_part(self, shards: list[bytes], version: int, capsule: Capsule) -> bytes:
+        """The state was divided among other ranks, whose `shards` these texts describe: this rank takes what it holds
+        from now on. Returns what describes that.
+        """
+        engine = self._session.engine
+        engine.set_state("hydrating", version)
+        written = [json.loads(text) for text in shards]
+        first = written[0]
+        reshard.check_alike(written)
+        capsule.release([name for name, _, _ in first["tensors"]])
+        sharding.reset_iteration(self._registry.modules())
+        parts = self._registry.parts(first["layout"])
+        wanted = reshard.local_tensors(first, parts)
+        self._registry.prepare(wanted, capsule.ids, set(parts))
+        self._layout = ShardLayout(self._registry, capsule.ids)
+        saved = engine.load_capsule(version)  # a rank that goes on keeps its own
+        own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
+        text = self._layout.text(first["values"], own)
+        manifests = [reshard.manifest(each, version) for each in written]
+        engine.reshard(version, manifests, reshard.manifest(json.loads(text), version), text)
+        return text
 
     def _load(self, text: bytes, version: int, capsule: Capsule) -> None:
         engine = self._session.engine

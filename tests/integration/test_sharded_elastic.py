@@ -1,0 +1,126 @@
+"""Sharded state in elastic jobs: the number of ranks changes, processes stay, each gets its new part of the state."""
+
+import pytest
+from torch.distributed.fsdp import FSDPModule
+
+from elastic import Elastic, samples_of
+from harness import JOBS, finish, start
+from several_nodes import assert_nothing_is_left
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
+)
+# 48 samples in micro-batches of 2 are shared evenly by 1, 2, 3, 4, 6 and 8 ranks.
+JOB = ["--global-batch", 48, "--micro-batch", 2, "--samples", 100_000, "--plain"]
+
+
+def sharded(folder, *options, **more):
+    job = ["--until", 100_000, "--sleep", 0.03, "--digests", "--note-ids", *JOB, *options]
+    return Elastic(folder, *job, script="sharded.py", **more)
+
+
+def assert_every_sample_once(done):
+    steps = samples_of(done)
+    seen = [sample for step in steps for sample in step]
+    assert all(len(step) == 48 for step in steps)
+    assert len(seen) == len(set(seen))
+
+
+def assert_the_state_came_through(done):
+    """Whatever the number of ranks: before a step it is, to the bit, what it was after the step before."""
+    after = {note["after"]: note["digest"] for note in done.notes if "after" in note}
+    before = {note["before"]: note["digest"] for note in done.notes if "before" in note}
+    resized = [line["version"] for line in done.events("generation_prepared")]
+    compared = [version for version in resized if version in after and version in before]
+    assert len(compared) >= 2, (resized, sorted(after), sorted(before))
+    for version in before.keys() & after.keys():
+        assert before[version] == after[version], f"version {version} of those with a change after {resized}"
+
+
+def assert_as_with_a_fixed_size(done, folder, *options, world=2):
+    """Sums over other numbers of ranks round otherwise, and differ by no more than that."""
+    process, command = start(
+        folder, JOBS / "sharded.py", "--out", folder, "--until", len(done.metrics), *JOB, *options, world=world
+    )
+    fixed = finish(folder, process, command, limit_s=300)
+    assert fixed.exit_code == 0, fixed.explain()
+    for mine, theirs in zip(done.metrics, fixed.metrics, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3), f"step {mine['step']}"
+
+
+def assert_rank_0_is_one_process(done):
+    (pid,) = {note["pid"] for note in done.notes if "entry" in note and note["rank"] == 0}
+    assert pid
+
+
+def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
+    with sharded(tmp_path / "elastic") as job:
+        job.start(0)
+        job.wait_for_world(2)
+        job.scale(1)
+        job.wait_for_world(1)
+        job.start(1)
+        job.scale(4)
+        job.wait_for_world(4)
+        job.kill_rank(3)
+        job.wait_for_more_steps(2)
+        job.leave(1)
+        job.wait_for_world(2)
+        done = job.stop()
+    assert_every_sample_once(done)
+    assert_the_state_came_through(done)
+    assert_rank_0_is_one_process(done)
+    assert_as_with_a_fixed_size(done, tmp_path / "fixed")
+    assert_nothing_is_left(str(tmp_path))
+
+
+@pytest.mark.long
+def test_the_elastic_issues_sequence(tmp_path):
+    with sharded(tmp_path / "elastic") as job:
+        job.start(0, 1)
+        job.wait_for_world(4)
+        assert job.leave(1).process.returncode == 0
+        job.wait_for_world(2)
+        job.start(1, 2)
+        job.wait_for_world(6)
+        job.kill_rank(3)
+        job.scale(3)
+        job.wait_for_world(3)
+        job.start(3)
+        job.scale(8)
+        job.wait_for_world(8)
+        job.lose(2)
+        job.wait_for_world(6)
+        job.scale(1)
+        job.wait_for_world(1)
+        job.scale(4)
+        job.wait_for_world(4)
+        done = job.stop()
+    assert_every_sample_once(done)
+    assert_the_state_came_through(done)
+    assert_rank_0_is_one_process(done)
+    assert_as_with_a_fixed_size(done, tmp_path / "fixed")
+    assert_nothing_is_left(str(tmp_path))
+
+
+@pytest.mark.long
+def test_a_replica_may_be_a_slice_of_a_mesh(tmp_path):
+    options = ["--ranks-per-replica", "2"]
+    with sharded(tmp_path / "elastic", "--kind", "tp", options=options) as job:
+        job.start(0, 1)
+        job.wait_for_world(4)
+        job.kill_rank(2)
+        job.leave(1)
+        job.wait_for_world(2)
+        job.start(1, 2, 3)
+        job.wait_for_world(8)
+        job.lose(2)
+        job.wait_for_world(6)
+        job.scale(2)
+        job.wait_for_world(4)
+        done = job.stop()
+    assert_every_sample_once(done)
+    assert_the_state_came_through(done)
+    assert_rank_0_is_one_process(done)
+    assert_as_with_a_fixed_size(done, tmp_path / "fixed", "--kind", "tp")
+    assert_nothing_is_left(str(tmp_path))
