@@ -153,7 +153,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kUseful:
       if (config_.spec.elastic) {
-        link_->send(brain::MostUseful{body.at("ranks")});
+        link_->send(brain::MostUseful{body.at("ranks"), body.value("sizes", std::vector<uint32_t>())});
       }
       break;
     case MessageType::kFinished:

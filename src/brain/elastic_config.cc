@@ -102,7 +102,7 @@ std::vector<std::string> mistakes(const ElasticConfig& config) {
   return found;
 }
 
-uint32_t ElasticPolicy::largest_allowed(uint32_t at_most) const {
+uint32_t ElasticPolicy::largest_configured(uint32_t at_most) const {
   if (!config_.discrete_values.empty()) {  // sorted
     const auto above = std::ranges::upper_bound(config_.discrete_values, at_most);
     return above == config_.discrete_values.begin() ? 0 : *(above - 1);
@@ -111,7 +111,7 @@ uint32_t ElasticPolicy::largest_allowed(uint32_t at_most) const {
   return most < config_.min_replicas ? 0 : most - (most - config_.min_replicas) % config_.increment_step;
 }
 
-uint32_t ElasticPolicy::smallest_allowed(uint32_t at_least) const {
+uint32_t ElasticPolicy::smallest_configured(uint32_t at_least) const {
   if (!config_.discrete_values.empty()) {
     const auto found = std::ranges::lower_bound(config_.discrete_values, at_least);
     return found == config_.discrete_values.end() ? 0 : *found;
@@ -122,6 +122,27 @@ uint32_t ElasticPolicy::smallest_allowed(uint32_t at_least) const {
   const uint32_t over = (at_least - config_.min_replicas) % config_.increment_step;
   const uint64_t size = uint64_t{at_least} + (over == 0 ? 0 : config_.increment_step - over);
   return size > config_.max_replicas ? 0 : static_cast<uint32_t>(size);
+}
+
+uint32_t ElasticPolicy::largest_allowed(uint32_t at_most) const {
+  if (only_.empty()) {
+    return largest_configured(at_most);
+  }
+  for (auto size = std::ranges::upper_bound(only_, at_most); size != only_.begin();) {
+    if (--size; largest_configured(*size) == *size) {
+      return *size;
+    }
+  }
+  return 0;
+}
+
+uint32_t ElasticPolicy::smallest_allowed(uint32_t at_least) const {
+  if (only_.empty()) {
+    return smallest_configured(at_least);
+  }
+  const auto found = std::find_if(std::ranges::lower_bound(only_, at_least), only_.end(),
+                                  [this](uint32_t size) { return smallest_configured(size) == size; });
+  return found == only_.end() ? 0 : *found;
 }
 
 bool ElasticPolicy::allows(uint32_t replicas) const { return replicas > 0 && largest_allowed(replicas) == replicas; }

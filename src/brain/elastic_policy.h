@@ -97,6 +97,9 @@ class ElasticPolicy {
   std::string scale_to(std::optional<uint32_t> replicas);
   std::optional<uint32_t> asked_for() const { return asked_; }
 
+  // Of the sizes that the configuration allows only these, ascending; empty: all of them. What else the batches need.
+  void only(std::vector<uint32_t> sizes) { only_ = std::move(sizes); }
+
   bool allows(uint32_t replicas) const;                // a size that the job may have
   uint32_t largest_allowed(uint32_t at_most) const;    // 0: none
   uint32_t smallest_allowed(uint32_t at_least) const;  // 0: none
@@ -135,7 +138,11 @@ class ElasticPolicy {
   std::optional<Time> unforced_from() const;
   Time wait_at(int backoff) const;
 
+  uint32_t largest_configured(uint32_t at_most) const;
+  uint32_t smallest_configured(uint32_t at_least) const;
+
   ElasticConfig config_;
+  std::vector<uint32_t> only_;
   std::optional<uint32_t> asked_;
   bool asked_open_ = false;  // not reached yet, and no change was made for it
 

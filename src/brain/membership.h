@@ -157,9 +157,10 @@ struct ScaleRequested {
 struct PolicyChanged {
   ElasticConfig config;
 };
-// The job's batches feed no more ranks than this.
+// The job's batches feed no more ranks than this, and, where they must be shared evenly, only so many.
 struct MostUseful {
   uint32_t ranks = 0;
+  std::vector<uint32_t> sizes = {};  // ranks, ascending; empty: any number
 };
 // The state of this version lies where every process can load it from, also one of another start of the job. Before the
 // first generation formed: training goes on from there.
@@ -513,6 +514,7 @@ class Membership {
   std::optional<Resize> resized_;        // carried out, and not formed yet
   uint32_t formed_replicas_ = 0;         // of the generation that formed last
   uint32_t useful_ranks_ = 0;            // 0: not known
+  std::vector<uint32_t> even_sizes_;     // see MostUseful::sizes
   std::string stays_because_;            // journalled last, at
   Time stays_said_at_{-std::chrono::hours(1)};
   std::optional<Time> enough_since_;  // nodes to begin with

@@ -198,13 +198,33 @@ void Membership::on(const PolicyChanged& event) {
 }
 
 void Membership::on(const MostUseful& event) {
-  if (!elastic_ || std::exchange(useful_ranks_, event.ranks) == event.ranks) {
+  if (!elastic_ || (useful_ranks_ == event.ranks && even_sizes_ == event.sizes)) {
     return;
   }
-  journal("most_useful", "a step has so many micro-batches, and each rank needs one",
-          {{"ranks", int64_t{event.ranks}}});
+  useful_ranks_ = event.ranks;
+  even_sizes_ = event.sizes;
+  journal("most_useful",
+          event.sizes.empty() ? "a step has so many micro-batches, and each rank needs one"
+                              : "each rank needs as many of a step's micro-batches as the others",
+          {{"ranks", int64_t{event.ranks}}, {"sizes", std::vector<int64_t>(event.sizes.begin(), event.sizes.end())}});
+  elastic_->only({});
+  const uint32_t least = elastic_->smallest_allowed(1) * config_.ranks_per_replica;
+  std::vector<uint32_t> even;
+  for (const uint32_t ranks : event.sizes) {
+    if (ranks % config_.ranks_per_replica == 0) {
+      even.push_back(ranks / config_.ranks_per_replica);
+    }
+  }
+  elastic_->only(even);
+  if (!event.sizes.empty() && (even.empty() || elastic_->smallest_allowed(1) == 0)) {
+    end(1,
+        "each rank needs as many of a step's micro-batches as the others, and none of the sizes that the job may have "
+        "shares them evenly: use another micro_batch or global_batch, or allow other sizes (--min-replicas, "
+        "--replica-discrete-values)",
+        "");
+    return;
+  }
   if (most_fed() == 0) {
-    const uint32_t least = elastic_->smallest_allowed(1) * config_.ranks_per_replica;
     end(1,
         "the batches feed no more than " + std::to_string(event.ranks) + " ranks, each of which needs a micro-batch, " +
             "and the job may not have fewer than " + std::to_string(least) +
@@ -324,10 +344,16 @@ void Membership::on(const WorkerPaused& event) {
     return;
   }
   formed();  // nobody pauses before
-  // They pause before their first step where there are more ranks than micro-batches.
-  if (useful_ranks_ > 0 && useful_ranks_ < members_.size() &&
-      (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_)) {
-    resize_ = Resize{most_fed(), true, "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"};
+  // They pause before their first step where there are more ranks than micro-batches, or where these cannot be shared
+  // evenly and have to be.
+  const bool too_many = useful_ranks_ > 0 && useful_ranks_ < members_.size();
+  if ((too_many || !elastic_->allows(replicas())) &&
+      (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_ ||
+       !elastic_->allows(resize_->replicas))) {
+    const uint32_t below = elastic_->largest_allowed(std::min(replicas(), useful_ranks_ / config_.ranks_per_replica));
+    resize_ = Resize{below > 0 ? below : elastic_->smallest_allowed(1), true,
+                     too_many ? "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"
+                              : "the batches cannot be shared evenly by " + std::to_string(members_.size()) + " ranks"};
     journal("resize_planned", resize_->because, {{"from", int64_t{replicas()}}, {"to", int64_t{resize_->replicas}}});
   }
   if (phase_ == Phase::kRunning) {

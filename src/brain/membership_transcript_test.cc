@@ -186,7 +186,10 @@ class Scene {
       return {ScaleRequested{line.has("to") ? std::optional(static_cast<uint32_t>(line.number("to"))) : std::nullopt}};
     }
     if (line.verb == "saved") return {Saved{line.number("version")}};
-    if (line.verb == "useful") return {MostUseful{static_cast<uint32_t>(line.number("ranks"))}};
+    if (line.verb == "useful") {
+      const auto sizes = numbers(line.text("sizes"));
+      return {MostUseful{static_cast<uint32_t>(line.number("ranks")), {sizes.begin(), sizes.end()}}};
+    }
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;
     for (const WorkerId worker : numbers(line.text("worker"))) {

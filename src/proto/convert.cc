@@ -304,7 +304,10 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                  },
                  [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
                  [&](const brain::Saved& e) { out.mutable_saved()->set_version(e.version); },
-                 [&](const brain::MostUseful& e) { out.mutable_most_useful()->set_ranks(e.ranks); },
+                 [&](const brain::MostUseful& e) {
+                   out.mutable_most_useful()->set_ranks(e.ranks);
+                   out.mutable_most_useful()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
+                 },
                  [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
              },
@@ -363,7 +366,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kSaved:
       return brain::Saved{in.saved().version()};
     case control::AgentEvent::kMostUseful:
-      return brain::MostUseful{in.most_useful().ranks()};
+      return brain::MostUseful{in.most_useful().ranks(),
+                               {in.most_useful().sizes().begin(), in.most_useful().sizes().end()}};
     case control::AgentEvent::KIND_NOT_SET:
       break;
   }

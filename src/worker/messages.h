@@ -35,7 +35,7 @@ enum class MessageType : uint16_t {
   kLeave = 16,     // {}: the same rank needs its communicator no more
   kAbort = 17,     // {because}: ends the communicator for all its ranks
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
-  kUseful = 19,    // {ranks}: the job's batches feed no more ranks
+  kUseful = 19,    // {ranks, sizes: [ranks]}: the job's batches feed no more ranks; perhaps only so many, evenly
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   kVault = 21,     // {id, sharding, rank, data_bytes, text_room} or {.., rank, version}: memory for copies of a shard
   kSaved = 22,     // {version}: any process can load this version, also of another start of the job

@@ -42,6 +42,17 @@ class Batches:
         batch, micro = self.at(world_size)
         return batch // micro >= world_size
 
+    def even_sizes(self, ranks_per_part: int) -> list[int]:
+        """The numbers of ranks of which each `ranks_per_part` get as many micro-batches as the others.
+
+        Empty: not known, because batches change with the world.
+        """
+        if not (self.global_batch.constant and self.micro_batch.constant):
+            return []
+        batch, micro = self.at(1)
+        count = batch // micro
+        return [parts * ranks_per_part for parts in range(1, count + 1) if count % parts == 0]
+
     @property
     def most_ranks(self) -> int:
         return most_ranks(self.global_batch, self.micro_batch)

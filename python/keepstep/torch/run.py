@@ -125,7 +125,7 @@ class Run:
         self._pauses = False  # all ranks know that the world changes after it
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
         self._on_resize: list[Callable[[int, int], Any]] = []
-        self._useful = 0  # ranks, as the agent was told
+        self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
         self._digests: dict[str, int] | None = None
         self._check_all = bool(session.welcome["check_all"])
         self._checks_left = checks.CHECKED_STEPS
@@ -384,13 +384,16 @@ class Run:
             until = self._session.witness.bounded(until)
         batches = Batches.of(global_batch, micro_batch)
         place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
-        self._tell_useful(batches.most_ranks)
-        if self._version < until and not batches.feeds(self.world_size) and self._may_shrink():
+        even = sharding.check_can_recover(self._registry.modules())
+        sizes = batches.even_sizes(self.world_size // parts) if even else []
+        self._tell_useful(batches.most_ranks, sizes)
+        fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
+        if self._version < until and not fits and self._may_change_size():
             self._pause()
         self._position = checked_position(position, self._registry, batches)
         origin = None if self._position is None else (self._version + 1, int(self._position.item()))
         plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
-        if sharding.check_can_recover(self._registry.modules()) and plan.micro_batches % parts:
+        if even and plan.micro_batches % parts:
             raise KeepstepError(
                 f"run.steps: {plan.micro_batches} micro-batches a step cannot be shared evenly by {parts} ranks, and "
                 "FSDP2 needs each rank to have as many forward and backward passes as the others; choose global_batch "
@@ -437,13 +440,13 @@ class Run:
         with self.slow("the last checkpoint"):
             durable.save_last(self._version, self._capsule_ids())
 
-    def _tell_useful(self, ranks: int) -> None:
-        """Each rank needs a micro-batch of its own: an elastic job grows no further."""
-        if self.rank == 0 and not self.rehearsing and self._useful != ranks:
-            self._useful = ranks
-            self._session.send(MessageType.USEFUL, {"ranks": ranks})
+    def _tell_useful(self, ranks: int, sizes: list[int]) -> None:
+        """Each rank needs a micro-batch of its own: an elastic job grows no further. `sizes`: only so many ranks."""
+        if self.rank == 0 and not self.rehearsing and self._useful != (ranks, sizes):
+            self._useful = (ranks, sizes)
+            self._session.send(MessageType.USEFUL, {"ranks": ranks, "sizes": sizes})
 
-    def _may_shrink(self) -> bool:
+    def _may_change_size(self) -> bool:
         return bool(self._session.welcome["elastic"]) and not self.rehearsing
 
     def commit(
