@@ -109,6 +109,7 @@ struct Sealed {
   uint32_t mean_flags = 0;  // of the votes on that step, in union
   // Sharded state: the copies that lie in the node's memory, of ranks here and elsewhere.
   std::vector<ShardCopy> copies = {};
+  std::vector<ParityCopy> parity = {};  // and parity blocks
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
@@ -519,11 +520,12 @@ class Membership {
     double mean_loss = 0;
     uint32_t flags = 0;
   };
-  std::map<Step, Outcome> outcomes_;                 // from those words' nodes
-  bool sharded_ = false;                             // so a member said, in this generation or one before
-  std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
-  std::optional<Decide> decided_;                    // over the generation before
-  std::optional<Disagreement> suspected_;            // without a majority: the redo will tell
+  std::map<Step, Outcome> outcomes_;                  // from those words' nodes
+  bool sharded_ = false;                              // so a member said, in this generation or one before
+  std::map<NodeId, std::vector<ShardCopy>> copies_;   // from those words' nodes, too
+  std::map<NodeId, std::vector<ParityCopy>> parity_;  // likewise
+  std::optional<Decide> decided_;                     // over the generation before
+  std::optional<Disagreement> suspected_;             // without a majority: the redo will tell
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer

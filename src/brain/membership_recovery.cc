@@ -318,6 +318,7 @@ void Membership::seal(const std::string& because) {
   words_.clear();
   outcomes_.clear();
   copies_.clear();
+  parity_.clear();
   awaited_ranks_.clear();
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -340,6 +341,7 @@ void Membership::on(const Sealed& event) {
     note_word(word, event.node);
   }
   copies_[event.node] = event.copies;
+  parity_[event.node] = event.parity;
   if (event.mean_step != 0) {
     outcomes_[event.mean_step] = {event.mean_loss, event.mean_flags};
   }
@@ -445,9 +447,15 @@ std::optional<Verdict> Membership::whole(Verdict verdict) {
       copies.insert(held.begin(), held.end());
     }
   }
+  std::set<ParityCopy> parity;
+  for (const auto& [node, held] : parity_) {
+    if (!lost_nodes_.contains(node)) {
+      parity.insert(held.begin(), held.end());
+    }
+  }
   std::string missing;
   std::optional<Verdict> found =
-      newest_whole(verdict, identity_, origin_, static_cast<Rank>(members_.size()), living, copies, &missing);
+      newest_whole(verdict, identity_, origin_, static_cast<Rank>(members_.size()), living, copies, parity, &missing);
   if (!found) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
   }
