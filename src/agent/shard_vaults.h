@@ -1,11 +1,13 @@
 // The memory in which shards of ranks outlive their processes (state/shard_vault.h): those of this node, and copies of
-// others. The agent makes it and hands it out; who may write where the ranks agree on.
+// others, and parity blocks of theirs. The agent makes it and hands it out; who may write where the ranks agree on.
 //
 // Loop thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "base/shared_memory.h"
@@ -17,15 +19,20 @@ namespace keepstep::agent {
 
 class ShardVaults {
  public:
-  // The descriptor of the memory for `rank`, made if there is none of this size. It stays this object's. When a shard
-  // changed its size, the memory of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
+  // The descriptor of the memory for `rank`, or for a block that is_possible(), made if there is none of this size. It
+  // stays this object's. When a shard changed its size, the memory of before stays until the next change.
+  // RESOURCE_EXHAUSTED: no memory, and how much.
   StatusOr<int> of_size(brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
-  // The same for what holds `version` of `rank`. NOT_FOUND.
+  StatusOr<int> of_size(const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
+  // The same for what holds `version`. NOT_FOUND.
   StatusOr<int> holding(brain::Rank rank, brain::Version version) const;
+  StatusOr<int> holding(const brain::ParityBlock& block, brain::Version version) const;
 
   // Everything that is whole here, and whose of `version`.
   std::vector<brain::ShardCopy> copies() const;
+  std::vector<brain::ParityCopy> parity() const;
   std::vector<brain::Rank> ranks_at(brain::Version version) const;
+  std::vector<brain::ParityBlock> parity_at(brain::Version version) const;
   // Of all vaults. When a generation begins: later versions did not happen.
   void drop_beyond(brain::Version version);
   // Forgets whatever nobody asked for in three generations, that is, three calls: it is kept elsewhere now.
@@ -33,14 +40,19 @@ class ShardVaults {
   uint64_t bytes() const;
 
  private:
+  using Of = std::variant<brain::Rank, brain::ParityBlock>;
   struct Vault {
-    brain::Rank rank = 0;
+    Of of;
     uint64_t data_bytes = 0;
     SharedMemory memory;
     mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
-  std::deque<Vault> vaults_;  // of one rank: the newest last
+  StatusOr<int> make(const Of& of, uint64_t data_bytes, uint64_t text_room);
+  StatusOr<int> find(const Of& of, brain::Version version) const;
+  static std::string name(const Of& of);
+
+  std::deque<Vault> vaults_;  // of one rank or block: the newest last
 };
 
 }  // namespace keepstep::agent

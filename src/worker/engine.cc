@@ -47,6 +47,15 @@ std::optional<std::string> capsule_in(const std::byte* memory, Version version) 
   return std::string(reinterpret_cast<const char*>(memory + WorkerLayout::capsule(version % 2)), bytes);
 }
 
+// Of an activation, from our own agent.
+std::vector<brain::ParityBlock> parity_blocks(const nlohmann::json& body) {
+  std::vector<brain::ParityBlock> blocks;
+  for (const nlohmann::json& block : body.value("parity", nlohmann::json::array())) {
+    blocks.push_back({block.at("members"), block.at("row")});
+  }
+  return blocks;
+}
+
 }  // namespace
 
 Engine::Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
@@ -151,8 +160,12 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       }
       break;
     case MessageType::kActivate:
-      activation_ = Activation{message.body.at("version"), message.body.at("sources"), message.body.at("targets"),
-                               message.body.at("compare"), message.body.value("copies", std::vector<uint32_t>())};
+      activation_ = Activation{message.body.at("version"),
+                               message.body.at("sources"),
+                               message.body.at("targets"),
+                               message.body.at("compare"),
+                               message.body.value("copies", std::vector<uint32_t>()),
+                               parity_blocks(message.body)};
       activation_of_ = message.identity;
       break;
     case MessageType::kInterrupt:

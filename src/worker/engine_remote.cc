@@ -134,6 +134,7 @@ void Engine::leave_generation() {
   }
   communicator_.reset();
   shard_replicas_.reset();
+  rebuild_memory_.clear();
   {
     const std::lock_guard lock(vaults_mutex_);
     vaults_.clear();

@@ -37,12 +37,14 @@ enum class MessageType : uint16_t {
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
   kUseful = 19,    // {ranks}: the job's batches feed no more ranks
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
-  kVault = 21,     // {id, rank, data_bytes, text_room} or {id, rank, version}: memory for copies of a rank's shard
+  kVault = 21,     // {id, rank, data_bytes, text_room} or {id, rank, version}: memory for copies of a rank's shard; or
+                   // {members, row} instead of {rank}: for their parity
   kSaved = 22,     // {version}: any process can load this version, also of another start of the job
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
-  kActivate = 34,    // {version, sources, targets, compare, copies: [rank]}: of shards at `version`, on this node
+  kActivate = 34,    // {version, sources, targets, compare, copies: [rank], parity: [{members, row}]}: of shards at
+                     // `version`, on this node
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over
   kStoreReply = 37,  // {id, ok, value}
