@@ -64,7 +64,14 @@ class Engine:
         """What was written with the copy of this rank's shard; None without need, or without a copy."""
 
     def load_shard(self, version: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...
-    def protect_shard(self, version: int, pieces: Sequence[tuple[int, int, int]], text: bytes, copies: int) -> None:
+    def protect_shard(
+        self,
+        version: int,
+        pieces: Sequence[tuple[int, int, int]],
+        text: bytes,
+        copies: int,
+        parity: tuple[int, int] = ...,
+    ) -> None:
         """Begins to copy; the pieces must not change before `wait_shard`."""
 
     def wait_shard(self, version: int) -> None: ...

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import time
 
 import torch
@@ -25,7 +26,8 @@ parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp"], default="fs
 parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
-parser.add_argument("--copies", type=int, default=2)
+parser.add_argument("--copies", type=int)
+parser.add_argument("--parity")
 parser.add_argument("--durable", default="")
 parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, default=3)
@@ -102,7 +104,17 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies)
+def vaults():
+    """Bytes of the memory for copies and parity that this process writes to; of one of each name, the largest."""
+    found = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:(keepstep-shard\S+)", line):
+                found[match[3]] = max(found.get(match[3], 0), int(match[2], 16) - int(match[1], 16))
+    return found
+
+
+@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies, parity=args.parity)
 def train(run):
     made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
     model, optimizer, schedule, data = made
@@ -129,7 +141,9 @@ def train(run):
     for tensor in [*model.parameters(), *model.buffers(), *state]:
         total.update(bytes(local(tensor.detach()).contiguous().flatten().view(torch.uint8).tolist()))
     counts = run.shard_counts()
-    note(rank=run.rank, final=total.hexdigest(), pid=os.getpid(), bytes=counts.bytes, waits=counts.waits)
+    note(
+        rank=run.rank, final=total.hexdigest(), pid=os.getpid(), bytes=counts.bytes, waits=counts.waits, vaults=vaults()
+    )  # fmt: skip
     if dist.is_initialized():
         dist.barrier()
 

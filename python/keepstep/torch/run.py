@@ -103,7 +103,7 @@ class Run:
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
-        self._shards = Shards(session, self._registry, options.copies)
+        self._shards = Shards(session, self._registry, options.copies, options.parity)
         self._durable: Durable | None = None
         self._saving_elsewhere = False  # a rank said so in the last vote
         self._sharded: list[Any] = []  # what run.shard built
@@ -209,7 +209,7 @@ class Run:
         Built once per process, when it has a rank; the same objects in every entry. The process group is there, and
         ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried out**: a process that takes a
         rank over builds alone, and every process comes to the same numbers by itself, because they are seeded alike.
-        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`).
+        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`, or ``parity``).
         """
         self._assignment("run.shard")
         if self.rehearsing:
