@@ -69,7 +69,14 @@ class Engine:
     def reshard(self, version: int, shards: list[str], needs: str, text: bytes) -> None: ...
     def leave_shard(self, version: int) -> None: ...
     def load_shard(self, version: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...
-    def protect_shard(self, version: int, pieces: Sequence[tuple[int, int, int]], text: bytes, copies: int) -> None:
+    def protect_shard(
+        self,
+        version: int,
+        pieces: Sequence[tuple[int, int, int]],
+        text: bytes,
+        copies: int,
+        parity: tuple[int, int] = ...,
+    ) -> None:
         """Begins to copy; the pieces must not change before `wait_shard`."""
 
     def wait_shard(self, version: int) -> None: ...

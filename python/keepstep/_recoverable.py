@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MAX_BLOCKS = 255  # of a group: kMaxBlocksOfGroup in src/brain/parity_placement.h
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class RecoverOptions:
             called ``torch.compile`` before its first step; without, nothing was found to be saved.
         copies: nodes that hold a copy of each rank's state where it is sharded (FSDP2, tensor parallel, ZeRO-1), the
             rank's own node included; as many as there are nodes, if there are fewer.
+        parity: (K, M): instead of copies on other nodes, groups of up to K ranks on different nodes have M parity
+            blocks on M other nodes, so that any M nodes of theirs may be lost; (0, 0): copies.
     """
 
     health_check: Callable[[], None] | None = None
@@ -40,6 +45,28 @@ class RecoverOptions:
     timeout: float | None = None
     rehearse: bool | None = None
     copies: int = 2
+    parity: tuple[int, int] = (0, 0)
+
+
+def _protection(copies: int | None, parity: str | None) -> tuple[int, tuple[int, int]]:
+    if parity is None:
+        if copies is not None and copies < 1:
+            raise KeepstepError(f"recoverable(copies={copies}): at least 1, the one on the rank's own node")
+        return 2 if copies is None else copies, (0, 0)
+    wish = f"recoverable(parity={parity!r})"
+    if copies is not None:
+        raise KeepstepError(
+            f"{wish} with copies={copies}: sharded state is protected by one or the other; parity=K+M outlives as many "
+            "lost nodes as copies=M+1, with less memory"
+        )
+    numbers = re.fullmatch(r"([0-9]{1,3})\+([0-9]{1,3})", parity) if isinstance(parity, str) else None
+    data, blocks = (int(number) for number in numbers.groups()) if numbers else (0, 0)
+    if not (data and blocks and data + blocks <= MAX_BLOCKS):
+        raise KeepstepError(
+            f'{wish}: write "K+M": groups of up to K ranks with M parity blocks, each at least 1 and {MAX_BLOCKS} '
+            'together; "6+2" outlives any two of eight nodes'
+        )
+    return 1, (data, blocks)
 
 
 @overload
@@ -54,7 +81,8 @@ def recoverable(
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
     rehearse: bool | None = None,
-    copies: int = 2,
+    copies: int | None = None,
+    parity: str | None = None,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]: ...
 
 
@@ -67,7 +95,8 @@ def recoverable(
     finalize: Callable[[], None] | None = None,
     timeout: float | None = None,
     rehearse: bool | None = None,
-    copies: int = 2,
+    copies: int | None = None,
+    parity: str | None = None,
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 
@@ -75,11 +104,10 @@ def recoverable(
     ``run.keep`` built and ``run.protect`` registered as it stands at the last committed step. The process, its memory
     and its device context stay. Works under ``keepstep run`` only.
 
-    See `RecoverOptions` for the arguments. Returns what the function returns in its last entry.
+    See `RecoverOptions` for the arguments; `copies` is 2 unless it or ``parity="K+M"`` is given, as in ``"6+2"``.
+    Returns what the function returns in its last entry.
     """
-    if copies < 1:
-        raise KeepstepError(f"recoverable(copies={copies}): at least 1, the one on the rank's own node")
-    options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse, copies)
+    options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse, *_protection(copies, parity))
 
     def decorate(target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(target)

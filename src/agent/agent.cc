@@ -283,6 +283,7 @@ void Agent::seal(const brain::Seal& effect) {
     sealed_ = std::max(sealed_, effect.identity);
     brain::Sealed nothing{config_.node, effect.identity, {}};
     nothing.copies = vaults_.copies();
+    nothing.parity = vaults_.parity();
     link_->send(nothing);
     return;
   }
@@ -297,6 +298,7 @@ void Agent::seal(const brain::Seal& effect) {
   sealed.mean_loss = newest.mean_loss;
   sealed.mean_flags = newest.flags;
   sealed.copies = vaults_.copies();
+  sealed.parity = vaults_.parity();
   link_->send(sealed);
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
@@ -494,6 +496,10 @@ void Agent::activate(const brain::Activate& effect) {
     let_leavers_out();
   }
   const brain::Prepare& prepared = generation_->prepare();
+  nlohmann::json parity = nlohmann::json::array();
+  for (const brain::ParityBlock& block : vaults_.parity_at(effect.version)) {
+    parity.push_back({{"members", block.members}, {"row", block.row}});
+  }
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kActivate, effect.identity,
          {{"version", effect.version},
@@ -501,7 +507,8 @@ void Agent::activate(const brain::Activate& effect) {
           {"targets", effect.targets},
           {"compare", effect.compare},
           {"copies", vaults_.ranks_at(prepared.sharding.number, effect.version)},
-          {"copies_from", vaults_.ranks_at(prepared.from.number, effect.version)}});
+          {"copies_from", vaults_.ranks_at(prepared.from.number, effect.version)},
+          {"parity", parity}});
   }
 }
 

@@ -193,11 +193,18 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
 
 void Agent::on_vault(const WorkerProcess& process, const Message& message) {
   const nlohmann::json& body = message.body;
-  const brain::Rank rank = body.at("rank");
   const uint32_t sharding = body.at("sharding");
-  const StatusOr<int> memory = body.contains("version")
-                                   ? vaults_.holding(sharding, rank, body.at("version"))
-                                   : vaults_.of_size(sharding, rank, body.at("data_bytes"), body.at("text_room"));
+  const auto find = [&](const auto& of) {
+    return body.contains("version")
+               ? vaults_.holding(sharding, of, body.at("version").get<brain::Version>())
+               : vaults_.of_size(sharding, of, body.at("data_bytes"), body.at("text_room"));
+  };
+  StatusOr<int> memory = absl::InvalidArgumentError("no code has such a block of parity");
+  if (!body.contains("members")) {
+    memory = find(body.at("rank").get<brain::Rank>());
+  } else if (const brain::ParityBlock block{body.at("members"), body.at("row")}; brain::is_possible(block)) {
+    memory = find(block);
+  }
   const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
   tell(process, MessageType::kVaultReply, message.identity,
        {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);

@@ -3,53 +3,99 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace keepstep::agent {
 
 StatusOr<int> ShardVaults::of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room) {
+  return make({sharding, rank}, data_bytes, text_room);
+}
+
+StatusOr<int> ShardVaults::of_size(uint32_t sharding, const brain::ParityBlock& block, uint64_t data_bytes,
+                                   uint64_t text_room) {
+  return make({sharding, block}, data_bytes, text_room);
+}
+
+StatusOr<int> ShardVaults::holding(uint32_t sharding, brain::Rank rank, brain::Version version) const {
+  return find({sharding, rank}, version);
+}
+
+StatusOr<int> ShardVaults::holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const {
+  return find({sharding, block}, version);
+}
+
+StatusOr<int> ShardVaults::make(const Of& of, uint64_t data_bytes, uint64_t text_room) {
   const auto fits = [&](const Vault& each) {
     // What is asked for is twice what is needed.
-    return each.sharding == sharding && each.rank == rank && each.data_bytes == data_bytes &&
-           each.view().text_room() >= text_room / 2;
+    return each.of == of && each.data_bytes == data_bytes && each.view().text_room() >= text_room / 2;
   };
   if (const auto found = std::find_if(vaults_.rbegin(), vaults_.rend(), fits); found != vaults_.rend()) {
     found->unused = 0;
     return found->memory.fd();
   }
-  const auto same_rank = [&](const Vault& each) { return each.sharding == sharding && each.rank == rank; };
-  if (std::count_if(vaults_.begin(), vaults_.end(), same_rank) > 1) {
-    vaults_.erase(std::find_if(vaults_.begin(), vaults_.end(), same_rank));
+  const auto same = [&](const Vault& each) { return each.of == of; };
+  if (std::count_if(vaults_.begin(), vaults_.end(), same) > 1) {
+    vaults_.erase(std::find_if(vaults_.begin(), vaults_.end(), same));
   }
-  StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-shard-" + std::to_string(rank),
-                                                       state::ShardVault::memory_bytes(data_bytes, text_room));
+  const auto* const block = std::get_if<brain::ParityBlock>(&of.what);
+  StatusOr<SharedMemory> memory =
+      SharedMemory::create(block != nullptr ? "keepstep-shard-parity-" + std::to_string(block->members.front())
+                                            : "keepstep-shard-" + std::to_string(std::get<brain::Rank>(of.what)),
+                           state::ShardVault::memory_bytes(data_bytes, text_room));
   if (!memory.ok()) {
-    return absl::ResourceExhaustedError(absl::StrFormat("copies of the shard of rank %d (two versions of %d bytes): %s",
-                                                        rank, data_bytes, memory.status().message()));
+    return absl::ResourceExhaustedError(absl::StrFormat("copies of %s (two versions of %d bytes): %s", name(of),
+                                                        data_bytes, memory.status().message()));
   }
-  state::ShardVault::initialize(memory->data(), rank, data_bytes, text_room);
-  vaults_.push_back({sharding, rank, data_bytes, *std::move(memory)});
+  std::visit([&](const auto& what) { state::ShardVault::initialize(memory->data(), what, data_bytes, text_room); },
+             of.what);
+  vaults_.push_back({of, data_bytes, *std::move(memory)});
   return vaults_.back().memory.fd();
 }
 
-StatusOr<int> ShardVaults::holding(uint32_t sharding, brain::Rank rank, brain::Version version) const {
+StatusOr<int> ShardVaults::find(const Of& of, brain::Version version) const {
   for (const Vault& each : vaults_) {
-    if (each.sharding == sharding && each.rank == rank && each.view().has(version)) {
+    if (each.of == of && each.view().has(version)) {
       each.unused = 0;
       return each.memory.fd();
     }
   }
-  return absl::NotFoundError(absl::StrFormat("no copy of the shard of rank %d at version %d is here", rank, version));
+  return absl::NotFoundError(absl::StrFormat("no copy of %s at version %d is here", name(of), version));
+}
+
+std::string ShardVaults::name(const Of& of) {
+  const auto* const block = std::get_if<brain::ParityBlock>(&of.what);
+  return block != nullptr
+             ? absl::StrCat("parity ", block->row, " of the shards of ranks ", absl::StrJoin(block->members, ", "))
+             : absl::StrCat("the shard of rank ", std::get<brain::Rank>(of.what));
 }
 
 std::vector<brain::ShardCopy> ShardVaults::copies() const {
   std::vector<brain::ShardCopy> copies;
   for (const Vault& each : vaults_) {
-    for (const brain::Version version : each.view().versions()) {
-      copies.push_back({each.rank, version, each.sharding});
+    if (const auto* const rank = std::get_if<brain::Rank>(&each.of.what)) {
+      for (const brain::Version version : each.view().versions()) {
+        copies.push_back({*rank, version, each.of.sharding});
+      }
     }
   }
   std::sort(copies.begin(), copies.end());
   return copies;
 }
+
+std::vector<brain::ParityCopy> ShardVaults::parity() const {
+  std::vector<brain::ParityCopy> parity;
+  for (const Vault& each : vaults_) {
+    if (const auto* const block = std::get_if<brain::ParityBlock>(&each.of.what)) {
+      for (const brain::Version version : each.view().versions()) {
+        parity.push_back({*block, version});
+      }
+    }
+  }
+  std::sort(parity.begin(), parity.end());
+  return parity;
+}
+
 
 std::vector<brain::Rank> ShardVaults::ranks_at(uint32_t sharding, brain::Version version) const {
   std::vector<brain::Rank> ranks;
@@ -61,6 +107,16 @@ std::vector<brain::Rank> ShardVaults::ranks_at(uint32_t sharding, brain::Version
   return ranks;
 }
 
+std::vector<brain::ParityBlock> ShardVaults::parity_at(brain::Version version) const {
+  std::vector<brain::ParityBlock> blocks;
+  for (brain::ParityCopy& copy : parity()) {
+    if (copy.version == version) {
+      blocks.push_back(std::move(copy.block));
+    }
+  }
+  return blocks;
+}
+
 void ShardVaults::drop_beyond(brain::Version version) {
   for (const Vault& each : vaults_) {
     each.view().drop_beyond(version);
@@ -68,7 +124,7 @@ void ShardVaults::drop_beyond(brain::Version version) {
 }
 
 void ShardVaults::drop_before(uint32_t sharding) {
-  std::erase_if(vaults_, [&](const Vault& each) { return each.sharding < sharding; });
+  std::erase_if(vaults_, [&](const Vault& each) { return each.of.sharding < sharding; });
 }
 
 void ShardVaults::drop_unused() {

@@ -1,11 +1,13 @@
 // The memory in which shards of ranks outlive their processes (state/shard_vault.h): those of this node, and copies of
-// others. The agent makes it and hands it out; who may write where the ranks agree on.
+// others, and parity blocks of theirs. The agent makes it and hands it out; who may write where the ranks agree on.
 //
 // Loop thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "base/shared_memory.h"
@@ -17,16 +19,20 @@ namespace keepstep::agent {
 
 class ShardVaults {
  public:
-  // The descriptor of the memory for `rank` of a division (brain::Sharding, by its number), made if there is none of
-  // this size. It stays this object's. When a shard changed its size, the memory of before stays until the next change.
-  // RESOURCE_EXHAUSTED: no memory, and how much.
+  // The descriptor of the memory for `rank` of a division (brain::Sharding, by its number), or for a block of it that
+  // is_possible(), made if there is none of this size. It stays this object's. When a shard changed its size, the memory
+  // of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
   StatusOr<int> of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
-  // The same for what holds `version` of `rank`. NOT_FOUND.
+  StatusOr<int> of_size(uint32_t sharding, const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
+  // The same for what holds `version`. NOT_FOUND.
   StatusOr<int> holding(uint32_t sharding, brain::Rank rank, brain::Version version) const;
+  StatusOr<int> holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const;
 
   // Everything that is whole here, and whose of `version` in one division.
   std::vector<brain::ShardCopy> copies() const;
+  std::vector<brain::ParityCopy> parity() const;
   std::vector<brain::Rank> ranks_at(uint32_t sharding, brain::Version version) const;
+  std::vector<brain::ParityBlock> parity_at(brain::Version version) const;
   // Of all vaults. When a generation begins: later versions did not happen.
   void drop_beyond(brain::Version version);
   // Divisions before `sharding`: a step was done in that one, so that every shard of it has its copies.
@@ -36,15 +42,23 @@ class ShardVaults {
   uint64_t bytes() const;
 
  private:
-  struct Vault {
+  struct Of {
     uint32_t sharding = 0;
-    brain::Rank rank = 0;
+    std::variant<brain::Rank, brain::ParityBlock> what;
+    bool operator==(const Of&) const = default;
+  };
+  struct Vault {
+    Of of;
     uint64_t data_bytes = 0;
     SharedMemory memory;
     mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
-  std::deque<Vault> vaults_;  // of one rank: the newest last
+  StatusOr<int> make(const Of& of, uint64_t data_bytes, uint64_t text_room);
+  StatusOr<int> find(const Of& of, brain::Version version) const;
+  static std::string name(const Of& of);
+
+  std::deque<Vault> vaults_;  // of one rank or block: the newest last
 };
 
 }  // namespace keepstep::agent

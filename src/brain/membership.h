@@ -109,6 +109,7 @@ struct Sealed {
   uint32_t mean_flags = 0;  // of the votes on that step, in union
   // Sharded state: the copies that lie in the node's memory, of ranks here and elsewhere.
   std::vector<ShardCopy> copies = {};
+  std::vector<ParityCopy> parity = {};  // and parity blocks
 };
 // Answer to Prepare from one member: it left the old step and holds `state`.
 struct Ready {
@@ -429,6 +430,7 @@ class Membership {
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
   std::vector<NodeId> who_would_stay() const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;
+  std::optional<std::vector<Unit>> choose_for_shards(std::vector<Unit> all, uint32_t replicas) const;
   const char* why_no_shards(const std::vector<Unit>& chosen) const;
   bool deals_anew(const std::vector<Slot>& slots) const;
   std::vector<Slot> slots_for(const std::vector<Unit>& chosen) const;
@@ -544,9 +546,10 @@ class Membership {
   Sharding sharding_;                 // of this generation
   Sharding kept_in_;                  // in which its version was kept when it was prepared: this one, or the one before
   bool dealt_anew_ = true;            // the next generation has another one
-  std::map<NodeId, std::vector<ShardCopy>> copies_;  // from those words' nodes, too
-  std::optional<Decide> decided_;                    // over the generation before
-  std::optional<Disagreement> suspected_;            // without a majority: the redo will tell
+  std::map<NodeId, std::vector<ShardCopy>> copies_;   // from those words' nodes, too
+  std::map<NodeId, std::vector<ParityCopy>> parity_;  // likewise
+  std::optional<Decide> decided_;                     // over the generation before
+  std::optional<Disagreement> suspected_;             // without a majority: the redo will tell
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer

@@ -416,12 +416,20 @@ void Membership::resize() {
       return;
     }
   }
-  const std::vector<Unit> chosen = choose(all, size);
-  if (const char* why = why_not_now(chosen)) {
-    const bool anybody = version_ == 0 || (sharded_ && decided_ && kept(decided_->verdict, true, nullptr, nullptr)) ||
-                         std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+  std::vector<Unit> chosen = choose(all, size);
+  const char* why = why_not_now(chosen);
+  if (why != nullptr && sharded_ && !homeless_.empty()) {
+    if (std::optional<std::vector<Unit>> others = choose_for_shards(all, size)) {
+      why = nullptr;
+      chosen = *std::move(others);
+      size = replicas_of(chosen.size());
+    }
+  }
+  if (why != nullptr) {
+    const bool anybody = version_ == 0 ||
+                         (!sharded_ && std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
                            return alive(member) && holds_state(member.rank);
-                         });
+                         }));
     if (!homeless_.empty() && !anybody) {
       const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
@@ -511,6 +519,25 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   return have_all || !homeless_.empty() ? nullptr : "a rank that stays is being replaced right now";
 }
 
+// Where nothing goes on without it: more than `replicas`, or with nodes that are to leave, if those that would stay do
+// not have all shards. Leavers give theirs away before the next change then.
+std::optional<std::vector<Membership::Unit>> Membership::choose_for_shards(std::vector<Unit> all,
+                                                                           uint32_t replicas) const {
+  for (const bool with_leavers : {false, true}) {
+    size_t usable = 0;
+    for (Unit& unit : all) {
+      unit.leaving = unit.leaving && !(with_leavers && unit.member);
+      usable += !unit.leaving && (unit.member || unit.ready) ? 1 : 0;
+    }
+    for (uint32_t size = replicas; size > 0 && size <= replicas_of(usable); size = elastic_->smallest_allowed(size + 1)) {
+      if (std::vector<Unit> chosen = choose(all, size); why_not_now(chosen) == nullptr) {
+        return chosen;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 // The same where each rank has a part of the state: all parts have to be on nodes that stay.
 const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   if (!decided_ || decided_->identity != identity_) {
@@ -520,9 +547,11 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     nodes.insert(unit.node);
   }
-  const std::optional<Kept> found =
-      kept(decided_->verdict, dealt_anew_ || deals_anew(slots_for(chosen)), &nodes, nullptr);
-  return found && (found->verdict.version == version_ || !homeless_.empty())
+  const bool anew = dealt_anew_ || deals_anew(slots_for(chosen));
+  const std::optional<Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
+  // What only processes had of a step is lost when the state is divided anew. Without a node that is gone one can wait.
+  const std::optional<Kept> best = homeless_.empty() ? std::nullopt : kept(decided_->verdict, anew, nullptr, nullptr);
+  return found && found->verdict.version >= (best ? best->verdict.version : version_)
              ? nullptr
              : "the nodes that would stay do not have the shards of all ranks right now";
 }

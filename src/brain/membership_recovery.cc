@@ -318,6 +318,7 @@ void Membership::seal(const std::string& because) {
   words_.clear();
   outcomes_.clear();
   copies_.clear();
+  parity_.clear();
   awaited_ranks_.clear();
   for (const Member& member : members_) {
     if (alive(member)) {
@@ -340,6 +341,7 @@ void Membership::on(const Sealed& event) {
     note_word(word, event.node);
   }
   copies_[event.node] = event.copies;
+  parity_[event.node] = event.parity;
   if (event.mean_step != 0) {
     outcomes_[event.mean_step] = {event.mean_loss, event.mean_flags};
   }
@@ -444,12 +446,18 @@ std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool de
       copies.insert(held.begin(), held.end());
     }
   }
+  std::set<ParityCopy> parity;  // what is divided anew is not rebuilt from it
+  for (const auto& [node, held] : parity_) {
+    if (!dealt_anew && !lost_nodes_.contains(node) && (only == nullptr || only->contains(node))) {
+      parity.insert(held.begin(), held.end());
+    }
+  }
   std::optional<Kept> best;
-  if (auto found = newest_whole(verdict, identity_, origin_, sharding_, living, copies, missing)) {
+  if (auto found = newest_whole(verdict, identity_, origin_, sharding_, living, copies, parity, missing)) {
     best = Kept{*found, sharding_};
   }
   if (kept_in_ != sharding_) {
-    const auto found = newest_whole(verdict, identity_, origin_, kept_in_, {}, copies, nullptr);
+    const auto found = newest_whole(verdict, identity_, origin_, kept_in_, {}, copies, {}, nullptr);
     if (found && (!best || found->version > best->verdict.version)) {
       best = Kept{*found, kept_in_};
     }

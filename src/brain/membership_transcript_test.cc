@@ -98,7 +98,8 @@ class Scene {
             line.number("mean_step"),
             static_cast<double>(line.number("mean_loss")),
             0,
-            copies(line)};
+            copies(line),
+            parity(line)};
   }
 
   // "0@117,1@117": rank and version; "0@117@2": of the sharding of generation 2, otherwise of 1
@@ -110,6 +111,22 @@ class Scene {
                         parts.size() > 2 ? static_cast<uint32_t>(std::stoul(parts[2])) : 1});
     }
     return copies;
+  }
+
+  // "0.2:1@117": the second row of the parity of ranks 0 and 2, and its version
+  static std::vector<ParityCopy> parity(const Line& line) {
+    std::vector<ParityCopy> parity;
+    for (const std::string& text : split(line.text("parity"), ',')) {
+      const auto parts = split(text, '@');
+      const auto block = split(parts[0], ':');
+      ParityCopy& copy = parity.emplace_back();
+      for (const std::string& member : split(block[0], '.')) {
+        copy.block.members.push_back(static_cast<Rank>(std::stoul(member)));
+      }
+      copy.block.row = static_cast<uint32_t>(std::stoul(block[1]));
+      copy.version = std::stoull(parts[1]);
+    }
+    return parity;
   }
 
   static StateWord state(const std::string& text) {

@@ -28,11 +28,29 @@ bool builds_anew(const StateWord& state) {
   return state.kind == StateKind::kEmpty || state.kind == StateKind::kHydrating;
 }
 
+// The blocks of one version that lost shards could be rebuilt from. Where they lie does not matter here.
+struct Blocks {
+  Blocks(const std::set<ShardCopy>& copies, const std::set<ParityCopy>& parity, Version version) {
+    for (const ShardCopy& copy : copies) {
+      if (copy.version == version) {
+        shards.emplace(copy.rank, copy.rank);
+      }
+    }
+    for (const ParityCopy& copy : parity) {
+      if (copy.version == version) {
+        rows.emplace(copy.block, copy.block.members.front());
+      }
+    }
+  }
+  std::map<Rank, Rank> shards;
+  std::map<ParityBlock, Rank> rows;
+};
+
 }  // namespace
 
 std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, const Sharding& sharding,
                                     const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
-                                    std::string* missing) {
+                                    const std::set<ParityCopy>& parity, std::string* missing) {
   std::map<Rank, const SealedWord*> processes;
   for (const SealedWord& word : living) {
     processes.emplace(word.rank, &word);
@@ -40,13 +58,20 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
   std::string lacking;
   for (Version back = 0; back <= kVersionsBack && back <= verdict.version; ++back) {
     const Version version = verdict.version - back;
+    std::optional<Blocks> blocks;  // most often not needed
+    const auto rebuilt = [&](Rank rank) {
+      if (!blocks.has_value()) {
+        blocks.emplace(copies, parity, version);
+      }
+      return plan_rebuild(rank, blocks->shards, blocks->rows).has_value();
+    };
     Rank rank = 0;
     for (; rank < sharding.world; ++rank) {
       const auto process = processes.find(rank);
       const bool lives = process != processes.end();
       if (!copies.contains({rank, version, sharding.number}) &&
           !(lives && comes_to(*process->second, identity, version, verdict)) &&
-          !(version == origin && (!lives || builds_anew(process->second->state)))) {
+          !(version == origin && (!lives || builds_anew(process->second->state))) && !rebuilt(rank)) {
         break;
       }
     }
@@ -58,7 +83,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
     }
     if (lacking.empty()) {
       lacking = "no copy of the shard of rank " + std::to_string(rank) + " at version " + std::to_string(version) +
-                " is left";
+                " is left" + (parity.empty() ? "" : ", nor enough of its parity group");
     }
   }
   if (missing != nullptr) {

@@ -2,7 +2,8 @@
 //
 // Follows section 6.9 of the design. Each rank's shard is copied between its update to k and its vote on k+1, so that
 // whoever voted on k+1 has a copy of k. A rank that dies in between takes k along: then the job goes back to k-1, which
-// everybody's copies hold until k+1 is decided.
+// everybody's copies hold until k+1 is decided. Parity blocks of groups of ranks, in place of copies on other nodes,
+// follow the same rule.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "brain/parity_rebuild.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
 
@@ -33,12 +35,11 @@ struct ShardCopy {
 };
 
 // `verdict` (step_commit.h) over generation `identity`, or the newest version before it of which each rank's shard is
-// left: in its own process (`living`, the words of those that live), or in one of `copies` of this sharding. Version
-// `origin` is what a
-// fresh process builds or loads. Nothing: no version is whole; `missing` (may be null) then says whose shard of which
-// version is gone.
+// left: in its own process (`living`, the words of those that live), in one of `copies` of this sharding, or in what
+// these and `parity` have of its group, if that is enough. Version `origin` is what a fresh process builds or loads.
+// Nothing: no version is whole; `missing` (may be null) then says whose shard of which version is gone.
 std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, Version origin, const Sharding& sharding,
                                     const std::vector<SealedWord>& living, const std::set<ShardCopy>& copies,
-                                    std::string* missing);
+                                    const std::set<ParityCopy>& parity, std::string* missing);
 
 }  // namespace keepstep::brain

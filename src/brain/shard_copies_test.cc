@@ -24,7 +24,7 @@ std::set<ShardCopy> copies_of(Version version, std::initializer_list<Rank> ranks
 TEST(ShardCopies, TheDeadRanksCopyIsEnoughForTheVersionItHad) {
   const Verdict verdict{7, false, "rank 1 had not voted on step 8"};
   const std::vector<SealedWord> living = {rank_at(1, 8, Vote::kOpen, StateKind::kClean, 7)};
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 7);
   EXPECT_EQ(found->because, verdict.because);
@@ -34,7 +34,7 @@ TEST(ShardCopies, AStepThatOnlyTheDeadRankCouldApplyIsRedone) {
   // All had voted on 8, so the verdict goes forward; but the shard that rank 0 would have got went with it.
   const Verdict verdict{8, true, "every survivor had voted on step 8"};
   const std::vector<SealedWord> living = {rank_at(1, 8, Vote::kYes, StateKind::kClean, 7)};
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 7);
   EXPECT_FALSE(found->forward);
@@ -46,7 +46,7 @@ TEST(ShardCopies, ADeathBeforeTheCopyGoesBackOneStepAndSurvivorsToTheirOwnCopies
   const std::vector<SealedWord> living = {rank_at(1, 9, Vote::kOpen, StateKind::kClean, 8)};
   std::set<ShardCopy> copies = copies_of(7, {0, 1});
   copies.insert({1, 8});
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies, nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies, {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 7);
 }
@@ -55,7 +55,7 @@ TEST(ShardCopies, WithoutADeadRankTheVerdictStands) {
   const Verdict verdict{8, true, "rank 0 had recorded step 8 as decided"};
   const std::vector<SealedWord> living = {rank_at(0, 8, Vote::kDecided, StateKind::kUpdating, 7),
                                           rank_at(1, 8, Vote::kYes, StateKind::kClean, 7)};
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, {}, nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, {}, {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 8);
   EXPECT_TRUE(found->forward);
@@ -65,14 +65,14 @@ TEST(ShardCopies, ARankWhoseUpdateFailedNeedsItsCopy) {
   const Verdict verdict{8, true, "rank 1 had recorded step 8 as decided"};
   const std::vector<SealedWord> living = {rank_at(0, 8, Vote::kDecided, StateKind::kEmpty, 0),
                                           rank_at(1, 8, Vote::kDecided, StateKind::kClean, 8)};
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 7);
 }
 
 TEST(ShardCopies, AllDeadGoesOnFromWhatTheAgentsHold) {
   const Verdict verdict{8, false, "no survivor is left"};
-  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, {}, copies_of(8, {0, 1}), nullptr);
+  const auto found = newest_whole(verdict, kNow, 0, {0, 2}, {}, copies_of(8, {0, 1}), {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 8);
 }
@@ -80,14 +80,14 @@ TEST(ShardCopies, AllDeadGoesOnFromWhatTheAgentsHold) {
 TEST(ShardCopies, BeforeTheFirstCopyEveryProcessBuildsVersionZero) {
   const Verdict verdict{0, false, "rank 1 had not voted on step 1"};
   const std::vector<SealedWord> living = {rank_at(1, 1, Vote::kOpen, StateKind::kClean, 0)};
-  EXPECT_TRUE(newest_whole(verdict, kNow, 0, {0, 2}, living, {}, nullptr));
+  EXPECT_TRUE(newest_whole(verdict, kNow, 0, {0, 2}, living, {}, {}, nullptr));
 }
 
 TEST(ShardCopies, SaysWhoseShardIsGone) {
   const Verdict verdict{8, false, "rank 1 had not voted on step 9"};
   const std::vector<SealedWord> living = {rank_at(1, 9, Vote::kOpen, StateKind::kClean, 8)};
   std::string missing;
-  EXPECT_FALSE(newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {1}), &missing));
+  EXPECT_FALSE(newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {1}), {}, &missing));
   EXPECT_EQ(missing, "no copy of the shard of rank 0 at version 8 is left");
 }
 
@@ -150,7 +150,7 @@ TEST(ShardCopies, OneLostNodeCostsAtMostOneStepAtAnyInstant) {
       }
     }
     const Verdict verdict = decide(kNow, 10, living, true);
-    const auto found = newest_whole(verdict, kNow, 0, {0, world}, living, copies, nullptr);
+    const auto found = newest_whole(verdict, kNow, 0, {0, world}, living, copies, {}, nullptr);
     ASSERT_TRUE(found) << "seed " << seed;
     ASSERT_GE(found->version + 1, committed) << "seed " << seed;
     ASSERT_LE(found->version, verdict.version) << "seed " << seed;

@@ -86,6 +86,15 @@ StatusOr<brain::Event> sealed_from(const control::Sealed& from, brain::NodeId no
   for (const control::Sealed::Copy& copy : from.copies()) {
     sealed.copies.push_back({copy.rank(), copy.version(), copy.sharding()});
   }
+  sealed.parity.reserve(from.parity_size());
+  for (const control::Sealed::Parity& copy : from.parity()) {
+    brain::ParityBlock block{{copy.members().begin(), copy.members().end()}, copy.row()};
+    if (!brain::is_possible(block)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("no code has a parity block of %d shards in row %d", block.members.size(), block.row));
+    }
+    sealed.parity.push_back({std::move(block), copy.version()});
+  }
   return sealed;
 }
 
@@ -258,6 +267,12 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                      out_copy->set_rank(copy.rank);
                      out_copy->set_version(copy.version);
                      out_copy->set_sharding(copy.sharding);
+                   }
+                   for (const brain::ParityCopy& copy : e.parity) {
+                     control::Sealed::Parity* out_copy = sealed->add_parity();
+                     out_copy->mutable_members()->Add(copy.block.members.begin(), copy.block.members.end());
+                     out_copy->set_row(copy.block.row);
+                     out_copy->set_version(copy.version);
                    }
                  },
                  [&](const brain::Ready& e) {

@@ -50,8 +50,8 @@ auto fields(const SealedWord& e) {
 }
 bool operator==(const SealedWord& a, const SealedWord& b) { return fields(a) == fields(b); }
 auto fields(const Sealed& e) {
-  const auto& [a, b, c, d, f, g, h] = e;
-  return std::tuple(a, b, c, d, f, g, h);
+  const auto& [a, b, c, d, f, g, h, i] = e;
+  return std::tuple(a, b, c, d, f, g, h, i);
 }
 auto fields(const Ready& e) {
   const auto& [a, b, c, d] = e;
@@ -94,8 +94,8 @@ auto fields(const Saved& e) {
   return std::tuple(a);
 }
 auto fields(const MostUseful& e) {
-  const auto& [a] = e;
-  return std::tuple(a);
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
 }
 auto fields(const Tick&) { return std::tuple(); }
 auto fields(const Spawn& e) {
@@ -195,20 +195,22 @@ const brain::ElasticConfig kPolicy{2,
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEvent,
-    testing::Values(brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
-                    brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
-                    brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"},
-                    brain::WorkerExited{5}, brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
-                    brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
-                    brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
-                    brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
-                    brain::Sealed{kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31}}},
-                    brain::Sealed{kNode, kOwn, {}}, brain::Ready{5, kOwn, {StateKind::kHydrating, 12}},
-                    brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn},
-                    brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
-                    brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
-                    brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
-                    brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40}));
+    testing::Values(
+        brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
+        brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
+        brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"}, brain::WorkerExited{5},
+        brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
+        brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
+        brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
+        brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
+        brain::Sealed{
+            kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31, 3}}, {{{{4, 2}, 1}, 117}}},
+        brain::Sealed{kNode, kOwn, {}}, brain::Ready{5, kOwn, {StateKind::kHydrating, 12}},
+        brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn}, brain::Progress{kOwn, 1ull << 40},
+        brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
+        brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
+        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::MostUseful{24, {1, 2, 24}},
+        brain::Saved{uint64_t{1} << 40}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

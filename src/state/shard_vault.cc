@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/checksum.h"
+#include "brain/parity_placement.h"
 
 namespace keepstep::state {
 namespace {
 
-constexpr uint64_t kMagic = 0x3153'5641'5450'534b;  // "KSPTAVS1"
+constexpr uint64_t kMagic = 0x3253'5641'5450'534b;  // "KSPTAVS2"
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
 
@@ -26,10 +30,12 @@ struct ShardVault::Slot {
 struct ShardVault::Header {
   uint64_t magic;
   uint32_t rank;
-  uint32_t reserved;
+  uint32_t row;  // of a parity block
   uint64_t data_bytes;
   uint64_t text_room;
   alignas(64) Slot slots[2];
+  uint32_t member_count;  // 0: a shard
+  uint32_t members[brain::kMaxBlocksOfGroup];
 };
 
 uint64_t ShardVault::memory_bytes(uint64_t data_bytes, uint64_t text_bytes) {
@@ -45,13 +51,23 @@ void ShardVault::initialize(std::byte* memory, brain::Rank rank, uint64_t data_b
   header.magic = kMagic;
 }
 
+void ShardVault::initialize(std::byte* memory, const brain::ParityBlock& block, uint64_t data_bytes,
+                            uint64_t text_bytes) {
+  KEEPSTEP_CHECK(brain::is_possible(block), "memory for a parity block that no code has");
+  auto& header = *reinterpret_cast<Header*>(memory);
+  header.row = block.row;
+  header.member_count = static_cast<uint32_t>(block.members.size());
+  std::copy(block.members.begin(), block.members.end(), header.members);
+  initialize(memory, block.members.front(), data_bytes, text_bytes);
+}
+
 StatusOr<ShardVault> ShardVault::open(std::byte* memory, uint64_t bytes) {
   if (bytes < kPage) {
     return absl::InvalidArgumentError(absl::StrFormat("memory of %d bytes holds no shard", bytes));
   }
   const auto& header = *reinterpret_cast<const Header*>(memory);
   if (header.magic != kMagic || header.data_bytes > kMostBytes || header.text_room > kMostBytes ||
-      memory_bytes(header.data_bytes, header.text_room) > bytes) {
+      header.member_count > brain::kMaxBlocksOfGroup || memory_bytes(header.data_bytes, header.text_room) > bytes) {
     return absl::InvalidArgumentError("memory that holds no shard of this version of keepstep");
   }
   return ShardVault(memory);
@@ -61,6 +77,21 @@ ShardVault::Header& ShardVault::header() const { return *reinterpret_cast<Header
 ShardVault::Slot& ShardVault::slot(brain::Version version) const { return header().slots[version % 2]; }
 
 brain::Rank ShardVault::rank() const { return header().rank; }
+std::optional<brain::ParityBlock> ShardVault::parity() const {
+  const Header& of = header();
+  if (of.member_count == 0) {
+    return std::nullopt;
+  }
+  return brain::ParityBlock{{of.members, of.members + of.member_count}, of.row};
+}
+
+std::string ShardVault::what() const {
+  const std::optional<brain::ParityBlock> block = parity();
+  return block.has_value()
+             ? absl::StrCat("parity ", block->row, " of the shards of ranks ", absl::StrJoin(block->members, ", "))
+             : absl::StrCat("the shard of rank ", rank());
+}
+
 uint64_t ShardVault::data_bytes() const { return header().data_bytes; }
 uint64_t ShardVault::text_room() const { return header().text_room; }
 
@@ -100,9 +131,9 @@ std::span<std::byte> ShardVault::text_slot(brain::Version version) { return {tex
 Status ShardVault::put_text(brain::Version version, std::string_view text) {
   if (text.size() > text_room()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "what describes the shard of rank %d took at most %d bytes when training began, and takes %d now; protect what "
-        "grows so much as a tensor",
-        rank(), text_room(), text.size()));
+        "what describes %s took at most %d bytes when training began, and takes %d now; protect what grows so much as "
+        "a tensor",
+        what(), text_room(), text.size()));
   }
   std::memcpy(text_memory(version), text.data(), text.size());
   return absl::OkStatus();
@@ -119,8 +150,8 @@ void ShardVault::finish(const VaultSeal& seal) {
 StatusOr<bool> ShardVault::write(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy,
                                  std::string_view text, const std::function<bool()>& give_up) {
   if (tensors.total_bytes() != data_bytes()) {
-    return absl::InvalidArgumentError(absl::StrFormat("the shard of rank %d has %d bytes now, and had %d", rank(),
-                                                      tensors.total_bytes(), data_bytes()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has %d bytes now, and had %d", what(), tensors.total_bytes(), data_bytes()));
   }
   begin(version);
   KEEPSTEP_RETURN_IF_ERROR(put_text(version, text));
@@ -149,8 +180,7 @@ void ShardVault::drop_beyond(brain::Version version) {
 StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) const {
   const Slot& each = slot(version);
   if (!has(version) || each.text_bytes > text_room()) {
-    return absl::NotFoundError(
-        absl::StrFormat("no copy of the shard of rank %d at version %d is here", rank(), version));
+    return absl::NotFoundError(absl::StrFormat("no copy of %s at version %d is here", what(), version));
   }
   return &each;
 }
@@ -159,8 +189,7 @@ Status ShardVault::verify(brain::Version version) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
   if (vault_checksum(data_memory(version), data_bytes()) != each->data_checksum ||
       checksum(text_memory(version), each->text_bytes) != each->text_checksum) {
-    return absl::DataLossError(
-        absl::StrFormat("the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+    return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
   return absl::OkStatus();
 }
@@ -170,7 +199,7 @@ StatusOr<std::string> ShardVault::text(brain::Version version) const {
   std::string text(reinterpret_cast<const char*>(text_memory(version)), each->text_bytes);
   if (checksum(text.data(), text.size()) != each->text_checksum) {
     return absl::DataLossError(
-        absl::StrFormat("what describes the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+        absl::StrFormat("what describes the copy of %s at version %d is corrupt", what(), version));
   }
   return text;
 }
@@ -178,8 +207,8 @@ StatusOr<std::string> ShardVault::text(brain::Version version) const {
 Status ShardVault::read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
   if (tensors.total_bytes() != data_bytes()) {
-    return absl::InvalidArgumentError(absl::StrFormat("the copy of the shard of rank %d has %d bytes, not %d", rank(),
-                                                      data_bytes(), tensors.total_bytes()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the copy of %s has %d bytes, not %d", what(), data_bytes(), tensors.total_bytes()));
   }
   std::vector<uint64_t> checksums;
   const std::byte* from = data_memory(version);
@@ -187,8 +216,7 @@ Status ShardVault::read(brain::Version version, const TensorSpace& tensors, Devi
     checksums.push_back(tensors.write(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), from + at));
   }
   if (checksum(checksums.data(), checksums.size() * sizeof(uint64_t)) != each->data_checksum) {
-    return absl::DataLossError(
-        absl::StrFormat("the copy of the shard of rank %d at version %d is corrupt", rank(), version));
+    return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// One rank's shard in memory that outlives its process: the two newest versions of it, each whole or not there.
+// One rank's shard in memory that outlives its process: the two newest versions of it, each whole or not there. Or, in
+// the same memory, a parity block of several ranks' shards (parity_vault.h).
 //
 // The memory is a memfd of the node's agent (design section 6.9). One process at a time writes; the agent, and whoever
 // takes the shard over, read. A version is written in three steps: begin() takes the slot's old version away, the bytes
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "brain/parity_rebuild.h"
 #include "brain/types.h"
 #include "state/tensor_space.h"
 
@@ -39,10 +41,13 @@ class ShardVault {
   // Memory for shards of `data_bytes` with at most `text_bytes` of text; of the agent, zeroed.
   static uint64_t memory_bytes(uint64_t data_bytes, uint64_t text_bytes);
   static void initialize(std::byte* memory, brain::Rank rank, uint64_t data_bytes, uint64_t text_bytes);
+  // The same for a parity block that is_possible().
+  static void initialize(std::byte* memory, const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_bytes);
   // A view; the memory must outlive it. INVALID_ARGUMENT if it is no vault, or too small for what it says of itself.
   static StatusOr<ShardVault> open(std::byte* memory, uint64_t bytes);
 
-  brain::Rank rank() const;
+  brain::Rank rank() const;  // of a parity block: its first member
+  std::optional<brain::ParityBlock> parity() const;
   uint64_t data_bytes() const;  // of each version
   uint64_t text_room() const;
 
@@ -81,6 +86,7 @@ class ShardVault {
   std::byte* text_memory(brain::Version version) const;
   std::byte* data_memory(brain::Version version) const;
   StatusOr<const Slot*> whole(brain::Version version) const;
+  std::string what() const;  // "the shard of rank 3"
 
   std::byte* memory_;
 };

@@ -47,6 +47,15 @@ std::optional<std::string> capsule_in(const std::byte* memory, Version version) 
   return std::string(reinterpret_cast<const char*>(memory + WorkerLayout::capsule(version % 2)), bytes);
 }
 
+// Of an activation, from our own agent.
+std::vector<brain::ParityBlock> parity_blocks(const nlohmann::json& body) {
+  std::vector<brain::ParityBlock> blocks;
+  for (const nlohmann::json& block : body.value("parity", nlohmann::json::array())) {
+    blocks.push_back({block.at("members"), block.at("row")});
+  }
+  return blocks;
+}
+
 }  // namespace
 
 Engine::Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
@@ -156,7 +165,8 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
                                message.body.at("targets"),
                                message.body.at("compare"),
                                message.body.value("copies", std::vector<uint32_t>()),
-                               message.body.value("copies_from", std::vector<uint32_t>())};
+                               message.body.value("copies_from", std::vector<uint32_t>()),
+                               parity_blocks(message.body)};
       activation_of_ = message.identity;
       break;
     case MessageType::kInterrupt:

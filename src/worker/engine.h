@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,7 @@
 #include "worker/remote_peer.h"
 #include "worker/remote_source.h"
 #include "worker/shard_exchange.h"
+#include "worker/shard_keepers.h"
 #include "worker/shard_replicas.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
@@ -58,8 +60,9 @@ struct Activation {
   std::vector<uint32_t> sources;  // ranks
   std::vector<uint32_t> targets;
   bool compare = false;
-  std::vector<uint32_t> copies;       // ranks of whose shard a copy at `version` lies on this node
-  std::vector<uint32_t> copies_from;  // the same of the division `from`
+  std::vector<uint32_t> copies;            // ranks of whose shard a copy at `version` lies on this node
+  std::vector<uint32_t> copies_from;       // the same of the division `from`
+  std::vector<brain::ParityBlock> parity;  // that lie there at `version`
 };
 
 class Engine {
@@ -109,8 +112,9 @@ class Engine {
 
   // ---- sharded state: copies instead of peers (shard_replicas.h) ----
   // Between ready() and form(), by all ranks of a generation whose state is sharded: a rank that has none at
-  // `activation.version` (`need`) finds a copy of its own, or gets one from another node. Returns what was written with
-  // it; nothing where there is no need, or no copy is left. ABORTED, UNAVAILABLE as elsewhere.
+  // `activation.version` (`need`) finds a copy of its own, or gets one from another node, or makes it of its group's
+  // other blocks. Returns what was written with it; nothing where there is no need, or too little is left. ABORTED,
+  // UNAVAILABLE as elsewhere.
   StatusOr<std::optional<std::string>> find_shard(const Activation& activation, bool need);
   // Where the division changed, after that: by shard of the division before, what was written with it; empty where
   // there is no need. Nothing, on all ranks alike: a shard is nowhere. reshard() follows on all ranks, also without
@@ -125,9 +129,11 @@ class Engine {
   Status leave_shard(brain::Version version);
   // After that, with need: fills `regions`, which are what was protected then.
   Status load_shard(brain::Version version, const std::vector<state::Region>& regions);
-  // After form(), and after each update: copies `regions` at `version` in the background, to `copies` nodes in all (as
-  // far as there are so many). They must not change before wait_shard(version).
-  Status protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text, uint32_t copies);
+  // After form(), and after each update: copies `regions` at `version` in the background, to this node and as
+  // `protection` says to others, or into parity there (as far as there are so many). They must not change before
+  // wait_shard(version).
+  Status protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text,
+                       const Protection& protection);
   // Before the vote on version + 1. OK when interrupted: the vote finds the seal.
   Status wait_shard(brain::Version version);
   ShardReplicas::Counts shard_counts() const;
@@ -245,7 +251,19 @@ class Engine {
   Status take_over(comm::Rank shard, comm::Rank from, brain::Version version);
   Status passed_on(const Status& status);
   StatusOr<std::vector<uint32_t>> who_stays();
+  StatusOr<state::ShardVault> parity_vault_of(const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
+  StatusOr<state::ShardVault> parity_holding(const brain::ParityBlock& block, brain::Version version);
+  // Shards that are rebuilt when a generation forms (engine_parity.cc).
+  StatusOr<std::map<brain::ParityBlock, comm::Rank>> share_parity(const std::vector<brain::ParityBlock>& here,
+                                                                  const std::vector<comm::Rank>& lost);
+  // `giver_of`: who can give the shard of a rank, if it is left.
+  Status rebuild_shards(const Activation& activation, const std::vector<comm::Rank>& lost,
+                        const std::function<std::optional<comm::Rank>(comm::Rank)>& giver_of);
+  StatusOr<state::ShardVault> block_of(const brain::Rebuild& plan, uint32_t block, brain::Version version);
+  Status give_blocks(const brain::Rebuild& plan, comm::Rank to, brain::Version version);
+  Status rebuild_own(const brain::Rebuild& plan, brain::Version version);
   Status exchange(comm::OpId op);
+  bool speaks_for_node() const;  // the lowest rank there
   std::optional<std::string> neighbours_capsule(brain::Version version) const;
   Status await_interruption(const Status& why);
   void tell_fault(brain::Step step, const std::string& what, bool link, bool digests);
@@ -315,9 +333,11 @@ class Engine {
   std::map<uint64_t, SharedMemory> vaults_;  // by inode, of this generation
   std::unique_ptr<ShardReplicas> shard_replicas_;
   std::unique_ptr<ShardExchange> shard_exchange_;
-  uint32_t copies_ = 1;        // of each shard
-  bool settled_ = false;       // the agent was told
-  std::string silent_source_;  // of a pull that failed; see broken_link()
+  Protection protection_;
+  bool settled_ = false;  // the agent was told
+  std::vector<std::vector<std::byte>> rebuild_memory_;  // what a receive that stays behind would write to
+  std::string shortfall_;                               // of protection, as it was told last
+  std::string silent_source_;                           // of a pull that failed; see broken_link()
   std::thread thread_;
 };
 

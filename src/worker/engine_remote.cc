@@ -136,6 +136,7 @@ void Engine::leave_generation() {
   shard_replicas_.reset();
   shard_exchange_.reset();
   settled_ = false;
+  rebuild_memory_.clear();
   {
     const std::lock_guard lock(vaults_mutex_);
     vaults_.clear();

@@ -71,10 +71,10 @@ Status Engine::leave_shard(brain::Version version) {
   if (heirs.empty()) {
     return absl::OkStatus();  // one node, or nobody is to leave
   }
-  const ShardKeepers keepers(nodes_, copies_);
+  const ShardKeepers keepers(nodes_, protection_);
   size_t given = 0;
   for (Rank rank = 0; rank < nodes_.size(); ++rank) {
-    const std::vector<Rank>& kept_by = keepers.of(rank);
+    const std::vector<Rank> kept_by = keepers.of(rank).keepers;
     if (stays(rank) || std::any_of(kept_by.begin(), kept_by.end(), stays)) {
       continue;
     }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -101,9 +102,7 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
     if (need && !here.contains(self)) {
       mine.set_need();
     }
-    const auto first_here =
-        std::find_if(members_.begin(), members_.end(), [](const std::byte* m) { return m != nullptr; });
-    if (members_[self] == *first_here) {
+    if (speaks_for_node()) {
       for (const Rank rank : here) {
         if (rank < world) {
           mine.set_holds(rank);
@@ -115,21 +114,28 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
       outputs.push_back(notice.data());
     }
     KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
+    const auto giver_of = [&](Rank rank) -> std::optional<Rank> {
+      const auto giver =
+          std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
+      return giver == notices.end() ? std::nullopt : std::optional(static_cast<Rank>(giver - notices.begin()));
+    };
+    std::vector<Rank> lost;
     for (Rank rank = 0; rank < world; ++rank) {
       if (!notices[rank].needs()) {
         continue;
       }
-      const auto giver =
-          std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
-      if (giver == notices.end()) {
-        continue;  // it says so itself
-      }
-      const auto from = static_cast<Rank>(giver - notices.begin());
-      if (from == self) {
+      const std::optional<Rank> from = giver_of(rank);
+      if (!from.has_value()) {
+        lost.push_back(rank);
+      } else if (*from == self) {
         KEEPSTEP_RETURN_IF_ERROR(hand_over(rank, rank, version));
       } else if (rank == self) {
-        KEEPSTEP_RETURN_IF_ERROR(take_over(rank, from, version));
+        KEEPSTEP_RETURN_IF_ERROR(take_over(rank, *from, version));
       }
+    }
+    // All know, and join in. What is divided otherwise comes from the shards of before (engine_reshard.cc).
+    if (!lost.empty() && assignment_.from.number == assignment_.sharding) {
+      KEEPSTEP_RETURN_IF_ERROR(rebuild_shards(activation, lost, giver_of));
     }
   }
   if (!need) {
@@ -141,6 +147,11 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::string text, vault->text(version));
   return std::optional(std::move(text));
+}
+
+bool Engine::speaks_for_node() const {
+  const auto first = std::find_if(members_.begin(), members_.end(), [](const std::byte* m) { return m != nullptr; });
+  return members_[assignment_.rank] == *first;
 }
 
 Status Engine::hand_over(Rank shard, Rank to, brain::Version version) {
@@ -193,17 +204,26 @@ Status Engine::load_shard(brain::Version version, const std::vector<state::Regio
 }
 
 Status Engine::protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text,
-                             uint32_t copies) {
-  copies_ = copies;
+                             const Protection& protection) {
   if (version > assignment_.version && !std::exchange(settled_, true)) {
     // That step was decided, so every rank had its copies of the version before.
     (void)send(MessageType::kSettled, {{"sharding", assignment_.sharding}});
   }
+  protection_ = protection;
   if (shard_replicas_ == nullptr) {
-    const ShardKeepers keepers(nodes_, copies);
+    const ShardKeepers keepers(nodes_, protection);
+    if (keepers.shortfall() != shortfall_) {
+      shortfall_ = keepers.shortfall();
+      if (assignment_.rank == 0 && !shortfall_.empty()) {
+        std::fprintf(stderr, "keepstep: %s\n", shortfall_.c_str());
+      }
+    }
     shard_replicas_ = std::make_unique<ShardReplicas>(
-        *communicator_, assignment_.rank, keepers.of(assignment_.rank), keepers.kept_by(assignment_.rank),
+        *communicator_, assignment_.rank, keepers.of(assignment_.rank),
         [this](Rank rank, uint64_t data_bytes, uint64_t text_room) { return vault_of(rank, data_bytes, text_room); },
+        [this](const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room) {
+          return parity_vault_of(block, data_bytes, text_room);
+        },
         copy_);
   }
   shard_replicas_->start(version, std::move(regions), std::move(text));

@@ -37,14 +37,15 @@ enum class MessageType : uint16_t {
   kNote = 18,      // {event, step, because}: a line for the journal; `event` is one of those the agent knows
   kUseful = 19,    // {ranks, sizes: [ranks]}: the job's batches feed no more ranks; perhaps only so many, evenly
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
-  kVault = 21,     // {id, sharding, rank, data_bytes, text_room} or {.., rank, version}: memory for copies of a shard
+  kVault = 21,     // {id, sharding, rank, data_bytes, text_room} or {.., rank, version}: memory for copies of a shard;
+                   // or {members, row} instead of {rank}: for their parity
   kSaved = 22,     // {version}: any process can load this version, also of another start of the job
   kSettled = 23,   // {sharding}: a step was done in this division of the state; copies of those before may go
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
-  kActivate = 34,    // {version, sources, targets, compare, copies: [rank], copies_from: [rank]}: of shards at
-                     // `version`, on this node, as the state is divided now, and as it was
+  kActivate = 34,    // {version, sources, targets, compare, copies: [rank], copies_from: [rank], parity: [{members,
+                     // row}]}: of shards at `version`, on this node, as the state is divided now, and as it was
   kRelease = 35,     // {}
   kEnd = 36,         // {message}: the job is over
   kStoreReply = 37,  // {id, ok, value}

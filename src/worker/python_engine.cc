@@ -208,11 +208,14 @@ void bind_engine(nb::module_& module) {
           "version"_a, "pieces"_a)
       .def(
           "protect_shard",
-          [](Engine& engine, uint64_t version, const Pieces& pieces, nb::bytes text, uint32_t copies) {
-            throw_if_error(
-                engine.protect_shard(version, regions_of(pieces), std::string(text.c_str(), text.size()), copies));
+          [](Engine& engine, uint64_t version, const Pieces& pieces, nb::bytes text, uint32_t copies,
+             std::pair<uint32_t, uint32_t> parity) {
+            throw_if_error(engine.protect_shard(version, regions_of(pieces), std::string(text.c_str(), text.size()),
+                                                {copies, parity.first, parity.second}));
           },
-          "version"_a, "pieces"_a, "text"_a, "copies"_a, "Begins to copy; they must not change before wait_shard.")
+          "version"_a, "pieces"_a, "text"_a, "copies"_a, "parity"_a = std::pair(0, 0),
+          "Begins to copy, or (parity: groups of so many ranks, with so many blocks) to code; the pieces must not "
+          "change before wait_shard.")
       .def(
           "wait_shard",
           [](Engine& engine, uint64_t version) {

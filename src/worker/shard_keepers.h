@@ -1,26 +1,47 @@
-// Which rank keeps the copies of whose shard, on other nodes (brain/copy_placement.h). Pure; all ranks compute the
-// same.
+// Which rank keeps the copies, or the parity, of whose shard, on other nodes (brain/copy_placement.h,
+// brain/parity_placement.h). Pure; all ranks compute the same.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "brain/parity_placement.h"
+#include "brain/parity_rebuild.h"
 #include "comm/communicator.h"
 
 namespace keepstep::worker {
 
+// What was asked for: copies, or groups of up to `data` ranks with `parity` blocks each, if that is not 0.
+struct Protection {
+  uint32_t copies = 2;  // nodes that hold a copy, the rank's own included
+  uint32_t data = 0;
+  uint32_t parity = 0;
+};
+
+// Of one rank.
+struct ShardDuties {
+  std::vector<comm::Rank> keepers;              // of its copies
+  std::vector<comm::Rank> kept;                 // whose copies it keeps
+  std::vector<comm::Rank> parity_keepers;       // of its group
+  std::vector<brain::ParityBlock> parity_kept;  // which blocks it keeps
+};
+
 class ShardKeepers {
  public:
-  // `nodes`: by rank; empty: one node. `copies`: nodes that hold a copy, the rank's own included; as many as there are,
-  // where there are fewer.
-  ShardKeepers(const std::vector<uint32_t>& nodes, uint32_t copies);
+  // `nodes`: by rank; empty: one node. Where there are fewer nodes than this takes, as much as they can: as many copies
+  // as there are nodes; groups of fewer ranks with as much parity, or if they are too few for that, copies.
+  ShardKeepers(const std::vector<uint32_t>& nodes, Protection wanted);
 
-  const std::vector<comm::Rank>& of(comm::Rank rank) const;
-  std::vector<comm::Rank> kept_by(comm::Rank keeper) const;
+  ShardDuties of(comm::Rank rank) const;
+  // Why parity is not what was asked for, and what there is instead; empty if it is.
+  const std::string& shortfall() const { return shortfall_; }
 
  private:
-  std::vector<std::vector<comm::Rank>> keepers_;  // by rank; empty: one node, or one copy
-  std::vector<comm::Rank> none_;
+  std::vector<std::vector<comm::Rank>> keepers_;  // by rank; empty: one node, or one copy, or parity
+  std::optional<brain::ParityPlacement> parity_;
+  std::string shortfall_;
 };
 
 }  // namespace keepstep::worker

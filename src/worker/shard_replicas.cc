@@ -8,40 +8,32 @@
 
 namespace keepstep::worker {
 
-using comm::Outcome;
 using comm::Rank;
-
-namespace {
-
-constexpr int64_t kLookNs = 50'000'000;  // how often a wait for another rank looks whether to stop
-constexpr brain::Version kOver = ~brain::Version{0};
-constexpr int kTries = 3;  // of a copy that arrives broken
-
-// From an owner to its keeper; version kOver: there will be no more.
-struct Head {
-  state::VaultSeal seal;
-  uint64_t data_bytes = 0;
-  uint64_t text_room = 0;
-};
-
-enum class Answer : uint32_t { kSend, kHave, kBroken, kFailed };
-
-}  // namespace
 
 // Of the thread that keeps for one owner; and of the one that copies.
 struct ShardReplicas::Buffers {
   Rank owner = 0;
-  Head head;
-  Answer answer = Answer::kSend;
+  ShardHead head;
+  ShardAnswer answer = ShardAnswer::kSend;
 };
 
-ShardReplicas::ShardReplicas(comm::Communicator& comm, Rank self, std::vector<Rank> keepers, std::vector<Rank> kept,
-                             VaultOf vault_of, state::DeviceCopy& copy)
-    : comm_(comm), self_(self), keepers_(std::move(keepers)), vault_of_(std::move(vault_of)), copy_(copy) {
-  for (const Rank owner : kept) {
+ShardReplicas::ShardReplicas(comm::Communicator& comm, Rank self, ShardDuties duties, VaultOf vault_of,
+                             ParityVaultOf parity_vault_of, state::DeviceCopy& copy)
+    : line_(comm, stop_),
+      self_(self),
+      keepers_(std::move(duties.keepers)),
+      vault_of_(std::move(vault_of)),
+      copy_(copy),
+      parity_(line_, self, std::move(duties.parity_keepers)) {
+  for (const Rank owner : duties.kept) {
     Buffers& of = *buffers_.emplace_back(std::make_unique<Buffers>());
     of.owner = owner;
     threads_.emplace_back([this, &of] { keep(of); });
+  }
+  for (brain::ParityBlock& block : duties.parity_kept) {
+    ParityKeeper& keeper =
+        *parity_keepers_.emplace_back(std::make_unique<ParityKeeper>(line_, std::move(block), parity_vault_of));
+    threads_.emplace_back([&keeper] { keeper.run(); });
   }
   mine_ = std::make_unique<Buffers>();
   threads_.emplace_back([this] { run(); });
@@ -135,11 +127,12 @@ void ShardReplicas::run() {
     }
   }
   for (const Rank keeper : keepers_) {
-    Head& head = mine_->head;
-    head = Head{};
-    head.seal.version = kOver;
-    (void)send(keeper, &head, sizeof(head), kTagShardHead);
+    ShardHead& head = mine_->head;
+    head = ShardHead{};
+    head.seal.version = kNoMoreVersions;
+    (void)line_.send(keeper, &head, sizeof(head), kTagShardHead);
   }
+  parity_.finish();
 }
 
 Status ShardReplicas::copy(brain::Version version, const std::vector<state::Region>& tensors, const std::string& text,
@@ -150,9 +143,8 @@ Status ShardReplicas::copy(brain::Version version, const std::vector<state::Regi
                             vault_of_(self_, space.total_bytes(), shard_text_room(text.size())));
   // A rank that was just filled from this version finds it here already.
   if (!vault.has(version)) {
-    KEEPSTEP_ASSIGN_OR_RETURN(const bool whole, vault.write(version, space, copy_, text, [this] {
-      return stop_.load(std::memory_order_relaxed) || comm_.interrupted();
-    }));
+    KEEPSTEP_ASSIGN_OR_RETURN(const bool whole,
+                              vault.write(version, space, copy_, text, [this] { return line_.stopped(); }));
     if (!whole) {
       return absl::AbortedError("the generation was interrupted");
     }
@@ -161,26 +153,27 @@ Status ShardReplicas::copy(brain::Version version, const std::vector<state::Regi
   for (const Rank keeper : keepers_) {
     KEEPSTEP_RETURN_IF_ERROR(give(keeper, vault, version));
   }
+  KEEPSTEP_RETURN_IF_ERROR(parity_.give(vault, version));
   *given_ns = monotonic_ns() - began_ns;
   return absl::OkStatus();
 }
 
 Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version version) {
   Buffers& mine = *mine_;
-  mine.head = Head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
-  for (int tries = 0; tries < kTries; ++tries) {
-    KEEPSTEP_RETURN_IF_ERROR(send(keeper, &mine.head, sizeof(mine.head), kTagShardHead));
-    KEEPSTEP_RETURN_IF_ERROR(receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
-    if (mine.answer == Answer::kSend) {
+  mine.head = ShardHead{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
+  for (int tries = 0; tries < kShardTries; ++tries) {
+    KEEPSTEP_RETURN_IF_ERROR(line_.send(keeper, &mine.head, sizeof(mine.head), kTagShardHead));
+    KEEPSTEP_RETURN_IF_ERROR(line_.receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
+    if (mine.answer == ShardAnswer::kSend) {
       KEEPSTEP_RETURN_IF_ERROR(
-          send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
-      KEEPSTEP_RETURN_IF_ERROR(send(keeper, vault.data(version).data(), vault.data_bytes(), kTagShardBytes));
-      KEEPSTEP_RETURN_IF_ERROR(receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
+          line_.send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(line_.send(keeper, vault.data(version).data(), vault.data_bytes(), kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(line_.receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     }
-    if (mine.answer == Answer::kHave) {
+    if (mine.answer == ShardAnswer::kHave) {
       return absl::OkStatus();
     }
-    if (mine.answer == Answer::kFailed) {
+    if (mine.answer == ShardAnswer::kFailed) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "rank %d cannot keep a copy of %d bytes of the shard of rank %d: its node has no memory for it", keeper,
           vault.data_bytes(), self_));
@@ -189,7 +182,7 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
   return absl::DataLossError(
       absl::StrFormat("the copy of the shard of rank %d at version %d arrived broken at rank %d, %d "
                       "times",
-                      self_, version, keeper, kTries));
+                      self_, version, keeper, kShardTries));
 }
 
 void ShardReplicas::keep(Buffers& of) {
@@ -202,61 +195,38 @@ void ShardReplicas::keep(Buffers& of) {
 
 Status ShardReplicas::take(Buffers& of, bool* over) {
   const Rank owner = of.owner;
-  Head& head = of.head;
-  Answer& answer = of.answer;
-  KEEPSTEP_RETURN_IF_ERROR(receive(owner, &head, sizeof(head), kTagShardHead));
-  if (head.seal.version == kOver) {
+  ShardHead& head = of.head;
+  ShardAnswer& answer = of.answer;
+  KEEPSTEP_RETURN_IF_ERROR(line_.receive(owner, &head, sizeof(head), kTagShardHead));
+  if (head.seal.version == kNoMoreVersions) {
     *over = true;
     return absl::OkStatus();
   }
   StatusOr<state::ShardVault> vault = vault_of_(owner, head.data_bytes, head.text_room);
   if (!vault.ok() || head.seal.text_bytes > vault->text_room()) {
-    answer = Answer::kFailed;
-    return send(owner, &answer, sizeof(answer), kTagShardAnswer);
+    answer = ShardAnswer::kFailed;
+    return line_.send(owner, &answer, sizeof(answer), kTagShardAnswer);
   }
   const std::optional<state::VaultSeal> known = vault->seal_of(head.seal.version);
   const bool have = known.has_value() && known->data_checksum == head.seal.data_checksum &&
                     known->text_checksum == head.seal.text_checksum;
-  answer = have ? Answer::kHave : Answer::kSend;
-  KEEPSTEP_RETURN_IF_ERROR(send(owner, &answer, sizeof(answer), kTagShardAnswer));
+  answer = have ? ShardAnswer::kHave : ShardAnswer::kSend;
+  KEEPSTEP_RETURN_IF_ERROR(line_.send(owner, &answer, sizeof(answer), kTagShardAnswer));
   if (have) {
     return absl::OkStatus();
   }
   const brain::Version version = head.seal.version;
   vault->begin(version);
-  KEEPSTEP_RETURN_IF_ERROR(receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
-  KEEPSTEP_RETURN_IF_ERROR(receive(owner, vault->data(version).data(), vault->data_bytes(), kTagShardBytes));
+  KEEPSTEP_RETURN_IF_ERROR(
+      line_.receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
+  KEEPSTEP_RETURN_IF_ERROR(line_.receive(owner, vault->data(version).data(), vault->data_bytes(), kTagShardBytes));
   vault->finish(head.seal);
   const bool broken = !vault->verify(version).ok();
   if (broken) {
     vault->begin(version);
   }
-  answer = broken ? Answer::kBroken : Answer::kHave;
-  return send(owner, &answer, sizeof(answer), kTagShardAnswer);
-}
-
-Status ShardReplicas::receive(Rank from, void* data, size_t bytes, uint32_t tag) {
-  return end(comm_.receive(comm::kWorld, data, bytes, from, tag));
-}
-
-Status ShardReplicas::send(Rank to, const void* data, size_t bytes, uint32_t tag) {
-  return end(comm_.send(comm::kWorld, data, bytes, to, tag));
-}
-
-// An operation whose wait was given up stays behind until the communicator ends.
-Status ShardReplicas::end(comm::OpId op) {
-  while (!stop_.load(std::memory_order_relaxed)) {
-    const comm::Completion completion = comm_.wait_for(op, kLookNs);
-    if (completion.outcome == Outcome::kPending) {
-      continue;
-    }
-    comm_.forget(op);
-    if (completion.outcome == Outcome::kInterrupted) {
-      return absl::AbortedError("the generation was interrupted");
-    }
-    return completion.outcome == Outcome::kDone ? absl::OkStatus() : absl::UnavailableError(completion.error);
-  }
-  return absl::AbortedError("the generation ended");
+  answer = broken ? ShardAnswer::kBroken : ShardAnswer::kHave;
+  return line_.send(owner, &answer, sizeof(answer), kTagShardAnswer);
 }
 
 }  // namespace keepstep::worker

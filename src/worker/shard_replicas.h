@@ -1,11 +1,12 @@
 // Copies of this rank's shard, made while it computes the next step: into its node's memory, and into that of other
-// nodes through the ranks there, its keepers; and the other way round, what this rank keeps for others.
+// nodes through the ranks there, its keepers; and the other way round, what this rank keeps for others. Where there is
+// parity instead (parity_keeper.h), keepers code what they are given.
 //
-// Follows section 6.9 of the design. A version is protected once its copy is whole here and at every keeper; a rank
-// votes on the next step only then. What waits, and how long, is counted.
+// Follows section 6.9 of the design. A version is protected once its copy is whole here and what comes of it at every
+// keeper; a rank votes on the next step only then. What waits, and how long, is counted.
 //
-// Owns a thread that copies, and one for each rank whose copies are kept here. They use messages of the world group and
-// its reserved tags (reserved_tags.h); collectives go on meanwhile.
+// Owns a thread that copies, and one for each rank whose copies, and each block of parity, are kept here. They use
+// messages of the world group and its reserved tags (reserved_tags.h); collectives go on meanwhile.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,9 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "state/shard_vault.h"
+#include "worker/parity_keeper.h"
+#include "worker/shard_keepers.h"
+#include "worker/shard_line.h"
 
 namespace keepstep::worker {
 
@@ -34,10 +38,9 @@ inline uint64_t shard_text_room(uint64_t bytes) { return bytes * 2 + (64 << 10);
 
 class ShardReplicas {
  public:
-  // `comm` must outlive stop(), and this must outlive `comm`: a receive may stay behind. `keepers`: who keeps our
-  // copies, on other nodes; `kept`: whose copies we keep.
-  ShardReplicas(comm::Communicator& comm, comm::Rank self, std::vector<comm::Rank> keepers,
-                std::vector<comm::Rank> kept, VaultOf vault_of, state::DeviceCopy& copy);
+  // `comm` must outlive stop(), and this must outlive `comm`: a receive may stay behind.
+  ShardReplicas(comm::Communicator& comm, comm::Rank self, ShardDuties duties, VaultOf vault_of,
+                ParityVaultOf parity_vault_of, state::DeviceCopy& copy);
   ~ShardReplicas();
 
   // Begins to copy `version`; `tensors` must not change before wait() returned, or stop(). Replaces no copy under way:
@@ -69,16 +72,14 @@ class ShardReplicas {
               int64_t* given_ns);
   Status give(comm::Rank keeper, state::ShardVault& vault, brain::Version version);
   Status take(Buffers& of, bool* over);
-  Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag);
-  Status send(comm::Rank to, const void* data, size_t bytes, uint32_t tag);
-  Status end(comm::OpId op);
 
-  comm::Communicator& comm_;
+  std::atomic<bool> stop_{false};
+  ShardLine line_;
   const comm::Rank self_;
   const std::vector<comm::Rank> keepers_;
   const VaultOf vault_of_;
   state::DeviceCopy& copy_;
-  std::atomic<bool> stop_{false};
+  ParityGiver parity_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -94,7 +95,8 @@ class ShardReplicas {
   Counts counts_;
   std::vector<std::thread> threads_;
   std::unique_ptr<Buffers> mine_;
-  std::vector<std::unique_ptr<Buffers>> buffers_;  // what a receive that stays behind would write to
+  std::vector<std::unique_ptr<Buffers>> buffers_;              // what a receive that stays behind would write to
+  std::vector<std::unique_ptr<ParityKeeper>> parity_keepers_;  // likewise
 };
 
 }  // namespace keepstep::worker

@@ -63,10 +63,13 @@ class Replicas : public ::testing::Test {
   using Body = std::function<void(ShardReplicas&, Communicator&, Rank)>;
   void generation(uint32_t copies, const Body& body) {
     world_.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
-      const ShardKeepers keepers(nodes_, copies);
       ShardReplicas replicas(
-          comm, self, keepers.of(self), keepers.kept_by(self),
-          [&](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); }, copy_);
+          comm, self, ShardKeepers(nodes_, {.copies = copies}).of(self),
+          [&](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
+          [](const brain::ParityBlock&, uint64_t, uint64_t) -> StatusOr<state::ShardVault> {
+            return absl::InternalError("no parity was asked for");
+          },
+          copy_);
       body(replicas, comm, self);
       replicas.stop();
     });

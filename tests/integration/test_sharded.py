@@ -1,5 +1,6 @@
-"""State of which each rank holds a part: it comes back from copies, and no bit changes."""
+"""State of which each rank holds a part: it comes back from copies, or from parity, and no bit changes."""
 
+import itertools
 import os
 import signal
 
@@ -19,8 +20,8 @@ UNTIL = 10
 LONG = 60
 
 
-def arguments(folder, kind, until, copies=2):
-    return ["--out", folder, "--until", until, "--kind", kind, "--copies", copies]
+def arguments(folder, kind, until, *protection):
+    return ["--out", folder, "--until", until, "--kind", kind, *protection]
 
 
 def run_sharded(folder, *, world=2, kind="fsdp", until=UNTIL, inject=(), spares=0):
@@ -31,10 +32,10 @@ def run_sharded(folder, *, world=2, kind="fsdp", until=UNTIL, inject=(), spares=
     return finish(folder, process, command)
 
 
-def start_on_nodes(folder, *, nodes=2, world=1, until=UNTIL, kind="fsdp", spare_nodes=0, inject=(), copies=2):
+def start_on_nodes(folder, *, nodes=2, world=1, until=UNTIL, kind="fsdp", spare_nodes=0, inject=(), protection=()):
     injected = [part for text in inject for part in ("--inject", text)]
     return start_nodes(
-        folder, JOBS / "sharded.py", *arguments(folder, kind, until, copies), nodes=nodes, world=world,
+        folder, JOBS / "sharded.py", *arguments(folder, kind, until, *protection), nodes=nodes, world=world,
         launchers=range(nodes + spare_nodes), options=["--spare-nodes", spare_nodes, *injected],
     )  # fmt: skip
 
@@ -142,25 +143,102 @@ def test_every_phase_and_rank_across_nodes(tmp_path, whole, phase, nodes, world)
 
 @pytest.mark.long
 def test_two_nodes_lost_at_once_with_three_copies(tmp_path, whole):
-    nodes = start_on_nodes(tmp_path, nodes=4, until=LONG, spare_nodes=2, copies=3)
-    try:
-        wait_for_steps(tmp_path, 8)
-        for lost in (1, 2):
-            os.killpg(nodes[lost].process.pid, signal.SIGKILL)
-        for lost in (1, 2):
-            nodes[lost].process.wait()
-        job = finish_nodes([nodes[0], *nodes[3:]])
-    finally:
-        for node in nodes:
-            kill(node)
+    nodes = start_on_nodes(tmp_path, nodes=4, until=LONG, spare_nodes=2, protection=["--copies", 3])
+    job = finish_without(nodes, 1, 2)
     assert_same(job, whole(4, until=LONG), killed=[1, 2], world=4)
 
 
-def test_sharded_state_of_an_elastic_job_is_refused(tmp_path):
-    process, command = start(
-        tmp_path, JOBS / "sharded.py", *arguments(tmp_path, "fsdp", UNTIL), world=2, options=["--min-replicas", 1]
-    )
+def finish_without(nodes, *lost):
+    """The job whose nodes `lost` are killed in its middle, all at once."""
+    try:
+        wait_for_steps(nodes[0].folder, 8)
+        for number in lost:
+            os.killpg(nodes[number].process.pid, signal.SIGKILL)
+        for number in lost:
+            nodes[number].process.wait()
+        return finish_nodes([node for number, node in enumerate(nodes) if number not in lost])
+    finally:
+        for node in nodes:
+            kill(node)
+
+
+def start_with_parity(folder, parity, **how):
+    return start_on_nodes(folder, nodes=4, world=1, protection=["--parity", parity], **how)
+
+
+def test_a_lost_node_goes_on_elsewhere_from_parity(tmp_path, whole):
+    nodes = start_with_parity(tmp_path, "3+1", until=LONG, spare_nodes=1)
+    assert_same(finish_without(nodes, 2), whole(4, until=LONG), killed=[2], world=4)
+    assert_nothing_is_left(str(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", list(itertools.combinations(range(1, 4), 2)), ids=str)
+def test_two_nodes_lost_at_once_with_two_parity_blocks(tmp_path, whole, lost):
+    nodes = start_with_parity(tmp_path, "2+2", until=LONG, spare_nodes=2)
+    assert_same(finish_without(nodes, *lost), whole(4, until=LONG), killed=list(lost), world=4)
+
+
+@pytest.mark.long
+def test_nodes_lost_one_after_the_other_with_parity(tmp_path, whole):
+    # What the first took of the parity is there again when the second goes.
+    nodes = start_with_parity(tmp_path, "3+1", until=2 * LONG, spare_nodes=2)
+    try:
+        for lost, steps in ((1, 8), (3, 60)):
+            wait_for_steps(tmp_path, steps)
+            kill(nodes[lost])
+        job = finish_nodes([nodes[0], nodes[2], *nodes[4:]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same(job, whole(4, until=2 * LONG), killed=[1, 3], world=4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parity", ["2+2", "3+1"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_and_rank_with_parity(tmp_path, whole, phase, parity):
+    inject = [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(4)]
+    job = finish_nodes(start_with_parity(tmp_path, parity, inject=inject))
+    assert_same(job, whole(4), killed=list(range(4)), world=4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parity", ["2+2", "3+1"])
+def test_all_ranks_killed_at_once_with_parity(tmp_path, whole, parity):
+    inject = [f"kill:rank={rank},step=5,phase=before_vote" for rank in range(4)]
+    assert_same(finish_nodes(start_with_parity(tmp_path, parity, inject=inject)), whole(4))
+
+
+@pytest.mark.long
+def test_more_parity_than_nodes_becomes_what_they_can(tmp_path, whole):
+    nodes = start_with_parity(tmp_path, "6+2", until=LONG, spare_nodes=2)
+    job = finish_without(nodes, 1, 3)
+    assert "parity=6+2 needs 8 nodes that do not fail together; the job has 4 nodes" in job.output, job.explain()
+    assert_same(job, whole(4, until=LONG), killed=[1, 3], world=4)
+
+
+# Two versions each, and as much again for every copy more; parity is a part of that. A tenth for texts and whole pages.
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("protection", "versions"),
+    [(["--copies", 2], 4), (["--copies", 3], 6), (["--parity", "2+2"], 4), (["--parity", "3+1"], 3)],
+    ids=str,
+)
+def test_memory_for_each_byte_of_state(tmp_path, protection, versions):
+    job = finish_nodes(start_on_nodes(tmp_path, nodes=4, protection=[*protection, "--width", 512]))
+    assert job.exit_code == 0, job.explain()
+    finals = job.finals().values()
+    state = sum(final["bytes"] for final in finals)
+    kept = sum(sum(final["vaults"].values()) for final in finals)
+    print(f"{' '.join(map(str, protection))}: {kept / state:.3f} bytes for each of {state}")
+    assert versions <= kept / state <= 1.1 * versions, job.explain()
+
+
+def test_parity_in_an_elastic_job_is_refused(tmp_path):
+    job = ["--out", tmp_path, "--until", UNTIL, "--parity", "2+1"]
+    process, command = start(tmp_path, JOBS / "sharded.py", *job, world=2, options=["--min-replicas", 1])
     job = finish(tmp_path, process, command)
     assert job.exit_code == 1
-    assert "run.shard: this job is elastic" in job.output, job.explain()
+    assert "recoverable(parity=...): this job is elastic" in job.output, job.explain()
     assert not json_lines(tmp_path / "journal" / "metrics.jsonl")

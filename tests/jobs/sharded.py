@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import time
 
 import torch
@@ -25,7 +26,8 @@ parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp"], default="fs
 parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
-parser.add_argument("--copies", type=int, default=2)
+parser.add_argument("--copies", type=int)
+parser.add_argument("--parity")
 parser.add_argument("--durable", default="")
 parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, default=3)
@@ -106,6 +108,16 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def vaults():
+    """Bytes of the memory for copies and parity that this process writes to; of one of each name, the largest."""
+    found = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:(keepstep-shard\S+)", line):
+                found[match[3]] = max(found.get(match[3], 0), int(match[2], 16) - int(match[1], 16))
+    return found
+
+
 def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -130,7 +142,7 @@ def note_digest(when, version, model, optimizer):
         note(**{when: version}, digest=found)
 
 
-@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies)
+@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies, parity=args.parity)
 def train(run):
     made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
     model, optimizer, schedule, data = made
@@ -157,7 +169,9 @@ def train(run):
         note_digest("after", step.number, model, optimizer)
     final = digest([local(tensor) for tensor in held(model, optimizer)])
     counts = run.shard_counts()
-    note(rank=run.rank, final=final, pid=os.getpid(), bytes=counts.bytes, waits=counts.waits)
+    note(
+        rank=run.rank, final=final, pid=os.getpid(), bytes=counts.bytes, waits=counts.waits, vaults=vaults()
+    )  # fmt: skip
     if dist.is_initialized():
         dist.barrier()
 

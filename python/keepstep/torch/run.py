@@ -104,7 +104,12 @@ class Run:
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
-        self._shards = Shards(session, self._registry, options.copies)
+        if options.parity != (0, 0) and session.welcome["elastic"]:
+            raise KeepstepError(
+                "recoverable(parity=...): this job is elastic (--nnodes MIN:MAX or --min-replicas), and parity groups "
+                "cannot follow another number of ranks yet; use copies=2 or more"
+            )
+        self._shards = Shards(session, self._registry, options.copies, options.parity)
         self._durable: Durable | None = None
         self._saving_elsewhere = False  # a rank said so in the last vote
         self._sharded: list[Any] = []  # what run.shard built
@@ -214,7 +219,7 @@ class Run:
         process group is there, and ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried
         out**: a process that takes a rank over builds alone, and every process comes to the same numbers by itself,
         because they are seeded alike. Whatever is built so and protected is copied in every step
-        (`RecoverOptions.copies`).
+        (`RecoverOptions.copies`, or ``parity``).
         """
         self._assignment("run.shard")
         if self.rehearsing:

@@ -1,7 +1,8 @@
-"""Sharded state: what only this rank holds is copied while the next step computes, and comes back from a copy.
+"""Sharded state: what only this rank holds is copied while the next step computes, and comes back from there.
 
-Follows section 6.9 of the design; the copying is the engine's (src/worker/shard_replicas.h). A copy is the local bytes
-of all protected tensors, and a text: their names, the small values, and the capsule.
+Follows section 6.9 of the design; copying, and parity instead of copies elsewhere, are the engine's
+(src/worker/shard_replicas.h). A copy is the local bytes of all protected tensors, and a text: their names, the small
+values, and the capsule.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class ShardCounts(NamedTuple):
 class Shards:
     """The copies of one rank's state. `wanted`: it holds what no other rank does."""
 
-    def __init__(self, session: Session, registry: Registry, copies: int) -> None:
+    def __init__(self, session: Session, registry: Registry, copies: int, parity: tuple[int, int]) -> None:
         self._session = session
         self._registry = registry
         self._copies = copies
+        self._parity = parity
         self._built = False  # by run.shard
         self._held: list[torch.Tensor] = []  # while they are copied
         self._layout: ShardLayout | None = None
@@ -172,4 +174,4 @@ class Shards:
         self._held = [*self._layout.tensors, *self._layout.stand_ins()]
         saved = engine.load_capsule(version)
         text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())
-        engine.protect_shard(version, self._layout.regions, text, self._copies)
+        engine.protect_shard(version, self._layout.regions, text, self._copies, self._parity)
