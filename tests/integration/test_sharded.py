@@ -180,6 +180,27 @@ def test_two_nodes_lost_at_once_with_two_parity_blocks(tmp_path, whole, lost):
 
 
 @pytest.mark.long
+def test_a_corrupt_parity_block_is_not_used(tmp_path, whole):
+    # Ranks 1 and 3 are a group; its first block lies on node 2.
+    nodes = start_on_nodes(
+        tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--parity", "2+2", "--corrupt", 2, 6, 1]
+    )
+
+    def waits():
+        return any("waiting" in line for path in tmp_path.glob("*.jsonl") for line in json_lines(path))
+
+    try:
+        nodes[0].wait_for(waits, "note of the rank that waits to be killed")
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], *nodes[2:]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert "the copy of parity 0 of the shards of ranks 1, 3 at version 5 is corrupt" in job.output, job.explain()
+    assert_same(job, whole(4, until=LONG), killed=[1], world=4)
+
+
+@pytest.mark.long
 def test_nodes_lost_one_after_the_other_with_parity(tmp_path, whole):
     # What the first took of the parity is there again when the second goes.
     nodes = start_with_parity(tmp_path, "3+1", until=2 * LONG, spare_nodes=2)
