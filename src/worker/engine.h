@@ -245,6 +245,7 @@ class Engine {
   StatusOr<state::ShardVault> block_of(const brain::Rebuild& plan, uint32_t block, brain::Version version);
   Status give_blocks(const brain::Rebuild& plan, comm::Rank to, brain::Version version);
   Status rebuild_own(const brain::Rebuild& plan, brain::Version version);
+  void note(const char* event, brain::Version version, const std::string& because);
   Status exchange(comm::OpId op);
   bool speaks_for_node() const;  // the lowest rank there
   std::optional<std::string> neighbours_capsule(brain::Version version) const;

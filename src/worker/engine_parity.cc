@@ -2,11 +2,12 @@
 // generation forms. All ranks come to the same plan, and carry it out in the same order: one lost shard after the
 // other.
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "brain/parity_rebuild.h"
 #include "state/parity_vault.h"
 #include "worker/engine.h"
@@ -25,7 +26,7 @@ constexpr size_t kAhead = 2;                        // chunks of one block that 
 constexpr uint64_t kMostText = uint64_t{1} << 34;   // of all members of a group
 constexpr uint32_t kMostWords = uint32_t{1} << 28;  // of a node's blocks as they are told
 
-constexpr Rank kNoRank = ~Rank{0};
+constexpr uint32_t kNoRank = ~Rank{0};
 
 // Blocks as numbers: of each its row, how many members, and these.
 std::vector<uint32_t> as_words(const std::vector<ParityBlock>& blocks) {
@@ -52,6 +53,21 @@ StatusOr<std::vector<ParityBlock>> from_words(std::span<const uint32_t> words) {
     blocks.push_back(std::move(block));
   }
   return blocks;
+}
+
+// "the shards of ranks 3, 5 and parity 0 of ranks 1, 3, 5"
+std::string names_of(const Rebuild& plan) {
+  std::vector<Rank> shards;
+  std::vector<uint32_t> rows;
+  for (const Rebuild::Source& source : plan.sources) {
+    if (source.block < plan.members.size()) {
+      shards.push_back(plan.members[source.block]);
+    } else {
+      rows.push_back(source.block - static_cast<uint32_t>(plan.members.size()));
+    }
+  }
+  return absl::StrCat(shards.empty() ? "" : absl::StrCat("the shards of ranks ", absl::StrJoin(shards, ", "), " and "),
+                      "parity ", absl::StrJoin(rows, ", "), " of ranks ", absl::StrJoin(plan.members, ", "));
 }
 
 bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
@@ -179,8 +195,7 @@ StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, R
       if (status.ok()) {
         continue;
       }
-      std::fprintf(stderr, "keepstep: %s; it is taken away, and others are used\n",
-                   std::string(status.message()).c_str());
+      note("corrupt_copy", version, absl::StrCat(status.message(), "; it is taken away, and others are used"));
       vault.begin(version);
       if (source.block < members) {
         found.push_back(plan.members[source.block]);
@@ -309,7 +324,14 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     KEEPSTEP_RETURN_IF_ERROR(rebuild.add(came));
     ask(chunk + kAhead);
   }
-  return rebuild.finish();
+  KEEPSTEP_RETURN_IF_ERROR(rebuild.finish());
+  note("shard_rebuilt", version, absl::StrCat("no node has its shard: it was made again of ", names_of(plan)));
+  return absl::OkStatus();
+}
+
+// A line for the journal.
+void Engine::note(const char* event, brain::Version version, const std::string& because) {
+  (void)send(MessageType::kNote, {{"event", event}, {"step", version}, {"because", because}});
 }
 
 }  // namespace keepstep::worker
