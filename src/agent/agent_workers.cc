@@ -212,7 +212,8 @@ void Agent::on_vault(const WorkerProcess& process, const Message& message) {
 
 void Agent::on_note(const WorkerProcess& process, const Message& message) {
   const std::string event = message.body.at("event");
-  if (event != "veto" && event != "not_compared" && event != "not_saved") {
+  if (event != "veto" && event != "not_compared" && event != "not_saved" && event != "shard_rebuilt" &&
+      event != "corrupt_copy") {
     refuse(process, absl::StrFormat("a note of '%s', which is none", event));
     return;
   }

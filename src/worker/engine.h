@@ -254,14 +254,18 @@ class Engine {
   StatusOr<state::ShardVault> parity_vault_of(const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
   StatusOr<state::ShardVault> parity_holding(const brain::ParityBlock& block, brain::Version version);
   // Shards that are rebuilt when a generation forms (engine_parity.cc).
+  StatusOr<std::vector<std::vector<uint32_t>>> gather_words(std::vector<uint32_t> mine);
   StatusOr<std::map<brain::ParityBlock, comm::Rank>> share_parity(const std::vector<brain::ParityBlock>& here,
                                                                   const std::vector<comm::Rank>& lost);
   // `giver_of`: who can give the shard of a rank, if it is left.
   Status rebuild_shards(const Activation& activation, const std::vector<comm::Rank>& lost,
                         const std::function<std::optional<comm::Rank>(comm::Rank)>& giver_of);
+  StatusOr<std::vector<uint32_t>> take_corrupt_away(const std::map<comm::Rank, brain::Rebuild>& plans,
+                                                    brain::Version version, std::vector<brain::ParityBlock>& here);
   StatusOr<state::ShardVault> block_of(const brain::Rebuild& plan, uint32_t block, brain::Version version);
   Status give_blocks(const brain::Rebuild& plan, comm::Rank to, brain::Version version);
   Status rebuild_own(const brain::Rebuild& plan, brain::Version version);
+  void note(const char* event, brain::Version version, const std::string& because);
   Status exchange(comm::OpId op);
   bool speaks_for_node() const;  // the lowest rank there
   std::optional<std::string> neighbours_capsule(brain::Version version) const;

@@ -2,10 +2,12 @@
 // generation forms. All ranks come to the same plan, and carry it out in the same order: one lost shard after the
 // other.
 #include <algorithm>
-#include <cstring>
 #include <deque>
+#include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "brain/parity_rebuild.h"
 #include "state/parity_vault.h"
 #include "worker/engine.h"
@@ -23,6 +25,8 @@ namespace {
 constexpr size_t kAhead = 2;                        // chunks of one block that are under way
 constexpr uint64_t kMostText = uint64_t{1} << 34;   // of all members of a group
 constexpr uint32_t kMostWords = uint32_t{1} << 28;  // of a node's blocks as they are told
+
+constexpr uint32_t kNoRank = ~Rank{0};
 
 // Blocks as numbers: of each its row, how many members, and these.
 std::vector<uint32_t> as_words(const std::vector<ParityBlock>& blocks) {
@@ -51,6 +55,21 @@ StatusOr<std::vector<ParityBlock>> from_words(std::span<const uint32_t> words) {
   return blocks;
 }
 
+// "the shards of ranks 3, 5 and parity 0 of ranks 1, 3, 5"
+std::string names_of(const Rebuild& plan) {
+  std::vector<Rank> shards;
+  std::vector<uint32_t> rows;
+  for (const Rebuild::Source& source : plan.sources) {
+    if (source.block < plan.members.size()) {
+      shards.push_back(plan.members[source.block]);
+    } else {
+      rows.push_back(source.block - static_cast<uint32_t>(plan.members.size()));
+    }
+  }
+  return absl::StrCat(shards.empty() ? "" : absl::StrCat("the shards of ranks ", absl::StrJoin(shards, ", "), " and "),
+                      "parity ", absl::StrJoin(rows, ", "), " of ranks ", absl::StrJoin(plan.members, ", "));
+}
+
 bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
   return std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
     return std::find(block.members.begin(), block.members.end(), rank) != block.members.end();
@@ -72,44 +91,51 @@ StatusOr<state::ShardVault> Engine::parity_holding(const ParityBlock& block, bra
       {{"sharding", assignment_.sharding}, {"members", block.members}, {"row", block.row}, {"version", version}});
 }
 
+// What all ranks say, by rank.
+StatusOr<std::vector<std::vector<uint32_t>>> Engine::gather_words(std::vector<uint32_t> mine) {
+  const auto world = static_cast<Rank>(assignment_.world);
+  const auto gather = [&](const std::vector<uint32_t>& from) -> StatusOr<std::vector<std::vector<uint32_t>>> {
+    std::vector<std::vector<uint32_t>> into(world, std::vector<uint32_t>(from.size()));
+    std::vector<void*> outputs;
+    for (std::vector<uint32_t>& each : into) {
+      outputs.push_back(each.data());
+    }
+    KEEPSTEP_RETURN_IF_ERROR(
+        exchange(communicator_->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t))));
+    return into;
+  };
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto lengths, gather({static_cast<uint32_t>(mine.size())}));
+  uint32_t most = 0;
+  for (const std::vector<uint32_t>& length : lengths) {
+    most = std::max(most, length.front());
+  }
+  if (most == 0) {
+    return std::vector<std::vector<uint32_t>>(world);
+  }
+  if (most > kMostWords) {
+    return absl::InternalError(absl::StrFormat("a rank tells of blocks in %d words", most));
+  }
+  mine.resize(most);
+  KEEPSTEP_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> words, gather(mine));
+  for (Rank rank = 0; rank < world; ++rank) {
+    words[rank].resize(lengths[rank].front());
+  }
+  return words;
+}
+
 // Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node
 // speaks for it.
 StatusOr<std::map<ParityBlock, Rank>> Engine::share_parity(const std::vector<ParityBlock>& here,
                                                            const std::vector<Rank>& lost) {
-  const auto world = static_cast<Rank>(assignment_.world);
   std::vector<ParityBlock> told;
   if (speaks_for_node()) {
     std::copy_if(here.begin(), here.end(), std::back_inserter(told),
                  [&](const ParityBlock& block) { return is_of(block, lost); });
   }
-  std::vector<uint32_t> mine = as_words(told);
-  const auto gather = [&](const std::vector<uint32_t>& from, std::vector<std::vector<uint32_t>>& into) {
-    std::vector<void*> outputs;
-    for (std::vector<uint32_t>& each : into) {
-      each.resize(from.size());
-      outputs.push_back(each.data());
-    }
-    return exchange(communicator_->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t)));
-  };
-  std::vector<std::vector<uint32_t>> lengths(world);
-  KEEPSTEP_RETURN_IF_ERROR(gather({static_cast<uint32_t>(mine.size())}, lengths));
-  uint32_t most = 0;
-  for (const std::vector<uint32_t>& length : lengths) {
-    most = std::max(most, length.front());
-  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto words, gather_words(as_words(told)));
   std::map<ParityBlock, Rank> parity;
-  if (most == 0) {
-    return parity;
-  }
-  if (most > kMostWords) {
-    return absl::InternalError(absl::StrFormat("a rank tells of parity blocks in %d words", most));
-  }
-  mine.resize(most);
-  std::vector<std::vector<uint32_t>> words(world);
-  KEEPSTEP_RETURN_IF_ERROR(gather(mine, words));
-  for (Rank rank = 0; rank < world; ++rank) {
-    KEEPSTEP_ASSIGN_OR_RETURN(std::vector<ParityBlock> blocks,
-                              from_words(std::span(words[rank]).first(lengths[rank].front())));
+  for (Rank rank = 0; rank < words.size(); ++rank) {
+    KEEPSTEP_ASSIGN_OR_RETURN(std::vector<ParityBlock> blocks, from_words(words[rank]));
     for (ParityBlock& block : blocks) {
       parity.emplace(std::move(block), rank);
     }
@@ -117,38 +143,80 @@ StatusOr<std::map<ParityBlock, Rank>> Engine::share_parity(const std::vector<Par
   return parity;
 }
 
+// Plans until all blocks that are wanted turn out sound: a corrupt one is taken away where it lies, and counts as lost.
 Status Engine::rebuild_shards(const Activation& activation, const std::vector<Rank>& lost,
                               const std::function<std::optional<Rank>(Rank)>& giver_of) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const auto parity, share_parity(activation.parity, lost));
-  std::map<Rank, Rank> shards;  // of these groups
-  for (const auto& [block, giver] : parity) {
-    for (const Rank member : block.members) {
-      if (const std::optional<Rank> from = giver_of(member)) {
-        shards.emplace(member, *from);
+  const brain::Version version = activation.version;
+  std::vector<ParityBlock> here = activation.parity;
+  std::set<Rank> corrupt;  // shards
+  std::map<Rank, Rebuild> plans;
+  for (bool sound = false; !sound;) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto parity, share_parity(here, lost));
+    std::map<Rank, Rank> shards;  // of these groups
+    for (const auto& [block, giver] : parity) {
+      for (const Rank member : block.members) {
+        if (const std::optional<Rank> from = giver_of(member); from.has_value() && !corrupt.contains(member)) {
+          shards.emplace(member, *from);
+        }
       }
     }
-  }
-  for (const Rank rank : lost) {
-    const std::optional<Rebuild> plan = brain::plan_rebuild(rank, shards, parity);
-    if (!plan.has_value()) {
-      continue;  // it says so itself
+    plans.clear();
+    for (const Rank rank : lost) {
+      if (std::optional<Rebuild> plan = brain::plan_rebuild(rank, shards, parity)) {
+        plans.emplace(rank, *std::move(plan));
+      }  // else it says so itself
     }
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto found, take_corrupt_away(plans, version, here));
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto words, gather_words(found));
+    sound = true;
+    for (const std::vector<uint32_t>& of_rank : words) {
+      sound = sound && of_rank.empty();
+      corrupt.insert(of_rank.begin(), of_rank.end());
+    }
+  }
+  for (const auto& [rank, plan] : plans) {
     if (rank == assignment_.rank) {
-      KEEPSTEP_RETURN_IF_ERROR(rebuild_own(*plan, activation.version));
+      KEEPSTEP_RETURN_IF_ERROR(rebuild_own(plan, version));
     } else {
-      KEEPSTEP_RETURN_IF_ERROR(give_blocks(*plan, rank, activation.version));
+      KEEPSTEP_RETURN_IF_ERROR(give_blocks(plan, rank, version));
     }
   }
   return absl::OkStatus();
 }
 
+// Of those that the plans want from this rank. Gives whose shards were; for parity, which goes from `here`, kNoRank.
+StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, Rebuild>& plans, brain::Version version,
+                                                          std::vector<ParityBlock>& here) {
+  std::set<std::pair<std::vector<Rank>, uint32_t>> looked_at;
+  std::vector<uint32_t> found;
+  for (const auto& [rank, plan] : plans) {
+    const auto members = static_cast<uint32_t>(plan.members.size());
+    for (const Rebuild::Source& source : plan.sources) {
+      if (source.giver != assignment_.rank || !looked_at.emplace(plan.members, source.block).second) {
+        continue;
+      }
+      KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, block_of(plan, source.block, version));
+      const Status status = vault.verify(version);
+      if (status.ok()) {
+        continue;
+      }
+      note("corrupt_copy", version, absl::StrCat(status.message(), "; it is taken away, and others are used"));
+      vault.begin(version);
+      if (source.block < members) {
+        found.push_back(plan.members[source.block]);
+      } else {
+        std::erase(here, ParityBlock{plan.members, source.block - members});
+        found.push_back(kNoRank);
+      }
+    }
+  }
+  return found;
+}
+
 StatusOr<state::ShardVault> Engine::block_of(const Rebuild& plan, uint32_t block, brain::Version version) {
   const auto members = static_cast<uint32_t>(plan.members.size());
-  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, block < members
-                                                         ? vault_holding(plan.members[block], version)
-                                                         : parity_holding({plan.members, block - members}, version));
-  KEEPSTEP_RETURN_IF_ERROR(vault.verify(version));
-  return vault;
+  return block < members ? vault_holding(plan.members[block], version)
+                         : parity_holding({plan.members, block - members}, version);
 }
 
 // Those blocks that the plan wants from this rank; chunk after chunk, and of each chunk block after block.
@@ -261,7 +329,14 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     KEEPSTEP_RETURN_IF_ERROR(rebuild.add(came));
     ask(chunk + kAhead);
   }
-  return rebuild.finish();
+  KEEPSTEP_RETURN_IF_ERROR(rebuild.finish());
+  note("shard_rebuilt", version, absl::StrCat("no node has its shard: it was made again of ", names_of(plan)));
+  return absl::OkStatus();
+}
+
+// A line for the journal.
+void Engine::note(const char* event, brain::Version version, const std::string& because) {
+  (void)send(MessageType::kNote, {{"event", event}, {"step", version}, {"because", because}});
 }
 
 }  // namespace keepstep::worker

@@ -13,13 +13,13 @@
 
 #include "comm/test_world.h"
 #include "worker/shard_replicas.h"
+#include "worker/shard_testing.h"
 
 namespace keepstep::worker {
 namespace {
 
 using brain::ParityBlock;
 using comm::Communicator;
-using comm::Mode;
 using comm::Rank;
 using comm::TestWorld;
 
@@ -77,15 +77,16 @@ class Parity : public ::testing::TestWithParam<Protection> {
 
   using Body = std::function<void(ShardReplicas&, Communicator&, Rank)>;
   void generation(const Body& body) {
-    world_.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
-      ShardReplicas replicas(
+    const auto make = [&](Communicator& comm, Rank self) {
+      return std::make_unique<ShardReplicas>(
           comm, self, ShardKeepers(nodes_, GetParam()).of(self),
-          [&](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
-          [&](const ParityBlock& block, uint64_t data, uint64_t text) { return vaults_.of(self, block, data, text); },
+          [this, self](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
+          [this, self](const ParityBlock& block, uint64_t data, uint64_t text) {
+            return vaults_.of(self, block, data, text);
+          },
           copy_);
-      body(replicas, comm, self);
-      replicas.stop();
-    });
+    };
+    run_generation(world_, make, body);
   }
 
   std::map<ParityBlock, Rank> blocks() const {
@@ -132,14 +133,6 @@ Status protect(ShardReplicas& replicas, Rank self, brain::Version version, std::
   replicas.start(version, {{values.data(), values.size() * sizeof(float)}},
                  "text " + std::to_string(version) + " of " + std::to_string(self));
   return replicas.wait(version);
-}
-
-// Stays, for the others, until somebody interrupts the generation.
-void stay(Communicator& comm, Rank self) {
-  std::byte never;
-  const comm::OpId op = comm.receive(comm::kWorld, &never, 1, self, 1);
-  EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kInterrupted);
-  comm.forget(op);
 }
 
 TEST_P(Parity, each_version_is_coded_on_other_nodes) {

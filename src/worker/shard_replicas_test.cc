@@ -13,12 +13,12 @@
 
 #include "comm/test_world.h"
 #include "worker/shard_keepers.h"
+#include "worker/shard_testing.h"
 
 namespace keepstep::worker {
 namespace {
 
 using comm::Communicator;
-using comm::Mode;
 using comm::Rank;
 using comm::TestWorld;
 
@@ -62,17 +62,16 @@ class Replicas : public ::testing::Test {
 
   using Body = std::function<void(ShardReplicas&, Communicator&, Rank)>;
   void generation(uint32_t copies, const Body& body) {
-    world_.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
-      ShardReplicas replicas(
+    const auto make = [&](Communicator& comm, Rank self) {
+      return std::make_unique<ShardReplicas>(
           comm, self, ShardKeepers(nodes_, {.copies = copies}).of(self),
-          [&](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
+          [this, self](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
           [](const brain::ParityBlock&, uint64_t, uint64_t) -> StatusOr<state::ShardVault> {
             return absl::InternalError("no parity was asked for");
           },
           copy_);
-      body(replicas, comm, self);
-      replicas.stop();
-    });
+    };
+    run_generation(world_, make, body);
   }
   state::ShardVault vault(uint32_t node, Rank rank) {
     return *vaults_.of(node, rank, (kElements + rank) * sizeof(float), 1);
@@ -181,7 +180,7 @@ TEST_F(Replicas, what_a_keeper_has_already_is_not_sent_again) {
 
 TEST_F(Replicas, a_keeper_without_memory_is_an_error_that_names_it) {
   vaults_.full = {1};
-  generation(2, [&](ShardReplicas& replicas, Communicator&, Rank self) {
+  generation(2, [&](ShardReplicas& replicas, Communicator& comm, Rank self) {
     std::vector<float> values = state_of(self, 1);
     const Status status = protect(replicas, 1, values);
     if (self == 0) {
@@ -192,6 +191,7 @@ TEST_F(Replicas, a_keeper_without_memory_is_an_error_that_names_it) {
       world_.interrupt();
     } else {
       EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
+      stay(comm, self);
     }
   });
 }

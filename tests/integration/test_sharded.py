@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, start
-from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
+from several_nodes import assert_nothing_is_left, finish_nodes, kill, node_lines, start_nodes
 from test_kill_matrix import PHASES
 from test_recovery_across_nodes import wait_for_steps
 
@@ -162,13 +162,21 @@ def finish_without(nodes, *lost):
             kill(node)
 
 
+def told(folder, event, node):
+    return [line for line in node_lines(folder, "journal", node) if line["event"] == event]
+
+
 def start_with_parity(folder, parity, **how):
     return start_on_nodes(folder, nodes=4, world=1, protection=["--parity", parity], **how)
 
 
 def test_a_lost_node_goes_on_elsewhere_from_parity(tmp_path, whole):
     nodes = start_with_parity(tmp_path, "3+1", until=LONG, spare_nodes=1)
-    assert_same(finish_without(nodes, 2), whole(4, until=LONG), killed=[2], world=4)
+    job = finish_without(nodes, 2)
+    assert_same(job, whole(4, until=LONG), killed=[2], world=4)
+    (rebuilt,) = told(tmp_path, "shard_rebuilt", node=4)
+    assert rebuilt["rank"] == 2, job.explain()
+    assert "made again of the shards of ranks 0 and parity 0 of ranks 0, 2" in rebuilt["because"], job.explain()
     assert_nothing_is_left(str(tmp_path))
 
 
@@ -177,6 +185,30 @@ def test_a_lost_node_goes_on_elsewhere_from_parity(tmp_path, whole):
 def test_two_nodes_lost_at_once_with_two_parity_blocks(tmp_path, whole, lost):
     nodes = start_with_parity(tmp_path, "2+2", until=LONG, spare_nodes=2)
     assert_same(finish_without(nodes, *lost), whole(4, until=LONG), killed=list(lost), world=4)
+
+
+@pytest.mark.long
+def test_a_corrupt_parity_block_is_not_used(tmp_path, whole):
+    # Ranks 1 and 3 are a group; its first block lies on node 2.
+    nodes = start_on_nodes(
+        tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--parity", "2+2", "--corrupt", 2, 6, 1]
+    )
+
+    def waits():
+        return any("waiting" in line for path in tmp_path.glob("*.jsonl") for line in json_lines(path))
+
+    try:
+        nodes[0].wait_for(waits, "note of the rank that waits to be killed")
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], *nodes[2:]])
+    finally:
+        for node in nodes:
+            kill(node)
+    (corrupt,) = told(tmp_path, "corrupt_copy", node=2)
+    assert "the copy of parity 0 of the shards of ranks 1, 3 at version 5 is corrupt" in corrupt["because"]
+    (rebuilt,) = told(tmp_path, "shard_rebuilt", node=4)
+    assert "made again of the shards of ranks 3 and parity 1 of ranks 1, 3" in rebuilt["because"], job.explain()
+    assert_same(job, whole(4, until=LONG), killed=[1], world=4)
 
 
 @pytest.mark.long

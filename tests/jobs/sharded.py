@@ -4,10 +4,12 @@ Each process appends JSON lines to OUT/PID.jsonl: entries, and the digest of wha
 """
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
 import re
+import signal
 import time
 
 import torch
@@ -28,6 +30,7 @@ parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--copies", type=int)
 parser.add_argument("--parity")
+parser.add_argument("--corrupt", nargs=3, type=int, metavar=("RANK", "STEP", "VICTIM"), help="a byte of parity")
 parser.add_argument("--durable", default="")
 parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, default=3)
@@ -142,6 +145,24 @@ def note_digest(when, version, model, optimizer):
         note(**{when: version}, digest=found)
 
 
+def corrupt_parity(run, rank, victim):
+    """When all parity of the last version is whole, `rank` changes a byte of its own; `victim` waits to be killed."""
+    run._engine.wait_shard(run.version)
+    dist.barrier()
+    if run.rank == rank:
+        with open("/proc/self/maps") as maps:
+            found = re.findall(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:keepstep-shard-parity", maps.read())
+        at = max((int(end, 16) - int(begin, 16), int(begin, 16)) for begin, end in found)[1]
+        header = (ctypes.c_uint64 * 4).from_address(at)  # src/state/shard_vault.cc
+        data, text = (-(-size // 4096) * 4096 for size in header[2:])
+        byte = ctypes.c_uint8.from_address(at + 4096 + run.version % 2 * (data + text) + text)
+        byte.value ^= 1
+    dist.barrier()
+    if run.rank == victim:
+        note(waiting=True)
+        signal.pause()
+
+
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies, parity=args.parity)
 def train(run):
     made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
@@ -156,6 +177,8 @@ def train(run):
     batches = dict(global_batch=args.global_batch, micro_batch=args.micro_batch, mesh=data)
     for step in run.steps(Noise(), until=args.until, **batches):
         note_digest("before", step.number - 1, model, optimizer)
+        if args.corrupt and run.entry == "start" and step.number == args.corrupt[1]:
+            corrupt_parity(run, args.corrupt[0], args.corrupt[2])
         for x, y in step:
             step.backward(torch.nn.functional.mse_loss(trained(x), y))
         if args.kind != "tp":  # torch's cannot add norms over different meshes
