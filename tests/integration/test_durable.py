@@ -70,7 +70,7 @@ def saved_steps(saves):
     return sorted(int(path.parent.name.removeprefix("step-")) for path in saves.glob("step-*/manifest.json"))
 
 
-@pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["fsdp", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("ddp", "zero"))])
 def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
     saves = tmp_path / "saves"
     ended = run(tmp_path / "first", saves, kind=kind, until=6)
@@ -106,6 +106,17 @@ def test_workers_that_all_die_go_on_from_the_newest_save(tmp_path, whole):
     assert restart["lost_steps"] < 9, job.explain()  # step 4 at least was saved by then
     assert [line["loss"] for line in job.metrics] == [line["loss"] for line in whole("ddp").metrics], job.explain()
     assert job.finals()[0]["final"] == whole("ddp").finals()[0]["final"]
+
+
+def test_pipeline_stages_go_on_from_their_last_step_and_equal_names_are_refused(tmp_path):
+    saves = tmp_path / "saves"
+    reference = run(tmp_path / "whole", tmp_path / "whole-saves", kind="pp", world=4)
+    assert run(tmp_path / "first", saves, kind="pp", world=4, until=6).exit_code == 0
+    assert_rest(run(tmp_path / "second", saves, kind="pp", world=4), reference, 7)
+    job = run(tmp_path / "other", tmp_path / "none", "--equal-names", kind="pp", world=4, until=5)
+    assert job.exit_code == 0, job.explain()
+    assert "rank 0 and rank 2 hold different values of 'model.blocks.0" in job.output, job.explain()
+    assert not saved_steps(tmp_path / "none")
 
 
 @pytest.mark.long
@@ -162,10 +173,10 @@ def test_a_place_that_another_job_uses_is_refused_and_the_first_one_named(tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp", "pp", "zero"])
 @pytest.mark.parametrize("phase", ["forward", "before_vote", "update", "between"])
 def test_kills_while_it_saves_every_step(tmp_path, kind, phase):
-    world = 4 if kind == "tp" else 2
+    world = 4 if kind in ("tp", "pp") else 2
     reference = run(tmp_path / "whole", tmp_path / "whole-saves", kind=kind, world=world)
     saves = tmp_path / "saves"
     inject = [f"kill:rank={rank},step={3 + 4 * rank},phase={phase}" for rank in range(2)]

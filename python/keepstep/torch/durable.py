@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import pickle
 import sys
 import threading
 import time
 import uuid
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -27,7 +26,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._session import Assignment, Session
 from keepstep.torch import durable_state as states
-from keepstep.torch import sharding
+from keepstep.torch import durable_values, sharding
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.memory import dense
 from keepstep.torch.registry import Registry
@@ -76,6 +75,13 @@ class Exchange:
         return of_all[0]
 
 
+class Small(NamedTuple):
+    """What each rank tells before it plans: small values, and digests of what it saves, the first time."""
+
+    values: dict[str, Any]
+    digests: dict[tuple[str, str], int]
+
+
 def _not_an_error(values: list[Any]) -> list[Any]:
     for rank, value in enumerate(values):
         if isinstance(value, BaseException):
@@ -100,6 +106,7 @@ class Durable:
         places.open_store(url)  # what is wrong with it is told here
         self._announced = False
         self._saved = 0  # the newest version that this process knows to be there, whole
+        self._compared = False  # that ranks mean the same by the same names
         self._buffers: dict[str, torch.Tensor] = {}
         self._copied = threading.Event()
         self._copied.set()
@@ -136,9 +143,9 @@ class Durable:
         states.allocate_optimizers(self._registry, metadata)
         assert self._session.assignment is not None
         # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
-        names = list(self._registry.flatten().tensors)
-        where_of = states.paths(self._registry, names)
-        capsule.release([name for name in names if ".".join(where_of[name]) in metadata.state_dict_metadata])
+        tensors = list(self._registry.flatten().tensors)
+        where_of = states.paths(self._registry, tensors)
+        capsule.release([name for name in tensors if ".".join(where_of[name]) in metadata.state_dict_metadata])
         state = states.live_state(self._registry, capsule.ids)
         state[states.VALUES] = ""
         kept = states.saved_capsule(metadata, self._session.assignment.rank)
@@ -148,7 +155,10 @@ class Durable:
             warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process, as it should
             dcp_load(state, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
         flat = self._registry.flatten(capsule.ids)
-        self._registry.load_values(json.loads(state[states.VALUES]), flat.tensors)
+        given = self._session.assignment
+        names = states.parameter_names(self._registry)
+        values = durable_values.taken(state[states.VALUES], self._registry, names, given.rank, given.world_size)
+        self._registry.load_values(values, flat.tensors)
         if kept is not None and not capsule.empty:
             tensor = state[kept[0]]
             self._session.engine.save_capsule(version, ctypes.string_at(tensor.data_ptr(), tensor.numel()))
@@ -174,11 +184,13 @@ class Durable:
         flat = self._registry.flatten(capsule_ids)
         # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
         where = states.paths(self._registry, list(flat.tensors))
+        same = set() if self._compared else states.same_on_all_ranks(self._registry)
+        values = durable_values.named(self._registry, states.parameter_names(self._registry), flat.values)
         held = {name: dense(tensor) for name, tensor in flat.tensors.items()}
         self._copied.clear()
         self._thread = threading.Thread(
             target=self._save,
-            args=(version, exchange, held, flat.dtensors, where, states.values_text(flat.values), assignment.rank),
+            args=(version, exchange, held, flat.dtensors, where, values, same, assignment.rank),
             name="keepstep-checkpoint",
             daemon=True,
         )
@@ -229,20 +241,25 @@ class Durable:
         held: dict[str, torch.Tensor],
         dtensors: dict[str, torch.Tensor],
         where: dict[str, tuple[str, ...]],
-        values: str,
+        values: dict[str, Any],
+        same: set[str],
         rank: int,
     ) -> None:
         began = time.monotonic()
         state: dict[str, Any] | Exception
+        mine = Small(values, {})
         try:
-            state = self._state(version, held, dtensors, where, values, rank)
+            state = self._state(version, held, dtensors, where, rank)
+            compared = {name: tensor for name, tensor in self._buffers.items() if name in same}
+            mine = Small(values, states.digests(compared, dtensors, where))
         except Exception as error:
             state = KeepstepError(f"{type(error).__name__}: {error}")
         finally:
             held.clear()
             self._copied.set()
         try:
-            self._write(version, exchange, state, rank)
+            self._write(version, exchange, state, mine, rank)
+            self._compared = True
         except Cancelled:
             return
         except Exception as error:
@@ -263,14 +280,12 @@ class Durable:
         held: dict[str, torch.Tensor],
         dtensors: dict[str, torch.Tensor],
         where: dict[str, tuple[str, ...]],
-        values: str,
         rank: int,
     ) -> dict[str, Any]:
         """A copy of the state as DCP sees it."""
         snapshot = self._copy(held)
         whole = {name: states.like(tensor, dtensors.get(name)) for name, tensor in snapshot.items()}
         state = states.nested(where, whole)
-        state[states.VALUES] = values
         capsule = self._session.engine.load_capsule(version)
         if capsule is not None:
             state[states.capsule_name(rank)] = torch.frombuffer(bytearray(capsule), dtype=torch.uint8)
@@ -292,23 +307,29 @@ class Durable:
             self._buffers[name].copy_(tensor.detach())
         return self._buffers
 
-    def _write(self, version: int, exchange: Exchange, state: dict[str, Any] | Exception, rank: int) -> None:
+    def _write(
+        self, version: int, exchange: Exchange, state: dict[str, Any] | Exception, mine: Small, rank: int
+    ) -> None:
         """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store.
 
         Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
         """
         planner = DefaultSavePlanner()
         writer: Any = None
+        all_ranks = exchange.gather("small", mine)
         try:
             if isinstance(state, Exception):
                 raise state
+            if all_ranks is not None:
+                states.require_same([each.digests for each in all_ranks])
+                state[states.VALUES] = durable_values.merged([each.values for each in all_ranks])
             writer = self._writer(version)
             planner.set_up_planner(state, writer.storage_meta(), rank == 0)
             writer.set_up_storage_writer(rank == 0)
-            mine: Any = writer.prepare_local_plan(planner.create_local_plan())
+            local: Any = writer.prepare_local_plan(planner.create_local_plan())
         except Exception as error:
-            mine = KeepstepError(str(error))
-        plans = exchange.gather("plan", mine)
+            local = KeepstepError(str(error))
+        plans = exchange.gather("plan", local)
         metadata = None
         failure: Exception | None = None
         if plans is not None:

@@ -30,6 +30,7 @@ from keepstep.torch import (
     nccl,
     nccl_world,
     parked,
+    pipelining,
     rehearsal,
     replicas,
     seeds,
@@ -209,7 +210,8 @@ class Run:
         Built once per process, when it has a rank; the same objects in every entry. The process group is there, and
         ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried out**: a process that takes a
         rank over builds alone, and every process comes to the same numbers by itself, because they are seeded alike.
-        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`).
+        Whatever is built so and protected is copied in every step (`RecoverOptions.copies`). Stages and schedules of
+        ``torch.distributed.pipelining`` begin every entry as they were built.
         """
         self._assignment("run.shard")
         if self.rehearsing:
@@ -237,6 +239,7 @@ class Run:
             self._session.sharding = False
             shard_building.close()
         replicas.keep_groups()
+        pipelining.remember()
         self._shards.built_by_rank()
         self._sharded.append(built)
         return built
@@ -400,6 +403,7 @@ class Run:
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
+        pipelining.ask_quietly()
         for module in self._registry.modules():
             early_exit.install(module, self._session)
         while self._version < until:
@@ -558,13 +562,15 @@ class Run:
         snapshot = Snapshot(self._registry)
         self._engine.set_state("updating", number - 1)
         try:
-            for function in update:
-                function()
+            with self._injecting(number):
+                for function in update:
+                    function()
             vetoed = self._vote(number, flags)
         except BaseException:
             snapshot.restore()
             self._engine.set_state("clean", number - 1)
             raise
+        self._session.injector.at("after_vote", number)
         if vetoed:
             snapshot.restore()
         self._move_on()
@@ -578,20 +584,27 @@ class Run:
             self._position += self._step.global_batch
 
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
-        hook = None
-        if self._session.injector.active:
-            hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
         try:
-            for function in update:
-                function()
+            with self._injecting(number):
+                for function in update:
+                    function()
         except BaseException:
             # Half an update: this state is nobody's source; it will be hydrated.
             self._engine.set_state("empty", 0)
             raise
-        finally:
-            if hook is not None:
-                hook.remove()
         self._registry.drop_gradients()
+
+    @contextmanager
+    def _injecting(self, number: int) -> Iterator[None]:
+        """Faults of the phase "update" happen after an optimizer's step."""
+        if not self._session.injector.active:
+            yield
+            return
+        hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def log(self, **values: Any) -> None:
         """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
@@ -826,6 +839,7 @@ class Run:
         self._session.formed = False
         replicas.drop_all()
         sharding.reset_iteration(self._registry.modules())
+        pipelining.as_built()
         replicas.groups_away(keep_world)
         self._registry.drop_gradients()
         for item in self._registry.objects.values():
