@@ -26,9 +26,9 @@ parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--copies", type=int, default=2)
-parser.add_argument("--durable", default="")
+parser.add_argument("--durable", action="append", default=[])
 parser.add_argument("--every", type=int, default=4)
-parser.add_argument("--keep", type=int, default=3)
+parser.add_argument("--keep", type=int, action="append", help="of the places in turn; of all, if given once")
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
 parser.add_argument("--equal-names", action="store_true", help="each stage counts its blocks from 0")
 parser.add_argument("--sleep", type=float, default=0.0)
@@ -163,9 +163,11 @@ def train(run):
         model, optimizer, schedule, data = run.shard(lambda: build(run))
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
     if args.durable:
+        keep = args.keep or [3]
         run.checkpoint(
-            durable=args.durable, every=args.every, keep=args.keep, memory_every=1 if args.in_memory else None
-        )
+            durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
+            memory_every=1 if args.in_memory else None,
+        )  # fmt: skip
     trained = run.replicate(model) if args.kind in ("ddp", "zero") else model
     if args.kind == "pp-ddp":
         wrapped = run.replicate(model, process_group=data.get_group(), broadcast_buffers=False)

@@ -70,6 +70,16 @@ def test_ls_shows_the_checkpoints_of_all_places(saved, tmp_path):
     shutil.rmtree(saved / "step-000000000009")
 
 
+def test_ls_shows_the_other_places_where_one_cannot_be_read(saved):
+    broken = "ftp://nowhere"
+    both = ckpt("ls", saved, broken, code=1)
+    assert str(saved) in both
+    assert f"keepstep ckpt ls: {broken}: " in both
+    told = subprocess.run([KEEPSTEP, "ckpt", "ls", saved, broken, "--json"], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert [each["where"] for each in json.loads(told.stdout)["failed"]] == [broken]
+
+
 def test_show_tells_what_is_in_one(saved):
     text = ckpt("show", f"{saved}@1", "--files")
     assert "step     1, saved" in text and "by job 'the job' on 1 ranks" in text

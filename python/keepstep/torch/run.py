@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -24,6 +25,7 @@ from keepstep.torch import (
     checks,
     cuda,
     digests,
+    durable_terms,
     early_exit,
     log_values,
     membership,
@@ -58,7 +60,6 @@ MAX_LOG_BYTES = 100_000
 # Flags of a vote: StepFlag in src/worker/step_vote.h.
 FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
-FLAG_SAVING = 4  # a rank has not ended its part of the checkpoint before
 FLAG_VETO = 16  # nobody updates anything in this step
 
 _current: Run | None = None
@@ -106,7 +107,7 @@ class Run:
         self._keeps = 0
         self._shards = Shards(session, self._registry, options.copies)
         self._durable: Durable | None = None
-        self._saving_elsewhere = False  # a rank said so in the last vote
+        self._save_flags = 0  # what all ranks said of places to save to, in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
         session.capsule_ids = self._capsule_ids
@@ -266,7 +267,13 @@ class Run:
         self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
 
     def checkpoint(
-        self, *, durable: str, every: int = 100, keep: int | None = 3, memory_every: int | None = None
+        self,
+        *,
+        durable: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        every: int | Sequence[int] = 100,
+        keep: int | Sequence[int | None] | None = 3,
+        max_age_s: float | Sequence[float | None] | None = None,
+        memory_every: int | None = None,
     ) -> None:
         """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
 
@@ -275,27 +282,31 @@ class Run:
         last step is saved, too, and the one after which a job stops because of a notice.
 
         Args:
-            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone. What lies there are DCP
+            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone, or a list of up to 8 of
+                them: then each of the next three may be a list, too, with a value for each. What lies there are DCP
                 checkpoints; ``keepstep ckpt`` lists and checks them.
-            every: steps. Where the save before is still under way when one is due, that one is left out.
+            every: steps. Where the save before is still under way when one is due, that one is left out; once two were,
+                or a save failed, the newest state is saved as soon as the place takes it.
             keep: so many complete checkpoints stay, the newest; None: all.
+            max_age_s: older ones go, too; never the newest complete one, or one that is pinned. None: of any age stay.
             memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
                 all workers die at once. Of sharded state they always do.
 
         Raises:
-            KeepstepError: the place cannot be used.
+            KeepstepError: a place cannot be used.
         """
         if memory_every not in (None, 1):
             raise KeepstepError(
                 f"run.checkpoint(memory_every={memory_every}): copies in memory are made every step (1)"
             )
+        terms = durable_terms.terms_of(durable, every, keep, max_age_s)
         if self.rehearsing:
             return
         if self._durable is None:
             from keepstep.torch.durable import Durable
 
-            self._durable = Durable(self._session, self._registry, durable, every, keep)
-        elif (self._durable.url, self._durable.every, self._durable.keep) != (durable, every, keep):
+            self._durable = Durable(self._session, self._registry, terms)
+        elif self._durable.terms != terms:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         if memory_every == 1:
             self._shards.built_by_rank()
@@ -505,8 +516,8 @@ class Run:
         self._version = number
         if self._shards.wanted:
             self._shards.protect(number)
-        if self._durable is not None and self._durable.due(number) and not self._saving_elsewhere:
-            self._durable.start(number, self._capsule_ids())
+        if self._durable is not None:
+            self._durable.after_step(number, self._save_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -527,14 +538,14 @@ class Run:
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
-        if self._durable is not None and self._durable.busy:
-            flags |= FLAG_SAVING
+        if self._durable is not None:
+            flags |= self._durable.flags()
         decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
         if not decided:
             if self._engine.wait_verdict() < number:
                 raise Interruption(f"step {number} is redone")
             all_flags = self._engine.decided_flags(number)
-        self._saving_elsewhere = bool(all_flags & FLAG_SAVING)
+        self._save_flags = all_flags
         self._noticed = bool(decided and all_flags & FLAG_DRAIN)
         self._pauses = bool(decided and all_flags & FLAG_PAUSE)
         return bool(all_flags & FLAG_VETO)
