@@ -100,11 +100,12 @@ def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
 
 
 def test_several_places_keep_what_each_is_told_to_and_any_of_them_is_loaded(tmp_path, whole):
-    near, far = tmp_path / "near", tmp_path / "far"
-    more = ["--durable", far, "--every", 1, "--keep", 1, "--keep", 100]
+    near, far, young = tmp_path / "near", tmp_path / "far", tmp_path / "young"
+    more = ["--durable", far, "--durable", young, "--every", 1]
+    more += ["--keep", 1, "--keep", 100, "--keep", 100, "--max-age", 0, "--max-age", 0, "--max-age", 0.001]
     ended = run(tmp_path / "first", near, *more, "--sleep", 0.3, kind="ddp", until=6)
     assert ended.exit_code == 0, ended.explain()
-    assert saved_steps(near) == [6]
+    assert saved_steps(near) == saved_steps(young) == [6]
     assert saved_steps(far)[-1] == 6
     assert len(saved_steps(far)) > 1
     (file,) = (near / "step-000000000006").glob("__0_*.distcp")

@@ -29,6 +29,7 @@ parser.add_argument("--copies", type=int, default=2)
 parser.add_argument("--durable", action="append", default=[])
 parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, action="append", help="of the places in turn; of all, if given once")
+parser.add_argument("--max-age", type=float, action="append", help="of the places in turn, in seconds; 0: any age")
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
 parser.add_argument("--equal-names", action="store_true", help="each stage counts its blocks from 0")
 parser.add_argument("--sleep", type=float, default=0.0)
@@ -166,6 +167,7 @@ def train(run):
         keep = args.keep or [3]
         run.checkpoint(
             durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
+            max_age_s=[age or None for age in args.max_age] if args.max_age else None,
             memory_every=1 if args.in_memory else None,
         )  # fmt: skip
     trained = run.replicate(model) if args.kind in ("ddp", "zero") else model

@@ -12,6 +12,7 @@ import ctypes
 import sys
 import uuid
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -37,13 +38,16 @@ FLAG_BEHIND = FLAG_BUSY << MOST_PLACES
 class Durable:
     """All places, and what is under way. One per process; the main thread's."""
 
-    def __init__(self, session: Session, registry: Registry, terms: tuple[Terms, ...]) -> None:
+    def __init__(
+        self, session: Session, registry: Registry, terms: tuple[Terms, ...], sharded: Callable[[], bool]
+    ) -> None:
         from keepstep import _checkpoint
         from keepstep.checkpoint import places
 
         self.terms = terms
         self._session = session
         self._registry = registry
+        self._sharded = sharded  # whether ranks hold different things
         self._checkpoints = _checkpoint
         self._open = places.open_store
         for each in terms:
@@ -168,7 +172,8 @@ class Durable:
         flat = self._registry.flatten(capsule_ids)
         # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
         where = states.paths(self._registry, list(flat.tensors))
-        same = set() if all(place.compared for place in places) else states.same_on_all_ranks(self._registry)
+        compared = not self._sharded() or all(place.compared for place in places)
+        same = set() if compared else states.same_on_all_ranks(self._registry)
         values = durable_values.named(self._registry, states.parameter_names(self._registry), flat.values)
         held = {name: dense(tensor) for name, tensor in flat.tensors.items()}
 

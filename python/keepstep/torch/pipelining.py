@@ -36,7 +36,7 @@ def remember() -> None:
     known = {id(item) for item, _, _ in _built}
     # torch keeps no list of them, and `build` may have put them anywhere.
     for item in gc.get_objects():
-        if isinstance(item, kinds) and id(item) not in known:
+        if issubclass(type(item), kinds) and id(item) not in known:  # isinstance() may ask a dead weakref.proxy
             attributes = dict(vars(item))
             contents = [(value, copy.copy(value)) for value in attributes.values() if _is_filled_later(value)]
             _built.append((item, attributes, contents))

@@ -305,7 +305,7 @@ class Run:
         if self._durable is None:
             from keepstep.torch.durable import Durable
 
-            self._durable = Durable(self._session, self._registry, terms)
+            self._durable = Durable(self._session, self._registry, terms, lambda: self._shards.wanted)
         elif self._durable.terms != terms:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         if memory_every == 1:
