@@ -247,18 +247,26 @@ def verify(place):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def point(link, target):
+    """In one step, so that a save sees the one target or the other."""
+    fresh = link.with_name("fresh")
+    fresh.symlink_to(target)
+    fresh.rename(link)
+
+
 def test_a_place_that_is_gone_costs_no_step_and_catches_up(tmp_path, whole, trouble):
-    saves = tmp_path / "saves"
+    saves, elsewhere = tmp_path / "saves", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    point(saves, elsewhere)
     job = trouble(saves)
     first = job.wait_saved()
-    saves.rename(tmp_path / "elsewhere")
-    saves.write_text("no folder any more")
+    (tmp_path / "file").write_text("no folder any more")
+    point(saves, tmp_path / "file")
     missed = job.wait("a save that fails", lambda: job.events("not_saved"))[0]
     assert str(saves) in missed["because"]
     assert missed["because"].endswith("steps behind")
     job.wait_more_steps()
-    saves.unlink()
-    (tmp_path / "elsewhere").rename(saves)
+    point(saves, elsewhere)
     back = job.wait_saved(after=max(first["version"], missed["step"]))
     assert back["left_out"] >= 1
     assert missed["step"] in back["left_out_steps"] or back["left_out"] > 16
@@ -319,7 +327,7 @@ def test_s3_that_is_gone_for_a_while_costs_no_step_and_catches_up(
         seen = job.wait(until, lambda: [e for e in job.events(until) if place in e["because"]])[-1]
         assert seen["step"] <= job.steps() + 1
         here = job.wait_saved(after=seen["step"], because=str(saves))  # the other place does not wait for it
-        assert here["left_out"] < 4
+        assert here["left_out"] < 16
         assert job.memory() < before + (8 << 20)
         shown = subprocess.run([KEEPSTEP, "jobs"], capture_output=True, text=True, check=True).stdout
         assert "are late since step" in shown
