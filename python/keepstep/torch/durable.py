@@ -156,11 +156,11 @@ class Durable:
         """Saves `version`, which the protected state is at, where it is due. By all ranks, with the same `flags`."""
         now = []
         for number, place in enumerate(self._all_places()):
-            if not place.due(version) and not flags & (FLAG_BEHIND << number):
-                continue
+            due = place.due(version)
             if flags & (FLAG_BUSY << number):
-                place.leave_out(version, self._given().rank)
-            else:
+                if due:
+                    place.leave_out(version, self._given().rank)
+            elif due or flags & (FLAG_BEHIND << number):
                 now.append(place)
         self._start(version, capsule_ids, now, "due")
 
