@@ -67,9 +67,9 @@ class Session:
         """One message to the agent."""
         self.engine.send(int(message), json.dumps(body))
 
-    def note(self, event: str, step: int, because: str) -> None:
-        """One line in the journal; `event` is one of those that the agent takes."""
-        self.send(MessageType.NOTE, {"event": event, "step": step, "because": because[:4000]})
+    def note(self, event: str, step: int, because: str, where: str = "") -> None:
+        """One line in the journal; `event` is one of those that the agent takes. `where`: a place for checkpoints."""
+        self.send(MessageType.NOTE, {"event": event, "step": step, "because": because[:4000], "where": where})
 
     def store(
         self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1, ends_with_generation: bool = True

@@ -161,6 +161,7 @@ class Agent {
   StatusOr<std::string> inject(const std::string& text);
   StatusOr<std::string> signal_rank(const InjectSpec& spec);
   void write_injected(const InjectSpec& spec, const WorkerProcess* process, int64_t at_ns, const std::string& detail);
+  void on_saved(const worker::Message& message);
   void on_note(const WorkerProcess& process, const worker::Message& message);
   void on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
@@ -266,6 +267,7 @@ class Agent {
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";
+  std::map<std::string, int64_t> late_saves_;  // places for checkpoints that are behind, and since which step
   std::string fingerprint_;
   bool preload_sent_ = false;
   bool programs_attach_ = false;  // --no-python, and one of the job's programs did: they can wait for a rank

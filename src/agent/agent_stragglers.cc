@@ -106,8 +106,15 @@ nlohmann::json Agent::describe_stragglers() const {
 
 // What people are told of the moment: what goes on, else who holds it up.
 std::string Agent::note() const {
-  if (!note_.empty() || stragglers_.named().empty()) {
+  if (!note_.empty()) {
     return note_;
+  }
+  if (!late_saves_.empty()) {
+    const auto& [where, step] = *late_saves_.begin();
+    return absl::StrFormat("checkpoints to %s are late since step %d", where, step);
+  }
+  if (stragglers_.named().empty()) {
+    return "";
   }
   std::vector<std::string> ranks;
   double share = 0;

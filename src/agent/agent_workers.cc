@@ -171,8 +171,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kSaved:
       link_->send(brain::Saved{body.at("version")});
-      journal_.write("saved", message.identity, body.value("where", ""),
-                     {{"version", body.at("version").get<int64_t>()}, {"seconds", body.value("seconds", 0.0)}});
+      on_saved(message);
       break;
     case MessageType::kSettled:
       vaults_.drop_before(message.body.at("sharding"));
@@ -210,12 +209,30 @@ void Agent::on_vault(const WorkerProcess& process, const Message& message) {
        {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);
 }
 
+void Agent::on_saved(const Message& message) {
+  const nlohmann::json& body = message.body;
+  const std::string where = body.value("where", "");
+  journal_.write("saved", message.identity, where,
+                 {{"version", body.at("version").get<int64_t>()},
+                  {"seconds", body.value("seconds", 0.0)},
+                  {"left_out", body.value("left_out", int64_t{0})},
+                  {"left_out_steps", body.value("left_out_steps", std::vector<int64_t>{})}});
+  if (late_saves_.erase(where) > 0) {
+    update_status();
+  }
+}
+
 void Agent::on_note(const WorkerProcess& process, const Message& message) {
   const std::string event = message.body.at("event");
-  if (event != "veto" && event != "not_compared" && event != "not_saved" && event != "shard_rebuilt" &&
-      event != "corrupt_copy") {
+  const bool of_a_save = event == "not_saved" || event == "save_late";
+  const bool of_a_shard = event == "shard_rebuilt" || event == "corrupt_copy";
+  if (!of_a_save && !of_a_shard && event != "veto" && event != "not_compared") {
     refuse(process, absl::StrFormat("a note of '%s', which is none", event));
     return;
+  }
+  if (of_a_save) {
+    late_saves_.try_emplace(message.body.value("where", ""), message.body.at("step").get<int64_t>());
+    update_status();
   }
   journal_.write(event, message.identity, message.body.at("because").get<std::string>(),
                  {{"worker", int64_t{process.id}},

@@ -95,6 +95,14 @@ def test_tensor_parallel_times_data_parallel(tmp_path, whole):
     assert_same(run_sharded(tmp_path, world=4, kind="tp", inject=inject), whole(4, "tp"), killed=[1, 2], world=4)
 
 
+@pytest.mark.parametrize("kind", ["pp", "pp-ddp", "zero"])
+def test_pipeline_stages_and_zero_1(tmp_path, whole, kind):
+    world = 2 if kind == "zero" else 4
+    phase = "update" if kind == "zero" else "backward"
+    job = run_sharded(tmp_path, world=world, kind=kind, inject=[f"kill:rank=1,step=4,phase={phase}"])
+    assert_same(job, whole(world, kind), killed=[1], world=world)
+
+
 def test_a_killed_rank_whose_node_has_no_other(tmp_path, whole):
     job = finish_nodes(start_on_nodes(tmp_path, inject=["kill:rank=1,step=4,phase=allreduce"]))
     assert_same(job, whole(2), killed=[1], world=2)
@@ -124,7 +132,7 @@ def test_every_phase_and_rank_of_fsdp(tmp_path, whole, phase, world):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["tp", "hsdp"])
+@pytest.mark.parametrize("kind", ["tp", "hsdp", "pp", "pp-ddp", "zero"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_phase_of_other_meshes(tmp_path, whole, phase, kind):
     inject = [f"kill:rank={rank},step={2 + 2 * rank},phase={phase}" for rank in range(4)]

@@ -1,4 +1,4 @@
-"""A training job whose state is sharded: FSDP2, tensor parallel times data parallel, or pipeline stages.
+"""A training job whose state is sharded: FSDP2, tensor or pipeline parallel times data parallel, or ZeRO-1.
 
 Each process appends JSON lines to OUT/PID.jsonl: entries, and the digest of what the rank holds at the end.
 """
@@ -24,17 +24,19 @@ import keepstep
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", required=True)
 parser.add_argument("--until", type=int, default=12)
-parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp"], default="fsdp")
+parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp", "pp", "pp-ddp", "zero"], default="fsdp")
 parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--copies", type=int)
 parser.add_argument("--parity")
 parser.add_argument("--corrupt", nargs=3, type=int, metavar=("RANK", "STEP", "VICTIM"), help="a byte of parity")
-parser.add_argument("--durable", default="")
+parser.add_argument("--durable", action="append", default=[])
 parser.add_argument("--every", type=int, default=4)
-parser.add_argument("--keep", type=int, default=3)
+parser.add_argument("--keep", type=int, action="append", help="of the places in turn; of all, if given once")
+parser.add_argument("--max-age", type=float, action="append", help="of the places in turn, in seconds; 0: any age")
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
+parser.add_argument("--equal-names", action="store_true", help="each stage counts its blocks from 0")
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--samples", type=int, default=512)
 parser.add_argument("--plain", action="store_true", help="nothing in the model differs from rank to rank")
@@ -83,6 +85,49 @@ class Model(torch.nn.Module):
         return self.last(self.norm(x))[:, :4]
 
 
+class Part(torch.nn.Module):
+    """One of two stages of a `Model`; its parameters keep their names."""
+
+    def __init__(self, model, index):
+        super().__init__()
+        if index == 0:
+            self.first = model.first
+        mine = [0, 1] if index == 0 else [2]
+        names = range(len(mine)) if args.equal_names else mine
+        self.blocks = torch.nn.ModuleDict({str(name): model.blocks[i] for name, i in zip(names, mine, strict=True)})
+        if index == 1:
+            self.norm, self.last = model.norm, model.last
+
+    def forward(self, x):
+        if hasattr(self, "first"):
+            x = self.first(x)
+        for block in self.blocks.values():
+            x = block(x)
+        return self.last(self.norm(x))[:, :4] if hasattr(self, "last") else x
+
+
+def stage_of(part, mesh):
+    """GPipe, or 1F1B where each stage is replicated."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    stage = PipelineStage(part, mesh.get_local_rank("pp"), 2, torch.device("cpu"), group=mesh["pp"].get_group())
+    kind = Schedule1F1B if args.kind == "pp-ddp" else ScheduleGPipe
+    return kind(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+
+
+def build_pipeline(run):
+    """As `build`, and the schedule. Where DDP wraps the stage, in every entry anew, the schedule is made there."""
+    mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("pp", "dp"))
+    part = Part(Model(args.width), mesh.get_local_rank("pp"))
+    if args.kind == "pp":
+        for block in part.blocks.values():
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(part, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
+    return part, optimizer, schedule, mesh, stage_of(part, mesh) if args.kind == "pp" else None
+
+
 def build(run):
     """The model, the optimizer, the mesh and its part that divides the samples."""
     model = Model(args.width)
@@ -102,7 +147,12 @@ def build(run):
         for block in model.blocks:
             fully_shard(block, mesh=over)
         fully_shard(model, mesh=over)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if args.kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
     return model, optimizer, schedule, data
 
@@ -127,7 +177,8 @@ def whole(tensor):
 
 def held(model, optimizer):
     """Parameters and what the optimizer keeps of them, in an order that does not depend on the rank."""
-    states = [optimizer.state[parameter] for parameter in model.parameters() if parameter in optimizer.state]
+    of_parameters = optimizer.optim.state if args.kind == "zero" else optimizer.state
+    states = [of_parameters[parameter] for parameter in model.parameters() if parameter in of_parameters]
     return [*model.parameters(), *model.buffers(), *(each[key] for each in states for key in sorted(each))]
 
 
@@ -165,22 +216,43 @@ def corrupt_parity(run, rank, victim):
 
 @keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies, parity=args.parity)
 def train(run):
-    made = run.keep(lambda: build(run)) if args.kind == "ddp" else run.shard(lambda: build(run))
-    model, optimizer, schedule, data = made
+    pipes = mesh = None
+    if args.kind == "ddp":
+        model, optimizer, schedule, data = run.keep(lambda: build(run))
+    elif args.kind in ("pp", "pp-ddp"):
+        model, optimizer, schedule, mesh, pipes = run.shard(lambda: build_pipeline(run))
+        data = mesh["dp"]
+    else:
+        model, optimizer, schedule, data = run.shard(lambda: build(run))
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
     if args.durable:
+        keep = args.keep or [3]
         run.checkpoint(
-            durable=args.durable, every=args.every, keep=args.keep, memory_every=1 if args.in_memory else None
-        )
-    trained = run.replicate(model) if args.kind == "ddp" else model
+            durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
+            max_age_s=[age or None for age in args.max_age] if args.max_age else None,
+            memory_every=1 if args.in_memory else None,
+        )  # fmt: skip
+    trained = run.replicate(model) if args.kind in ("ddp", "zero") else model
+    if args.kind == "pp-ddp":
+        wrapped = run.replicate(model, process_group=data.get_group(), broadcast_buffers=False)
+        pipes = stage_of(wrapped, mesh)
     note(rank=run.rank, entry=run.entry, generation=run.generation, pid=os.getpid(), version=run.version)
-    batches = dict(global_batch=args.global_batch, micro_batch=args.micro_batch, mesh=data)
+    # The schedule of a pipeline cuts what a rank has in a step.
+    micro_batch = args.micro_batch if pipes is None else args.global_batch // data.size()
+    batches = dict(global_batch=args.global_batch, micro_batch=micro_batch, mesh=data)
     for step in run.steps(Noise(), until=args.until, **batches):
         note_digest("before", step.number - 1, model, optimizer)
         if args.corrupt and run.entry == "start" and step.number == args.corrupt[1]:
             corrupt_parity(run, args.corrupt[0], args.corrupt[2])
         for x, y in step:
-            step.backward(torch.nn.functional.mse_loss(trained(x), y))
+            if pipes is None:
+                step.backward(torch.nn.functional.mse_loss(trained(x), y))
+            elif mesh.get_local_rank("pp") == 0:
+                pipes.step(x)
+            else:
+                losses = []
+                pipes.step(target=y, losses=losses)
+                step.add_loss(torch.stack(losses).mean())
         if args.kind != "tp":  # torch's cannot add norms over different meshes
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             run.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
@@ -188,7 +260,7 @@ def train(run):
         if args.note_ids and (args.kind != "tp" or run.rank % 2 == 0):  # a slice has the same samples
             note(step=step.number, generation=run.generation, ids=step.sample_ids)
         time.sleep(args.sleep)
-        run.commit(optimizer.step, schedule.step)
+        run.commit(optimizer.step, schedule.step, communicates=args.kind == "zero")
         note_digest("after", step.number, model, optimizer)
     final = digest([local(tensor) for tensor in held(model, optimizer)])
     counts = run.shard_counts()

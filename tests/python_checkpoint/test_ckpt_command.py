@@ -70,6 +70,16 @@ def test_ls_shows_the_checkpoints_of_all_places(saved, tmp_path):
     shutil.rmtree(saved / "step-000000000009")
 
 
+def test_ls_shows_the_other_places_where_one_cannot_be_read(saved):
+    broken = "ftp://nowhere"
+    both = ckpt("ls", saved, broken, code=1)
+    assert str(saved) in both
+    assert f"keepstep ckpt ls: {broken}: " in both
+    told = subprocess.run([KEEPSTEP, "ckpt", "ls", saved, broken, "--json"], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert [each["where"] for each in json.loads(told.stdout)["failed"]] == [broken]
+
+
 def test_show_tells_what_is_in_one(saved):
     text = ckpt("show", f"{saved}@1", "--files")
     assert "step     1, saved" in text and "by job 'the job' on 1 ranks" in text
@@ -108,7 +118,8 @@ def test_diff_tells_names_shapes_and_elements(saved, tmp_path):
     del other["step"]
     # Cut into more files, by DCP itself: the elements count, not how they are stored.
     dcp.save(other, storage_writer=FileSystemWriter(tmp_path / "plain", thread_count=3))
-    told = json.loads(ckpt("diff", saved, tmp_path / "plain", "--data", "--json", code=1))
+    # One line; where it takes long its progress follows, on stderr.
+    told = json.loads(ckpt("diff", saved, tmp_path / "plain", "--data", "--json", code=1).splitlines()[0])
     assert told["only_in_first"] == ["step"] and told["only_in_second"] == ["model.new"]
     assert told["changed"] == ["'model.weight' is float32 [40, 30] in the first, float32 [3] in the second"]
     assert told["data"] == []

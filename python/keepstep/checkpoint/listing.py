@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
 from keepstep.checkpoint import places
 from keepstep.checkpoint.words import age, in_bytes, parser, shape, table
 
@@ -55,8 +56,13 @@ def ls(arguments: list[str]) -> int:
     options = options_parser.parse_args(arguments)
     rows = []
     owners = []
+    failed = []
     for place in options.places:
-        found, owner = _rows(place)
+        try:
+            found, owner = _rows(place)
+        except (KeepstepError, _checkpoint.Error, OSError) as error:
+            failed.append((place, str(error)))  # the others are shown all the same
+            continue
         rows += found
         if owner is not None:
             owners.append((place, owner))
@@ -67,10 +73,15 @@ def ls(arguments: list[str]) -> int:
              "renewed": owner.renewed_s, "at_work": not owner.is_gone(int(time.time()))}
             for place, owner in owners
         ]  # fmt: skip
-        print(json.dumps({"checkpoints": rows, "owners": told}))
-        return 0
+        failures = [{"where": place, "error": why} for place, why in failed]
+        print(json.dumps({"checkpoints": rows, "owners": told, "failed": failures}))
+        return 1 if failed else 0
+    for place, why in failed:
+        print(f"keepstep ckpt ls: {place}: {why}", file=sys.stderr)
     if not rows:
-        print("no checkpoints in " + ", ".join(options.places))
+        empty = [place for place in options.places if place not in dict(failed)]
+        if empty:
+            print("no checkpoints in " + ", ".join(empty))
     else:
         table(
             ["step", "complete", "size", "files", "age", "where"],
@@ -89,7 +100,7 @@ def ls(arguments: list[str]) -> int:
         gone = owner.is_gone(int(time.time()))
         doing = "let go" if owner.released else "is gone" if gone else "is at work"
         print(f"{place}: written by {owner.in_words()}, which {doing}")
-    return 0
+    return 1 if failed else 0
 
 
 def show(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import replicas
 from keepstep.torch.memory import dense, piece
-from keepstep.torch.registry import Flat, Registry, values_json
+from keepstep.torch.registry import Flat, Registry, is_partitioned, values_json
 
 if TYPE_CHECKING:
     from keepstep._session import Session
@@ -87,7 +87,7 @@ class Digests:
         owners = {
             name
             for name, item in self._registry.objects.items()
-            if isinstance(item, (torch.nn.Module, torch.optim.Optimizer))
+            if isinstance(item, (torch.nn.Module, torch.optim.Optimizer)) and not is_partitioned(item)
         }
         # By name: an optimizer that was hydrated may have come by its state in another order.
         flat = Flat(

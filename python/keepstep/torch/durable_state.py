@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
-from keepstep.torch.registry import Registry, parameters_of
+from keepstep.torch.digests import digest
+from keepstep.torch.registry import Registry, parameters_of, state_of, updated_here
+from keepstep.torch.sharding import offsets
 
 VALUES = "keepstep.values"
 CAPSULE = "keepstep.capsule."
@@ -65,20 +66,25 @@ def allocate_optimizers(registry: Registry, metadata: Metadata) -> None:
     for owner, item in registry.objects.items():
         if not isinstance(item, Optimizer):
             continue
-        known = {of_parameter.get(id(each), str(index)): each for index, each in enumerate(parameters_of(item))}
+        states, here = state_of(item), updated_here(item)
+        known = {
+            of_parameter.get(id(each), str(index)): each
+            for index, each in enumerate(parameters_of(item))
+            if id(each) in here
+        }
         prefix = f"{owner}.state."
         for name, entry in metadata.state_dict_metadata.items():
             if not name.startswith(prefix) or not isinstance(entry, TensorStorageMetadata):
                 continue
             of, _, key = name.removeprefix(prefix).rpartition(".")
             parameter = known.get(of)
-            if parameter is None or key in item.state.get(parameter, {}):
+            if parameter is None or key in states.get(parameter, {}):
                 continue
             dtype = entry.properties.dtype
             if entry.size == parameter.shape:
-                item.state[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
+                states[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
             else:
-                item.state[parameter][key] = torch.empty(entry.size, dtype=dtype)
+                states[parameter][key] = torch.empty(entry.size, dtype=dtype)
 
 
 def capsule_name(rank: int) -> str:
@@ -127,5 +133,38 @@ def like(snapshot: torch.Tensor, tensor: torch.Tensor | None) -> torch.Tensor:
     )
 
 
-def values_text(values: dict[str, Any]) -> str:
-    return json.dumps(values, sort_keys=True)
+def same_on_all_ranks(registry: Registry) -> set[str]:
+    """The registry's names of what ranks that have it hold alike: parameters and optimizer state, and no buffers."""
+    owners = {name for name, item in registry.objects.items() if isinstance(item, (torch.nn.Module, Optimizer))}
+    buffers = {
+        f"{owner}/{name}"
+        for owner, item in registry.objects.items()
+        if isinstance(item, torch.nn.Module)
+        for name, _ in item.named_buffers()
+    }
+    return {name for name in registry.flatten().tensors if name.partition("/")[0] in owners} - buffers
+
+
+def digests(
+    tensors: Mapping[str, torch.Tensor], dtensors: Mapping[str, torch.Tensor], where: Mapping[str, tuple[str, ...]]
+) -> dict[tuple[str, str], int]:
+    """64 bits of each tensor that this rank saves, by its name and, of a part of a DTensor, where that begins."""
+    found = {}
+    for name, tensor in tensors.items():
+        begins: Any = offsets(dtensors[name])[1] if name in dtensors else ""
+        found[".".join(where[name]), str(begins)] = digest([tensor])
+    return found
+
+
+def require_same(of_ranks: list[dict[tuple[str, str], int]]) -> None:
+    """KeepstepError where two ranks mean different things by one name: DCP would keep one and lose the other."""
+    first: dict[tuple[str, str], tuple[int, int]] = {}
+    for rank, mine in enumerate(of_ranks):
+        for key, value in mine.items():
+            other, known = first.setdefault(key, (rank, value))
+            if known != value:
+                raise KeepstepError(
+                    f"rank {other} and rank {rank} hold different values of '{key[0]}', so one of them would be lost. "
+                    "Are they different parameters with one name, as in stages of a pipeline that count their layers "
+                    "each from 0? Give them the names that they have in the whole model"
+                )

@@ -21,10 +21,10 @@ _hooked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def coarse_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The blocks of `model`: members of its lists and sequences, else its children, at most a few dozen."""
+    """The blocks of `model`: members of its lists, dicts and sequences, else its children, at most a few dozen."""
     blocks: list[torch.nn.Module] = []
     for module in model.modules():
-        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)):
             blocks.extend(module.children())
     if not blocks:
         blocks = list(model.children()) or [model]

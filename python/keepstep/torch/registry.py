@@ -98,6 +98,11 @@ class Registry:
                 f"protect: '{name}' is a {type(item).__qualname__}; a module, an optimizer, a tensor, a dict of "
                 "tensors, or an object with state_dict() and load_state_dict() is needed"
             )
+        if is_partitioned(item) and item._overlap_with_ddp:
+            raise KeepstepError(
+                f"protect: '{name}' is a ZeroRedundancyOptimizer that updates parameters while DDP reduces gradients, "
+                "before the ranks voted on the step; make it with overlap_with_ddp=False"
+            )
         self.objects[name] = item
         self._held = None
 
@@ -190,8 +195,9 @@ class Registry:
 
     @staticmethod
     def _flatten_optimizer(name: str, optimizer: Optimizer, flat: Flat) -> None:
+        states = state_of(optimizer)
         for index, parameter in enumerate(parameters_of(optimizer)):
-            for key, value in optimizer.state.get(parameter, {}).items():
+            for key, value in states.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     flat.put(f"{name}/state/{index}/{key}", value.detach())
                 else:
@@ -223,7 +229,7 @@ class Registry:
 
     def sharded(self) -> bool:
         """Whether other ranks hold other parts of what is protected."""
-        if any(type(item).__name__ == "ZeroRedundancyOptimizer" for item in self.objects.values()):
+        if any(is_partitioned(item) for item in self.objects.values()):
             return True
         return sharding.is_sharded(self.flatten().dtensors.values())
 
@@ -280,25 +286,27 @@ class Registry:
     def _drop_optimizer_state_beyond(self, names: set[str]) -> None:
         for name, item in self.objects.items():
             if isinstance(item, Optimizer):
+                states = state_of(item)
                 for index, parameter in enumerate(parameters_of(item)):
-                    state = item.state.get(parameter, {})
+                    state = states.get(parameter, {})
                     for key in [k for k, v in state.items() if isinstance(v, torch.Tensor)]:
                         if f"{name}/state/{index}/{key}" not in names:
                             del state[key]
-                    if parameter in item.state and not state:
-                        del item.state[parameter]
+                    if parameter in states and not state:
+                        del states[parameter]
 
     def _allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool = False) -> None:
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
+            states = state_of(optimizer)
             reserved = self.reserved.pop(name, None)
             if reserved is not None and reserved.dtype == dtype and list(reserved.shape) == shape:
-                optimizer.state[parameter][key] = reserved
+                states[parameter][key] = reserved
                 return
             if as_part:
                 if list(sharding.local(parameter.data).shape) == shape:
-                    optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
+                    states[parameter][key] = torch.empty_like(parameter, dtype=dtype).detach()
                 return
             # Step counters and other scalars live in main memory, whatever the device of the parameter, unless the
             # optimizer steps without the host (as torch.optim decides where its "step" is).
@@ -306,7 +314,7 @@ class Registry:
             fresh = torch.empty(shape, dtype=dtype, device=device)
             if list(parameter.shape) == shape:
                 fresh = torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format).detach()
-            optimizer.state[parameter][key] = fresh
+            states[parameter][key] = fresh
 
     def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Takes over a peer's small values, and hands stateful objects their state_dict back."""
@@ -328,10 +336,11 @@ class Registry:
     @staticmethod
     def _load_optimizer_values(optimizer: Optimizer, values: dict[str, Any]) -> None:
         parameters = parameters_of(optimizer)
+        states = state_of(optimizer)
         for path, value in values.items():
             kind, number, key = path.split("/", 2)
             if kind == "state":
-                optimizer.state[parameters[int(number)]][key] = _restore_value(value)
+                states[parameters[int(number)]][key] = _restore_value(value)
             else:
                 optimizer.param_groups[int(number)][key] = _restore_value(value)
 
@@ -339,6 +348,22 @@ class Registry:
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """Of all its groups, in the order in which names of its state number them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def is_partitioned(item: object) -> bool:
+    """Whether `item` is ZeRO-1 of torch: an optimizer that updates some of its parameters on each rank."""
+    return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(item).__mro__)
+
+
+def state_of(optimizer: Optimizer) -> Any:
+    """Its state by parameter. Of one that is partitioned it is inside, in the optimizer of this rank's parameters."""
+    return optimizer.optim.state if is_partitioned(optimizer) else optimizer.state  # type: ignore[attr-defined]
+
+
+def updated_here(optimizer: Optimizer) -> set[int]:
+    """Ids of the parameters that this rank updates."""
+    inner: Optimizer = optimizer.optim if is_partitioned(optimizer) else optimizer  # type: ignore[attr-defined]
+    return {id(parameter) for parameter in parameters_of(inner)}
 
 
 def _on_device(optimizer: Optimizer, parameter: torch.Tensor) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -25,12 +26,14 @@ from keepstep.torch import (
     checks,
     cuda,
     digests,
+    durable_terms,
     early_exit,
     log_values,
     membership,
     nccl,
     nccl_world,
     parked,
+    pipelining,
     rehearsal,
     replicas,
     seeds,
@@ -58,7 +61,6 @@ MAX_LOG_BYTES = 100_000
 # Flags of a vote: StepFlag in src/worker/step_vote.h.
 FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
-FLAG_SAVING = 4  # a rank has not ended its part of the checkpoint before
 FLAG_VETO = 16  # nobody updates anything in this step
 
 _current: Run | None = None
@@ -111,7 +113,7 @@ class Run:
             )
         self._shards = Shards(session, self._registry, options.copies, options.parity)
         self._durable: Durable | None = None
-        self._saving_elsewhere = False  # a rank said so in the last vote
+        self._save_flags = 0  # what all ranks said of places to save to, in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
         self._built_for = 0  # the division of the state (`Assignment.sharding`)
@@ -219,7 +221,8 @@ class Run:
         process group is there, and ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried
         out**: a process that takes a rank over builds alone, and every process comes to the same numbers by itself,
         because they are seeded alike. Whatever is built so and protected is copied in every step
-        (`RecoverOptions.copies`, or ``parity``).
+        (`RecoverOptions.copies`, or ``parity``). Stages and schedules of ``torch.distributed.pipelining`` begin every
+        entry as they were built.
         """
         self._assignment("run.shard")
         if self.rehearsing:
@@ -242,6 +245,7 @@ class Run:
             self._session.sharding = False
             shard_building.close()
         replicas.keep_groups()
+        pipelining.remember()
         self._shards.built_by_rank()
         self._sharded.append(built)
         self._built_for = self._assignment("run.shard").sharding
@@ -269,7 +273,13 @@ class Run:
         self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
 
     def checkpoint(
-        self, *, durable: str, every: int = 100, keep: int | None = 3, memory_every: int | None = None
+        self,
+        *,
+        durable: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        every: int | Sequence[int] = 100,
+        keep: int | Sequence[int | None] | None = 3,
+        max_age_s: float | Sequence[float | None] | None = None,
+        memory_every: int | None = None,
     ) -> None:
         """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
 
@@ -278,27 +288,31 @@ class Run:
         last step is saved, too, and the one after which a job stops because of a notice.
 
         Args:
-            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone. What lies there are DCP
+            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone, or a list of up to 8 of
+                them: then each of the next three may be a list, too, with a value for each. What lies there are DCP
                 checkpoints; ``keepstep ckpt`` lists and checks them.
-            every: steps. Where the save before is still under way when one is due, that one is left out.
+            every: steps. Where the save before is still under way when one is due, that one is left out; once two were,
+                or a save failed, the newest state is saved as soon as the place takes it.
             keep: so many complete checkpoints stay, the newest; None: all.
+            max_age_s: older ones go, too; never the newest complete one, or one that is pinned. None: of any age stay.
             memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
                 all workers die at once. Of sharded state they always do.
 
         Raises:
-            KeepstepError: the place cannot be used.
+            KeepstepError: a place cannot be used.
         """
         if memory_every not in (None, 1):
             raise KeepstepError(
                 f"run.checkpoint(memory_every={memory_every}): copies in memory are made every step (1)"
             )
+        terms = durable_terms.terms_of(durable, every, keep, max_age_s)
         if self.rehearsing:
             return
         if self._durable is None:
             from keepstep.torch.durable import Durable
 
-            self._durable = Durable(self._session, self._registry, durable, every, keep)
-        elif (self._durable.url, self._durable.every, self._durable.keep) != (durable, every, keep):
+            self._durable = Durable(self._session, self._registry, terms, lambda: self._shards.wanted)
+        elif self._durable.terms != terms:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         if memory_every == 1:
             self._shards.built_by_rank()
@@ -409,6 +423,7 @@ class Run:
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
+        pipelining.ask_quietly()
         for module in self._registry.modules():
             early_exit.install(module, self._session)
         while self._version < until:
@@ -511,8 +526,8 @@ class Run:
         self._version = number
         if self._shards.wanted:
             self._shards.protect(number)
-        if self._durable is not None and self._durable.due(number) and not self._saving_elsewhere:
-            self._durable.start(number, self._capsule_ids())
+        if self._durable is not None:
+            self._durable.after_step(number, self._save_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -533,14 +548,14 @@ class Run:
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
-        if self._durable is not None and self._durable.busy:
-            flags |= FLAG_SAVING
+        if self._durable is not None:
+            flags |= self._durable.flags()
         decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
         if not decided:
             if self._engine.wait_verdict() < number:
                 raise Interruption(f"step {number} is redone")
             all_flags = self._engine.decided_flags(number)
-        self._saving_elsewhere = bool(all_flags & FLAG_SAVING)
+        self._save_flags = all_flags
         self._noticed = bool(decided and all_flags & FLAG_DRAIN)
         self._pauses = bool(decided and all_flags & FLAG_PAUSE)
         return bool(all_flags & FLAG_VETO)
@@ -568,13 +583,15 @@ class Run:
         snapshot = Snapshot(self._registry)
         self._engine.set_state("updating", number - 1)
         try:
-            for function in update:
-                function()
+            with self._injecting(number):
+                for function in update:
+                    function()
             vetoed = self._vote(number, flags)
         except BaseException:
             snapshot.restore()
             self._engine.set_state("clean", number - 1)
             raise
+        self._session.injector.at("after_vote", number)
         if vetoed:
             snapshot.restore()
         self._move_on()
@@ -588,20 +605,27 @@ class Run:
             self._position += self._step.global_batch
 
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
-        hook = None
-        if self._session.injector.active:
-            hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
         try:
-            for function in update:
-                function()
+            with self._injecting(number):
+                for function in update:
+                    function()
         except BaseException:
             # Half an update: this state is nobody's source; it will be hydrated.
             self._engine.set_state("empty", 0)
             raise
-        finally:
-            if hook is not None:
-                hook.remove()
         self._registry.drop_gradients()
+
+    @contextmanager
+    def _injecting(self, number: int) -> Iterator[None]:
+        """Faults of the phase "update" happen after an optimizer's step."""
+        if not self._session.injector.active:
+            yield
+            return
+        hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def log(self, **values: Any) -> None:
         """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
@@ -863,6 +887,7 @@ class Run:
         self._session.formed = False
         replicas.drop_all()
         sharding.reset_iteration(self._registry.modules())
+        pipelining.as_built()
         replicas.groups_away(keep_world)
         self._registry.drop_gradients()
         for item in self._registry.objects.values():

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from keepstep.torch import sharding
 from keepstep.torch.memory import Region, dense, region
-from keepstep.torch.registry import Flat, Registry, checked_value
+from keepstep.torch.registry import Flat, Registry, checked_value, state_of
 
 
 def _ids(values: Any) -> list[int]:
@@ -87,12 +87,13 @@ class ShardLayout:
         for name, item in self._registry.objects.items():
             if not isinstance(item, Optimizer):
                 continue
-            self._optimizers.append((item, item.state, [_ids(group["params"]) for group in item.param_groups]))
-            self._holders.append((item.state, _ids(item.state.values())))
+            states = state_of(item)
+            self._optimizers.append((item, states, [_ids(group["params"]) for group in item.param_groups]))
+            self._holders.append((states, _ids(states.values())))
             parameters = [parameter for group in item.param_groups for parameter in group["params"]]
             watched += parameters
             for index, parameter in enumerate(parameters):
-                state = item.state.get(parameter, {})
+                state = states.get(parameter, {})
                 loose = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
                 watched += [value for value in state.values() if isinstance(value, torch.Tensor)]
                 if loose:
@@ -110,7 +111,7 @@ class ShardLayout:
             all(_ids(holder.values()) == ids for holder, ids in self._holders)
             and all([*state] == keys and _tensor_ids(state) == ids for state, keys, ids in self._mixed)
             and all(
-                item.state is state and [_ids(group["params"]) for group in item.param_groups] == ids
+                state_of(item) is state and [_ids(group["params"]) for group in item.param_groups] == ids
                 for item, state, ids in self._optimizers
             )
             and _places(self._plain, self._dtensors) == self._places

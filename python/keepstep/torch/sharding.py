@@ -78,8 +78,14 @@ def check_can_recover(modules: Iterable[torch.nn.Module]) -> bool:
 def reset_iteration(modules: Iterable[torch.nn.Module]) -> None:
     """After a step that was left in the middle: nothing of it is left in FSDP2, all parameters are sharded."""
     for part in fsdp_modules(modules):
-        if part._get_fsdp_state()._is_root:
+        state = part._get_fsdp_state()
+        if state._is_root:
             part.reset_iter_state()
+            if getattr(state._state_ctx, "manual_backward_finalization", False):
+                # What the schedule of a pipeline sets at the beginning of a step, and puts back at its end.
+                part.set_manual_backward_finalization(False)
+                part.set_requires_gradient_sync(True)
+                part.set_reshard_after_backward(True)
 
 
 def reshard(modules: Iterable[torch.nn.Module]) -> None:

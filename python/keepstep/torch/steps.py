@@ -233,6 +233,29 @@ class Step:
         if count is not None and self._loss_of_all is None and len(self._counts) == len(self._micros):
             replicas.divide_by_counts(self._local_count(), self._plan.global_batch)
 
+    def add_loss(self, loss: torch.Tensor, count: int | None = None) -> None:
+        """Counts the loss of one micro-batch whose backward something else runs: the schedule of a pipeline.
+
+        Gradients are what that makes of them: a mean over the samples of this rank, as the schedules of
+        ``torch.distributed.pipelining`` do, which FSDP2 or DDP then average over the ranks of the mesh. So a rank has
+        one micro-batch per step, and the schedule cuts it into smaller ones.
+
+        Args:
+            loss: a scalar, the mean over the micro-batch; with `count` the sum over so many things. Ranks that have
+                none, those of other stages, leave it out.
+            count: as for `backward`; it changes ``step.loss`` and no gradient.
+        """
+        if self.reproducible:
+            raise KeepstepError("step.add_loss: in reproducible mode each micro-batch has one step.backward(loss)")
+        if len(self._micros) != 1:
+            raise KeepstepError(
+                f"step.add_loss: this rank has {len(self._micros)} micro-batches a step, whose gradients would be "
+                f"added and not averaged; let run.steps have micro_batch={self.global_batch // self._plan.world_size}, "
+                "and the schedule cut it"
+            )
+        self._losses.append(loss.detach())
+        self._counts.append(count)
+
     @property
     def loss(self) -> float:
         """The mean loss: of this rank's micro-batches so far; once committed, of all ranks, the same on each."""

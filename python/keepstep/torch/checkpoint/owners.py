@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import threading
 
 from keepstep import _checkpoint
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # of the dictionaries
 _owners: dict[tuple[int, str], _checkpoint.Owner] = {}
+_asking: dict[tuple[int, str], threading.Lock] = {}  # each namespace's own: one that is slow keeps no other waiting
 _attempts = itertools.count(1)
 
 
@@ -27,6 +29,8 @@ def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
     """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it."""
     key = (os.getpid(), url)  # a forked child is nobody's heir
     with _lock:
+        asking = _asking.setdefault(key, threading.Lock())
+    with asking:
         owner = _owners.get(key)
         if owner is not None:
             try:
@@ -36,7 +40,9 @@ def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
                     raise
                 owner = None  # the whole namespace was removed: begin anew
         if owner is None:
-            owner = _owners[key] = _checkpoint.Owner(store, job)
+            owner = _checkpoint.Owner(store, job)
+            with _lock:
+                _owners[key] = owner
         return owner
 
 
@@ -48,11 +54,11 @@ def next_attempt() -> int:
 def let_go(url: str | None = None) -> None:
     """Of one namespace, or of all."""
     with _lock:
-        for key in [key for key in _owners if key[0] == os.getpid() and url in (None, key[1])]:
-            try:
-                _owners.pop(key).release()
-            except _checkpoint.Error:
-                pass  # it was taken over, or cannot be reached: nothing is left to let go of, or the lease runs out
+        keys = [key for key in _owners if key[0] == os.getpid() and url in (None, key[1])]
+        released = [_owners.pop(key) for key in keys]
+    for owner in released:
+        with contextlib.suppress(_checkpoint.Error):
+            owner.release()  # else it was taken over, or cannot be reached, and the lease runs out
 
 
 atexit.register(let_go)

@@ -1,0 +1,61 @@
+"""Where ``run.checkpoint`` saves, how often, and what stays there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from keepstep._errors import KeepstepError
+
+MOST_PLACES = 8  # each has two flags in the votes
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of one place. `keep`, `max_age_s`: as of `keepstep.torch.checkpoint.Writer`."""
+
+    url: str
+    every: int
+    keep: int | None
+    max_age_s: float | None
+
+
+def _each(name: str, value: T | Sequence[T], places: int) -> list[Any]:
+    """One value for each place: the same for all, or a list of them."""
+    if isinstance(value, (list, tuple)):
+        if len(value) != places:
+            raise KeepstepError(
+                f"run.checkpoint({name}={value!r}): {len(value)} values for {places} places in durable=; give one for "
+                "all, or a list with one for each"
+            )
+        return list(value)
+    return [value] * places
+
+
+def terms_of(
+    durable: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    every: int | Sequence[int],
+    keep: int | Sequence[int | None] | None,
+    max_age_s: float | Sequence[float | None] | None,
+) -> tuple[Terms, ...]:
+    """The arguments of ``run.checkpoint``, checked."""
+    urls = [os.fspath(each) for each in ([durable] if isinstance(durable, (str, os.PathLike)) else durable)]
+    if not 1 <= len(urls) <= MOST_PLACES:
+        raise KeepstepError(f"run.checkpoint(durable=...): {len(urls)} places; 1 to {MOST_PLACES} can be saved to")
+    if len(set(urls)) < len(urls):
+        raise KeepstepError(f"run.checkpoint(durable={urls!r}): a place stands there twice")
+    found = []
+    rest = [_each(name, value, len(urls)) for name, value in
+            (("every", every), ("keep", keep), ("max_age_s", max_age_s))]  # fmt: skip
+    for url, steps, count, age in zip(urls, *rest, strict=True):
+        if steps < 1:
+            raise KeepstepError(f"run.checkpoint(every={steps}): a number of steps from 1 on is needed")
+        if count is not None and count < 1:
+            raise KeepstepError(f"run.checkpoint(keep={count}): at least 1 is needed, or None to keep all")
+        if age is not None and age <= 0:
+            raise KeepstepError(f"run.checkpoint(max_age_s={age}): seconds above 0 are needed, or None for any age")
+        found.append(Terms(url, steps, count, age))
+    return tuple(found)
