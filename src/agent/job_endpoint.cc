@@ -198,7 +198,7 @@ class Conversation {
 }  // namespace
 
 std::string JobEndpoint::text() const {
-  return absl::StrFormat(host.find(':') == std::string::npos ? "%s:%d" : "[%s]:%d", host, port);
+  return absl::StrFormat("%s:%d", host.find(':') == std::string::npos ? host : "[" + host + "]", port);
 }
 
 StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const JobToken& token, const std::string& request,
