@@ -133,7 +133,7 @@ struct Puller::Impl {
   std::vector<uint32_t> nearest() const;
   std::vector<brain::PlanRange> plan(const std::vector<brain::PlanEntry>& entries, uint64_t chunk_bytes) const;
   using OffsetOf = std::function<uint64_t(const brain::PlanRange&)>;
-  Transfer::Work data_work(const TensorSpace& space, OffsetOf offset_of) const;
+  Transfer::Work data_work(const TensorSpace& space, const OffsetOf& offset_of) const;
   Status pull_shared(const Sharing& sharing, const TensorSpace& space, brain::Identity identity, brain::Version version,
                      Pulled& pulled);
   Status pull_from_sibling(std::byte* region, const TensorSpace& space, brain::Identity identity,
@@ -303,7 +303,7 @@ Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, c
                       }));
 }
 
-Transfer::Work Puller::Impl::data_work(const TensorSpace& space, OffsetOf offset_of) const {
+Transfer::Work Puller::Impl::data_work(const TensorSpace& space, const OffsetOf& offset_of) const {
   return {
       .check_source = [this, &space](Link& link) { return check_sizes(link, space); },
       .request =
