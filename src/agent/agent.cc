@@ -87,6 +87,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();
+  open_endpoint();
   open_rings();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
@@ -121,6 +122,9 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   pump_.finish();
   apply_log_rules();  // to what the ranks said last
   door_.reset();
+  if (config_.take_commands) {
+    config_.take_commands(nullptr);
+  }
   rings_.reset();
   health_watch_.reset();
   if (gives_up_) {

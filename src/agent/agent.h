@@ -49,6 +49,10 @@ class RingService;
 // The exit code of a job that stopped because of a notice: BSD's EX_TEMPFAIL, "try again later".
 inline constexpr int kNoticeExitCode = 75;
 
+// Answers a user's command that came over the network: called on any thread, with the request and what sends its
+// answer.
+using OnCommand = std::function<void(std::string request, std::function<void(const std::string&)> answer)>;
+
 // What node 0's coordinator knows of an elastic job, for who asks.
 struct SizeNews {
   std::vector<brain::NodeId> nodes;  // that attend
@@ -69,6 +73,8 @@ struct AgentConfig {
   std::unique_ptr<CoordinatorLink> seat;  // keeps `node` for us until we attend; null: it needs no keeping
   std::function<void()> all_came;         // node 0's, once: all nodes are there, the spare ones too
   std::function<SizeNews()> size_news;    // node 0's
+  // Node 0's: from now on commands that come to the coordinator's endpoint go to the one given; null: they are refused.
+  std::function<void(OnCommand)> take_commands;
 };
 
 // How the job ended, as the launcher reports it.
@@ -152,6 +158,8 @@ class Agent {
   // agent_control.cc: what comes through the control door, and injected faults
   void open_door();
   void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
+  void open_endpoint();
+  void on_asked(const std::string& request, const std::function<void(const std::string&)>& answer);
   nlohmann::json describe() const;
   RankFacts facts_of(const WorkerProcess& process) const;
   void take_stacks_of(const std::vector<std::shared_ptr<WorkerProcess>>& processes, const StackLimits& limits,

@@ -1,4 +1,4 @@
-// The agent's third part: what comes through its control door, and faults that are injected.
+// The agent's third part: what comes through its control door, or to the job's endpoint, and faults that are injected.
 
 #include <unistd.h>
 
@@ -64,6 +64,29 @@ void Agent::open_door() {
   }
   door_ = *std::move(door);
   journal_.write("control_door", {}, "", {{"job", job_}, {"pid", int64_t{getpid()}}});
+}
+
+// The other way in: a command that proved the job token to node 0's coordinator.
+void Agent::open_endpoint() {
+  if (config_.take_commands) {
+    config_.take_commands([this, loop = loop_](std::string request, std::function<void(const std::string&)> answer) {
+      loop->post([this, request = std::move(request), answer = std::move(answer)] { on_asked(request, answer); });
+    });
+  }
+}
+
+void Agent::on_asked(const std::string& request, const std::function<void(const std::string&)>& answer) {
+  const ControlDoor::Answer reply = [answer](const nlohmann::json& body) { answer(answer_text(body)); };
+  const nlohmann::json parsed = nlohmann::json::parse(request, nullptr, false);
+  if (!parsed.is_object()) {
+    reply(error_answer("a request that is no JSON object"));
+    return;
+  }
+  try {
+    on_request(parsed, reply);
+  } catch (const nlohmann::json::exception& error) {
+    reply(lacking_answer(error));
+  }
 }
 
 void Agent::on_request(const nlohmann::json& request, const ControlDoor::Answer& answer) {

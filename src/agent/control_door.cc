@@ -58,6 +58,18 @@ std::optional<DoorName> parse_door_name(std::string_view text) {
 
 nlohmann::json error_answer(const std::string& message) { return {{"ok", false}, {"error", message}}; }
 
+nlohmann::json lacking_answer(const nlohmann::json::exception& error) {
+  return error_answer(absl::StrFormat("a request without what it needs: %s", error.what()));
+}
+
+std::string answer_text(const nlohmann::json& body) {
+  std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() > kMaxAnswerBytes) {
+    text = error_answer(absl::StrFormat("an answer of %d bytes, %d are the most", text.size(), kMaxAnswerBytes)).dump();
+  }
+  return text;
+}
+
 StatusOr<std::unique_ptr<ControlDoor>> ControlDoor::open(EventLoop& loop, const std::string& name, Handler handler,
                                                          Refused refused) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name));
@@ -156,7 +168,7 @@ void ControlDoor::on_packet(uint64_t id) {
   try {
     handler_(request, reply);
   } catch (const nlohmann::json::exception& error) {
-    reply(error_answer(absl::StrFormat("a request without what it needs: %s", error.what())));
+    reply(lacking_answer(error));
   }
 }
 
@@ -170,11 +182,8 @@ void ControlDoor::answer(uint64_t id, const nlohmann::json& request_id, nlohmann
   if (!request_id.is_null()) {
     body["id"] = request_id;
   }
-  std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = answer_text(body);
   Status sent = absl::OkStatus();
-  if (text.size() > kMaxAnswerBytes) {
-    text = error_answer(absl::StrFormat("an answer of %d bytes, %d are the most", text.size(), kMaxAnswerBytes)).dump();
-  }
   if (text.size() <= kInlineBytes) {
     sent = client.socket.try_send(text);
   } else if (StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-answer", text.size()); memory.ok()) {

@@ -27,11 +27,12 @@
 #include "base/fd.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "proto/convert.h"
 
 namespace keepstep::agent {
 
-inline constexpr size_t kMaxRequestBytes = 16 * 1024;
-inline constexpr size_t kMaxAnswerBytes = 64 << 20;
+inline constexpr size_t kMaxRequestBytes = proto::kMaxAskBytes;  // the same for those who come over the network
+inline constexpr size_t kMaxAnswerBytes = proto::kMaxAnswerBytes;
 inline constexpr size_t kMostClients = 16;           // at once
 inline constexpr size_t kMostRequestsPerClient = 8;  // unanswered
 
@@ -91,5 +92,9 @@ class ControlDoor {
 
 // {"ok": false, "error": message}
 nlohmann::json error_answer(const std::string& message);
+// The same, for a request without what it needs.
+nlohmann::json lacking_answer(const nlohmann::json::exception& error);
+// What travels: at most kMaxAnswerBytes, or an error that says so.
+std::string answer_text(const nlohmann::json& body);
 
 }  // namespace keepstep::agent

@@ -1,21 +1,25 @@
 #include "cli/inject_command.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "agent/inject_spec.h"
-#include "cli/job_doors.h"
+#include "cli/asked_job.h"
 
 namespace keepstep::cli {
 namespace {
 
 std::string help() {
-  return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT
+  return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT [--token-file FILE]
 
 A fault into a running job, to see how it answers. The journal has it before it happens.
 
-  JOB     the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if only one runs
-  FAULT   KIND[:KEY=VALUE,...] as for `keepstep run --inject` (docs/reference/inject.md), but rank, step and phase may
-          be left out: the first rank to get there, now or at its next step
+  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if
+                     only one runs. Or HOST:PORT, its --rdzv-endpoint, from any machine: then the launcher of node 0
+                     carries it out
+  FAULT              KIND[:KEY=VALUE,...] as for `keepstep run --inject` (docs/reference/inject.md), but rank, step and
+                     phase may be left out: the first rank to get there, now or at its next step
+  --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
 
 kinds:  %s
 phases: %s
@@ -40,27 +44,36 @@ int inject_main(const std::vector<std::string>& args) {
       return 0;
     }
   }
-  if (args.empty() || args.size() > 2 || args.back().starts_with("-")) {
-    std::fprintf(stderr, "keepstep inject: it takes [JOB] FAULT\n%s", help().c_str());
+  std::optional<std::string> token_file;
+  std::vector<std::string> words;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--token-file" && i + 1 < args.size()) {
+      token_file = args[++i];
+    } else if (args[i].starts_with("--token-file=")) {
+      token_file = args[i].substr(args[i].find('=') + 1);
+    } else {
+      words.push_back(args[i]);
+    }
+  }
+  const bool option = std::any_of(words.begin(), words.end(), [](const auto& word) { return word.starts_with("-"); });
+  if (words.empty() || words.size() > 2 || option) {
+    std::fprintf(stderr, "keepstep inject: it takes [JOB] FAULT [--token-file FILE]\n%s", help().c_str());
     return 2;
   }
   const auto fail = [](const Status& status, int code) {
     std::fprintf(stderr, "keepstep inject: %s\n", std::string(status.message()).c_str());
     return code;
   };
-  if (const auto spec = agent::parse_inject(args.back(), agent::InjectFor::kNow); !spec.ok()) {
+  if (const auto spec = agent::parse_inject(words.back(), agent::InjectFor::kNow); !spec.ok()) {
     return fail(spec.status(), 2);
   }
-  const StatusOr<RunningJob> job = choose_job(find_jobs(), args.size() == 2 ? args[0] : "");
-  if (!job.ok()) {
-    return fail(job.status(), 1);
+  const AskedJob job = asked_job(words.size() == 2 ? words[0] : "", token_file, environment());
+  if (say_lines("inject", job.mistakes)) {
+    return 2;
   }
-  const StatusOr<DoorClient> client = DoorClient::open(*job);
-  if (!client.ok()) {
-    return fail(client.status(), 1);
-  }
+  say_lines("inject: warning", job.warnings);
   const StatusOr<nlohmann::json> answer =
-      client->ask({{"op", "inject"}, {"fault", args.back()}}, std::chrono::seconds(10));
+      ask_job(job, {{"op", "inject"}, {"fault", words.back()}}, std::chrono::seconds(10));
   if (!answer.ok()) {
     return fail(answer.status(), 1);
   }

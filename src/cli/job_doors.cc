@@ -106,12 +106,17 @@ StatusOr<nlohmann::json> DoorClient::ask(const nlohmann::json& request, millisec
     answer =
         nlohmann::json::parse(std::string_view(reinterpret_cast<const char*>(memory.data()), size), nullptr, false);
   }
+  return accepted(std::move(answer), absl::StrFormat("the launcher (pid %d)", pid_));
+}
+
+StatusOr<nlohmann::json> accepted(nlohmann::json answer, const std::string& who) {
   if (!answer.is_object() || !answer.contains("ok") || !answer["ok"].is_boolean()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the launcher (pid %d) gives an answer that this version does not understand", pid_));
+    return absl::InvalidArgumentError(who + " gives an answer that this version does not understand");
   }
   if (!answer["ok"].get<bool>()) {
-    return absl::FailedPreconditionError(answer.value("error", "refused"));
+    const auto error = answer.find("error");
+    return absl::FailedPreconditionError(error != answer.end() && error->is_string() ? error->get<std::string>()
+                                                                                     : who + " refused");
   }
   return answer;
 }
@@ -190,7 +195,7 @@ StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
     }
   }
   return absl::NotFoundError(absl::StrFormat(
-      "no job '%s' (a job's name, its journal's folder, or its launcher's pid). %s", word, list_of(jobs)));
+      "no job '%s' (a job's name, its journal's folder, its launcher's pid, or HOST:PORT). %s", word, list_of(jobs)));
 }
 
 }  // namespace keepstep::cli

@@ -48,6 +48,10 @@ class DoorClient {
   pid_t pid_;
 };
 
+// An answer's object as it came from `who`. FAILED_PRECONDITION: it refused, in its words. INVALID_ARGUMENT: it is no
+// answer of this version.
+StatusOr<nlohmann::json> accepted(nlohmann::json answer, const std::string& who);
+
 struct Jobs {
   std::vector<RunningJob> mine;
   std::vector<agent::DoorName> of_others;

@@ -257,7 +257,12 @@ int run_main(const std::vector<std::string>& args) {
   agent::OutputPump pump(spec, &status);
   agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(),
                      meeting->endpoint, std::move(meeting->ports), std::move(meeting->seat),
-                     [&left_token] { left_token.remove(); }, [&coordinator] { return size_news(*coordinator); }},
+                     [&left_token] { left_token.remove(); }, [&coordinator] { return size_news(*coordinator); },
+                     [&coordinator](agent::OnCommand commands) {
+                       if (coordinator != nullptr) {
+                         coordinator->take_commands(std::move(commands));
+                       }
+                     }},
                     **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   pump.finish();

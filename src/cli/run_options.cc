@@ -1,7 +1,6 @@
 #include "cli/run_options.h"
 
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "agent/inject_spec.h"
-#include "base/token.h"
 #include "cli/elastic_options.h"
 #include "cli/find_python.h"
+#include "cli/given_token.h"
 #include "cli/run_option_table.h"
 #include "cli/run_values.h"
 #include "cli/slurm.h"
@@ -459,20 +458,12 @@ void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std
 }
 
 void Reader::token() {
-  GivenValue source{around_.environ("KEEPSTEP_TOKEN").value_or(""), "KEEPSTEP_TOKEN"};
-  if (const auto file = tokens_.last("token-file")) {
-    std::ifstream in(file->value);
-    if (!in || fs::is_directory(file->value)) {
-      mistake(*file, "that file cannot be read; give a file with the job token (openssl rand -hex 32 makes one)");
-      return;
-    }
-    struct stat info{};
-    if (stat(file->value.c_str(), &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-      warnings_.push_back(absl::StrFormat("--token-file '%s' can be read by others; chmod 600 it", file->value));
-    }
-    source = {(std::stringstream() << in.rdbuf()).str(), "the token in " + file->value};
-  }
-  if (source.value.empty() && !tokens_.has("token-file")) {
+  const GivenToken given = given_token(tokens_.last("token-file"), around_.environ);
+  mistakes_.insert(mistakes_.end(), given.mistakes.begin(), given.mistakes.end());
+  warnings_.insert(warnings_.end(), given.warnings.begin(), given.warnings.end());
+  if (given.token) {
+    spec_.token = given.token->secret();
+  } else if (given.mistakes.empty()) {  // a random one, else
     if (spec_.several_nodes() && slurm_) {
       token_file();
     } else if (spec_.several_nodes()) {
@@ -482,12 +473,6 @@ void Reader::token() {
           "job.token && chmod 600 job.token`, copy it to every node and give --token-file job.token on all (or "
           "KEEPSTEP_TOKEN)");
     }
-    return;  // a random one
-  }
-  if (const auto parsed = JobToken::parse(source.value); parsed.ok()) {
-    spec_.token = parsed->secret();
-  } else {
-    mistakes_.push_back(absl::StrFormat("%s: %s", source.where, std::string(parsed.status().message())));
   }
 }
 
@@ -526,10 +511,7 @@ uint32_t visible_gpus() {
 
 Surroundings current_surroundings() {
   Surroundings around;
-  around.environ = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
+  around.environ = environment();
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   around.cpus = sched_getaffinity(0, sizeof cpus, &cpus) == 0

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -139,6 +140,13 @@ void judge_support(RunTokens& tokens) {
 }
 
 }  // namespace
+
+Environ environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
 
 std::optional<GivenValue> RunTokens::last(const std::string& name) const {
   const auto found = values.find(name);

@@ -12,6 +12,7 @@ namespace keepstep::cli {
 
 // The value of an environment variable, if it is set.
 using Environ = std::function<std::optional<std::string>(const std::string& name)>;
+Environ environment();  // this process's
 
 struct GivenValue {
   std::string value;

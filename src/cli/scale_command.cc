@@ -4,10 +4,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_join.h"
-#include "agent/control_door.h"
 #include "brain/elastic_policy.h"
+#include "cli/asked_job.h"
 #include "cli/elastic_options.h"
-#include "cli/job_doors.h"
 #include "cli/run_values.h"
 #include "cli/suggest.h"
 
@@ -26,18 +25,20 @@ std::string policy_lines() {
 }
 
 std::string help() {
-  return R"(usage: keepstep scale [JOB] [--to N|auto] [--set NAME=VALUE ...] [--policy FILE] [--json]
+  return R"(usage: keepstep scale [JOB] [--to N|auto] [--set NAME=VALUE ...] [--policy FILE] [--token-file FILE] [--json]
 
 The size of a running elastic job (`keepstep run --nnodes MIN:MAX`). Alone it shows the size, its bounds, the nodes, and
 what the policy said last: why the job has this size, and what it waits for.
 
-  JOB               the job's name (`keepstep jobs`), its journal's folder, or the pid of node 0's launcher; may be left
-                    out if only one runs. On the machine of node 0, which decides; HOST:PORT comes with a later version
+  JOB               on the machine of node 0, which decides: the job's name (`keepstep jobs`), its journal's folder, or
+                    the pid of node 0's launcher; may be left out if only one runs. On any machine: HOST:PORT, the job's
+                    --rdzv-endpoint
   --to N            go to N replicas now, as far as the nodes hold them, and keep that size; what is lost or leaves
                     still makes the job smaller, and it grows back to N
   --to auto         let the policy decide again
   --set NAME=VALUE  change the policy; may be given several times
   --policy FILE     change the policy to the values in this YAML file; --set beside it wins
+  --token-file FILE the job token, for HOST:PORT; else KEEPSTEP_TOKEN
   --json            what the launcher answers, as JSON
 
 names of the policy, and the options of `keepstep run` for the same:
@@ -46,6 +47,7 @@ names of the policy, and the options of `keepstep run` for the same:
 examples:
   keepstep scale train-4f2a
   keepstep scale train-4f2a --to 6
+  keepstep scale node-a:29400 --token-file job.token --to 6
   keepstep scale --set minReplicas=2 --set scalingTimeoutInSeconds=10
 
 exit codes: 0 done, which is: the job took it, and changes its size between two steps; 1 no such job, or it refused; 2
@@ -113,7 +115,7 @@ ScaleRequest parse_scale(const std::vector<std::string>& args) {
       request.help = true;
     } else if (word == "--json") {
       request.as_json = true;
-    } else if (option == "--to" || option == "--set" || option == "--policy") {
+    } else if (option == "--to" || option == "--set" || option == "--policy" || option == "--token-file") {
       if (equals == std::string::npos && (i + 1 == args.size() || args[i + 1].starts_with("--"))) {
         mistakes.push_back(option + " needs a value");
         continue;
@@ -123,6 +125,8 @@ ScaleRequest parse_scale(const std::vector<std::string>& args) {
         take_size(value, request);
       } else if (option == "--set") {
         take_setting(value, set, mistakes);
+      } else if (option == "--token-file") {
+        request.token_file = value;
       } else {
         request.policy = read_policy_file(value, "--policy", mistakes);
       }
@@ -191,41 +195,24 @@ int scale_main(const std::vector<std::string>& args) {
     std::fputs(help().c_str(), stdout);
     return 0;
   }
-  if (!request.mistakes.empty()) {
-    for (const std::string& mistake : request.mistakes) {
-      std::fprintf(stderr, "keepstep scale: %s\n", mistake.c_str());
-    }
+  const AskedJob job = asked_job(request.job, request.token_file, environment());
+  std::vector<std::string> mistakes = request.mistakes;
+  mistakes.insert(mistakes.end(), job.mistakes.begin(), job.mistakes.end());
+  if (say_lines("scale", mistakes)) {
     return 2;
   }
+  say_lines("scale: warning", job.warnings);
   const auto fail = [](const std::string& message) {
     std::fprintf(stderr, "keepstep scale: %s\n", message.c_str());
     return 1;
   };
-  const Jobs jobs = find_jobs();
-  StatusOr<RunningJob> job = choose_job(jobs, request.job);
-  if (!job.ok()) {  // of launchers of one job, that of node 0 is meant, unless its pid says another one
-    if (auto deciding = choose_job(without_other_nodes(jobs), request.job); deciding.ok()) {
-      job = std::move(deciding);
-    }
-  }
-  if (!job.ok()) {
-    const auto address = host_and_port(request.job);
-    return fail(std::string(job.status().message()) +
-                (absl::IsNotFound(job.status()) && address && address->second != 0
-                     ? " HOST:PORT comes with a later version: run this on the machine of the job's node 0"
-                     : ""));
-  }
-  const StatusOr<DoorClient> client = DoorClient::open(*job);
-  if (!client.ok()) {
-    return fail(std::string(client.status().message()));
-  }
   nlohmann::json question = {{"op", "scale"}};
   if (request.to) {
     question["replicas"] = request.replicas ? nlohmann::json(*request.replicas) : nlohmann::json();
   } else if (!request.policy.empty()) {
     question["policy"] = request.policy;
   }
-  const StatusOr<nlohmann::json> answer = client->ask(question, kLimit);
+  const StatusOr<nlohmann::json> answer = ask_job(job, question, kLimit, Launcher::kDeciding);
   if (!answer.ok()) {
     return fail(std::string(answer.status().message()));
   }

@@ -13,7 +13,8 @@ namespace keepstep::cli {
 struct ScaleRequest {
   bool help = false;
   bool as_json = false;
-  std::string job;                    // empty: the only one
+  std::string job;  // empty: the only one
+  std::optional<std::string> token_file;
   bool to = false;                    // --to, of ...
   std::optional<uint32_t> replicas;   // ... so many; none: auto
   agent::PolicyValues policy;         // of --policy FILE and --set

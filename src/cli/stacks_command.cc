@@ -3,21 +3,23 @@
 #include <cstdio>
 
 #include "agent/stack_text.h"
-#include "cli/job_doors.h"
+#include "cli/asked_job.h"
 
 namespace keepstep::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--json]
+constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--token-file FILE] [--json]
 
 What every rank of a running job on this machine is doing right now: the stacks of its Python threads, read from
 outside by py-spy, so it also works where a rank hangs, holds the GIL, or is stopped. Ranks that do the same are one
 group; who does something else comes first. Spares follow.
 
-  JOB        the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if only one
-             runs. With several nodes each launcher shows its own ranks
-  --native   C and C++ frames too; takes longer
-  --json     one JSON object a rank and line
+  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if
+                     only one runs. Or HOST:PORT, its --rdzv-endpoint, from any machine: then the launcher of node 0
+                     answers. With several nodes each launcher shows its own ranks
+  --native           C and C++ frames too; takes longer
+  --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
+  --json             one JSON object a rank and line
 
 exit codes: 0; 1 no such job, or it cannot be asked; 2 wrong options.
 )";
@@ -30,7 +32,9 @@ int stacks_main(const std::vector<std::string>& args) {
   std::string word;
   bool native = false;
   bool as_json = false;
-  for (const std::string& arg : args) {
+  std::optional<std::string> token_file;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
     if (arg == "--help" || arg == "-h") {
       std::fputs(kHelp, stdout);
       return 0;
@@ -39,11 +43,18 @@ int stacks_main(const std::vector<std::string>& args) {
       native = true;
     } else if (arg == "--json") {
       as_json = true;
+    } else if (arg == "--token-file" && i + 1 < args.size()) {
+      token_file = args[++i];
+    } else if (arg.starts_with("--token-file=")) {
+      token_file = arg.substr(arg.find('=') + 1);
     } else if (word.empty() && !arg.starts_with("-")) {
       word = arg;
     } else {
       std::fprintf(stderr, "keepstep stacks: '%s' is %s\n%s", arg.c_str(),
-                   arg.starts_with("-") ? "no option" : "one job too many", kHelp);
+                   arg == "--token-file"  ? "an option that needs a value"
+                   : arg.starts_with("-") ? "no option"
+                                          : "one job too many",
+                   kHelp);
       return 2;
     }
   }
@@ -51,15 +62,12 @@ int stacks_main(const std::vector<std::string>& args) {
     std::fprintf(stderr, "keepstep stacks: %s\n", std::string(status.message()).c_str());
     return 1;
   };
-  const StatusOr<RunningJob> job = choose_job(find_jobs(), word);
-  if (!job.ok()) {
-    return fail(job.status());
+  const AskedJob job = asked_job(word, token_file, environment());
+  if (say_lines("stacks", job.mistakes)) {
+    return 2;
   }
-  const StatusOr<DoorClient> client = DoorClient::open(*job);
-  if (!client.ok()) {
-    return fail(client.status());
-  }
-  const StatusOr<nlohmann::json> answer = client->ask({{"op", "stacks"}, {"native", native}}, kLimit);
+  say_lines("stacks: warning", job.warnings);
+  const StatusOr<nlohmann::json> answer = ask_job(job, {{"op", "stacks"}, {"native", native}}, kLimit);
   if (!answer.ok()) {
     return fail(answer.status());
   }

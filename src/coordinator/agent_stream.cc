@@ -38,6 +38,8 @@ std::string body_name(const control::FromAgent& message) {
       return "word of a lost table";
     case control::FromAgent::kRouted:
       return "a message for another agent";
+    case control::FromAgent::kAsk:
+      return "a command's question";
     case control::FromAgent::kLeave:
       return "a goodbye";
     case control::FromAgent::BODY_NOT_SET:
@@ -76,6 +78,25 @@ void AgentStream::send(grpc::ByteBuffer message) {
 
 void AgentStream::send(const control::FromCoordinator& message) { send(to_bytes(message)); }
 
+void AgentStream::answer(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kOver) {
+    return;
+  }
+  control::FromCoordinator message;
+  message.set_node(handshake_.node);
+  message.set_term(handshake_.term);
+  message.mutable_answer()->set_bytes(text.size());
+  for (size_t at = 0; at < text.size(); at += proto::kMaxAnswerPartBytes) {
+    message.mutable_answer()->set_part(text.substr(at, proto::kMaxAnswerPartBytes));
+    queue_.push_back(to_bytes(message));
+    queued_bytes_ += queue_.back().Length();
+  }
+  phase_ = Phase::kOver;
+  finish_ = grpc::Status::OK;
+  pump();
+}
+
 void AgentStream::finish(grpc::Status status) {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kOver) {
@@ -94,6 +115,14 @@ void AgentStream::expire(Clock::time_point now) {
   if (phase == Phase::kHello || phase == Phase::kProof) {
     refuse(grpc::StatusCode::DEADLINE_EXCEEDED,
            phase == Phase::kHello ? "it did not say hello in time" : "it did not prove the job token in time");
+  }
+  bool says_nothing = false;
+  {
+    const std::lock_guard lock(mutex_);
+    says_nothing = phase_ == Phase::kCommand && !asked_;
+  }
+  if (says_nothing) {
+    refuse(grpc::StatusCode::DEADLINE_EXCEEDED, "it asked nothing in time");
   }
   const std::lock_guard lock(mutex_);
   // A peer that does not read would hold up the end of its own refusal for ever.
@@ -132,6 +161,8 @@ void AgentStream::handle(const control::FromAgent& message) {
         refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " after it got its number");
       }
       return;
+    case Phase::kCommand:
+      return on_command(message);
     case Phase::kAttending:
       return on_attending(message);
     case Phase::kOver:
@@ -178,6 +209,9 @@ void AgentStream::on_proof(const control::FromAgent& message) {
   }
   if (handshake_.node == proto::kAnyNode) {
     return take_seat();
+  }
+  if (handshake_.node == proto::kCommand) {
+    return let_command_in();
   }
   // Admission and welcome are one act: no effect may overtake the welcome.
   control::FromCoordinator welcome;
@@ -229,6 +263,53 @@ void AgentStream::take_seat() {
   }
   if (!seat.ok()) {
     refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(seat.status().message()));
+  }
+}
+
+void AgentStream::let_command_in() {
+  control::FromCoordinator welcome;
+  welcome.set_node(handshake_.node);
+  welcome.set_term(handshake_.term);
+  welcome.mutable_welcome();
+  Status room;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kProof) {
+      return;
+    }
+    room = owner_->let_in(this);
+    if (room.ok()) {
+      command_ = true;
+      phase_ = Phase::kCommand;
+      queue_.push_back(to_bytes(welcome));
+      queued_bytes_ += queue_.back().Length();
+      pump();
+    }
+  }
+  if (!room.ok()) {
+    refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(room.message()));
+  }
+}
+
+void AgentStream::on_command(const control::FromAgent& message) {
+  if (!message.has_ask()) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it sent " + body_name(message) + " instead of its question");
+  }
+  if (message.ask().request().size() > proto::kMaxAskBytes) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT,
+                  absl::StrFormat("a question of %d bytes; %d are the most", message.ask().request().size(),
+                                  proto::kMaxAskBytes));
+  }
+  bool again = false;
+  {
+    const std::lock_guard lock(mutex_);
+    again = std::exchange(asked_, true);
+  }
+  if (again) {
+    return refuse(grpc::StatusCode::INVALID_ARGUMENT, "it asked twice");
+  }
+  if (const Status status = owner_->asked(this, message.ask().request()); !status.ok()) {
+    finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, std::string(status.message())));
   }
 }
 
@@ -295,19 +376,19 @@ void AgentStream::refuse(grpc::StatusCode code, const std::string& why) {
 
 void AgentStream::read_ended() {
   bool admitted = false;
-  bool seated = false;
+  bool let_in = false;
   bool lost = false;
   {
     const std::lock_guard lock(mutex_);
     admitted = admitted_ && !refused_;
     lost = !said_goodbye_;
-    seated = seated_;
+    let_in = admitted || seated_ || command_;
   }
   owner_->unseat(this);
   if (admitted) {
     owner_->left(this, lost ? kBroken : "");
   }
-  finish(admitted || seated ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
+  finish(let_in ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, kUnproven));
 }
 
 void AgentStream::OnWriteDone(bool ok) {
@@ -342,7 +423,7 @@ void AgentStream::OnDone() {
   {
     const std::lock_guard lock(mutex_);
     done_ = true;
-    unproven = !refused_ && !admitted_ && !seated_;
+    unproven = !refused_ && !admitted_ && !seated_ && !command_;
     if (!refused_ && admitted_) {
       why = said_goodbye_ ? "the agent left" : kBroken;
     }

@@ -1,4 +1,5 @@
-// One agent's stream as the coordinator sees it: handshake, then events in and effects out, until one side ends it.
+// One agent's stream as the coordinator sees it: handshake, then events in and effects out, until one side ends it. Or
+// that of a user's command: handshake, one question, its answer.
 //
 // A gRPC reactor that reads and writes raw messages, so that a malformed one can be told from a lost connection. gRPC
 // calls the On... functions on its own threads; send(), finish() and expire() may come from any thread.
@@ -36,6 +37,10 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     // left, and who has them.
     virtual StatusOr<brain::NodeId> seat(AgentStream* stream) = 0;
     virtual void unseat(AgentStream* stream) = 0;
+    // The peer proved the token and is a user's command. RESOURCE_EXHAUSTED: too many are there.
+    virtual Status let_in(AgentStream* stream) = 0;
+    // What it asks, once; answer() is to follow. UNAVAILABLE: nobody answers (yet, or any more).
+    virtual Status asked(AgentStream* stream, const std::string& request) = 0;
     // Its welcome is on the way; what follows comes after that.
     virtual void attends(AgentStream* stream) = 0;
     virtual void received(std::vector<brain::Event> events) = 0;
@@ -60,6 +65,8 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void send(const control::FromCoordinator& message);
   // Sends what is queued, then ends the stream with `status`.
   void finish(grpc::Status status);
+  // To a command: sends `text`, of at most kMaxAnswerBytes, and ends the stream.
+  void answer(const std::string& text);
   // Ends the stream if its handshake is not done at `now` though its deadline passed.
   void expire(Clock::time_point now);
 
@@ -73,12 +80,14 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void OnDone() override;
 
  private:
-  enum class Phase { kHello, kProof, kSeated, kAttending, kOver };
+  enum class Phase { kHello, kProof, kSeated, kCommand, kAttending, kOver };
 
   void handle(const control::FromAgent& message);
   void on_hello(const control::FromAgent& message);
   void on_proof(const control::FromAgent& message);
   void take_seat();
+  void let_command_in();
+  void on_command(const control::FromAgent& message);
   void on_attending(const control::FromAgent& message);
   void refuse(grpc::StatusCode code, const std::string& why);
   void read_ended();
@@ -97,7 +106,9 @@ class AgentStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   mutable std::mutex mutex_;
   Phase phase_ = Phase::kHello;  // kOver is final
   bool admitted_ = false;
-  bool seated_ = false;  // it got a number, and will attend by another stream
+  bool seated_ = false;   // it got a number, and will attend by another stream
+  bool command_ = false;  // it is one, and was let in
+  bool asked_ = false;    // it did
   bool refused_ = false;
   bool said_goodbye_ = false;
   bool writing_ = false;

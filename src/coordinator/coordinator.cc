@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queued before stop()
 constexpr int kMaxStreamsPerConnection = 16;
+constexpr size_t kMostCommands = 16;  // at once
 
 bool is_unix(const std::string& address) {
   return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
@@ -71,10 +73,13 @@ class Coordinator::Impl final : public AgentStream::Owner {
   uint64_t stale_count() const { return stale_.load(); }
   std::vector<brain::NodeId> attending() const;
   std::optional<SizeNews> size_news() const;
+  void take_commands(Commands commands);
 
   std::string admit(AgentStream* stream) override;
   StatusOr<brain::NodeId> seat(AgentStream* stream) override;
   void unseat(AgentStream* stream) override;
+  Status let_in(AgentStream* stream) override;
+  Status asked(AgentStream* stream, const std::string& request) override;
   void attends(AgentStream* stream) override;
   void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
   void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
@@ -112,6 +117,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
   Seats seats_;                                // numbers that were given, and whose nodes are about to attend
+  std::set<AgentStream*> commands_there_;
+  Commands commands_;
   bool stopping_ = false;
   std::optional<brain::EndJob> end_;  // how the job ended
   std::optional<SizeNews> size_news_;
@@ -227,6 +234,42 @@ void Coordinator::Impl::unseat(AgentStream* stream) {
   seats_.free(stream);
 }
 
+Status Coordinator::Impl::let_in(AgentStream* stream) {
+  const std::lock_guard lock(mutex_);
+  if (commands_there_.size() >= kMostCommands) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d commands wait for their answer already; try again", kMostCommands));
+  }
+  commands_there_.insert(stream);
+  return absl::OkStatus();
+}
+
+Status Coordinator::Impl::asked(AgentStream* stream, const std::string& request) {
+  journal_->write("asked", brain_.identity(), "a command that proved the job token came to the endpoint",
+                  {{"name", stream->node_name()}, {"peer", stream->peer()}});
+  Commands commands;
+  std::weak_ptr<AgentStream> asking;
+  {
+    const std::lock_guard lock(mutex_);
+    commands = commands_;
+    asking = streams_.at(stream);
+  }
+  if (commands == nullptr) {
+    return absl::UnavailableError("the job starts or ends just now; try again");
+  }
+  commands(request, [asking](const std::string& answer) {
+    if (const StreamPtr there = asking.lock()) {
+      there->answer(answer);
+    }
+  });
+  return absl::OkStatus();
+}
+
+void Coordinator::Impl::take_commands(Commands commands) {
+  const std::lock_guard lock(mutex_);
+  commands_ = std::move(commands);
+}
+
 // Who comes while the job ends is told how it ended, as all others were.
 void Coordinator::Impl::attends(AgentStream* stream) {
   std::optional<brain::EndJob> end;
@@ -257,6 +300,7 @@ void Coordinator::Impl::ended(AgentStream* stream, const std::string& why) {
   }
   const std::lock_guard lock(mutex_);
   streams_.erase(stream);
+  commands_there_.erase(stream);
   all_ended_.notify_all();
 }
 
@@ -290,7 +334,9 @@ void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity
 
 void Coordinator::Impl::refused(const AgentStream& stream, const std::string& why) {
   if (const uint64_t count = ++refused_; worth_a_line(count)) {
-    journal_->write("refused", brain_.identity(), absl::StrFormat("an agent from %s: %s", stream.peer(), why),
+    journal_->write("refused", brain_.identity(),
+                    absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
+                                    stream.peer(), why),
                     {{"count", static_cast<int64_t>(count)}});
   }
 }
@@ -394,6 +440,7 @@ std::string Coordinator::address() const { return impl_->address(); }
 void Coordinator::stop() { impl_->stop(); }
 std::vector<brain::NodeId> Coordinator::attending() const { return impl_->attending(); }
 std::optional<Coordinator::SizeNews> Coordinator::size_news() const { return impl_->size_news(); }
+void Coordinator::take_commands(Commands commands) { impl_->take_commands(std::move(commands)); }
 uint64_t Coordinator::refused() const { return impl_->refused_count(); }
 uint64_t Coordinator::stale() const { return impl_->stale_count(); }
 

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,12 @@ class Coordinator {
 
   // Sends what is queued, closes all streams and joins the brain's thread. Idempotent.
   void stop();
+
+  // Who answers users' commands that come to the endpoint: `commands` is called on gRPC's threads, with the request and
+  // what sends its answer (once; from any thread, also when this coordinator is gone). It must not block. Null: nobody,
+  // and commands hear that the job starts or ends just now; calls that began before may still be under way.
+  using Commands = std::function<void(std::string request, std::function<void(const std::string&)> answer)>;
+  void take_commands(Commands commands);
 
   // The nodes that attend right now.
   std::vector<brain::NodeId> attending() const;

@@ -7,9 +7,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -98,6 +101,30 @@ class Peer {
     end();
   }
 
+  // As a user's command: lets itself be let in.
+  bool come_as_command() { return attend(proto::kCommand); }
+
+  bool ask(const std::string& request) {
+    control::FromAgent question;
+    question.set_node(proto::kCommand);
+    question.set_term(handshake_.term);
+    question.mutable_ask()->set_request(request);
+    return say(question);
+  }
+
+  // The whole answer; nothing: the stream ended before.
+  std::optional<std::string> answer() {
+    std::string text;
+    control::FromCoordinator part;
+    while (hear(&part)) {
+      text += part.answer().part();
+      if (text.size() == part.answer().bytes()) {
+        return text;
+      }
+    }
+    return std::nullopt;
+  }
+
   grpc::Status leave() {
     control::FromAgent goodbye;
     goodbye.set_node(handshake_.node);
@@ -172,13 +199,13 @@ class CoordinatorTest : public testing::Test {
   }
 
   // Exactly one refusal, counted, with a journal line that contains `why` and the peer's address.
-  void expect_one_refusal(const std::string& why) {
+  void expect_one_refusal(const std::string& why, const std::string& of = "an agent") {
     EXPECT_EQ(coordinator_->refused(), 1u);
     const auto lines = journal_lines("refused");
     ASSERT_EQ(lines.size(), 1u);
     const std::string because = lines[0]["because"];
     EXPECT_NE(because.find(why), std::string::npos) << because;
-    EXPECT_NE(because.find("an agent from ipv4:127.0.0.1:"), std::string::npos) << because;
+    EXPECT_NE(because.find(of + " from ipv4:127.0.0.1:"), std::string::npos) << because;
     EXPECT_EQ(lines[0]["count"], 1);
     EXPECT_EQ(lines[0]["term"], kTerm);
   }
@@ -499,6 +526,144 @@ TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_
   while (recv(stranger.get(), answer, sizeof(answer), 0) > 0) {
   }
   expect_the_job_goes_on();
+}
+
+// Says what it was asked, `times` over.
+Coordinator::Commands echo(size_t times = 1) {
+  return [times](const std::string& request, const std::function<void(const std::string&)>& answer) {
+    std::string text;
+    for (size_t i = 0; i < times; ++i) {
+      text += request;
+    }
+    answer(text);
+  };
+}
+
+TEST_F(CoordinatorTest, a_command_that_proves_the_token_is_answered_once_and_the_brain_hears_nothing_of_it) {
+  coordinator_->take_commands(echo());
+  Peer command(coordinator_->address());
+  ASSERT_TRUE(command.come_as_command());
+  EXPECT_TRUE(coordinator_->attending().empty());
+  ASSERT_TRUE(command.ask("how many?"));
+  EXPECT_EQ(command.answer(), "how many?");
+  EXPECT_TRUE(command.end().ok());
+  const auto lines = journal_lines("asked");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["name"], "node-" + std::to_string(proto::kCommand));
+  EXPECT_TRUE(journal_lines("node_connected").empty());
+  EXPECT_EQ(coordinator_->refused(), 0u);
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, an_answer_larger_than_a_message_comes_whole) {
+  coordinator_->take_commands(echo(400));
+  Peer command(coordinator_->address());
+  ASSERT_TRUE(command.come_as_command());
+  const std::string request(proto::kMaxAskBytes, 'x');
+  ASSERT_TRUE(command.ask(request));
+  const auto answer = command.answer();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(*answer, std::string(400 * proto::kMaxAskBytes, 'x'));
+  EXPECT_TRUE(command.end().ok());
+}
+
+TEST_F(CoordinatorTest, a_command_without_the_token_is_never_asked_what_it_wants) {
+  bool asked = false;
+  coordinator_->take_commands([&](const auto&, const auto&) { asked = true; });
+  {
+    Peer liar(coordinator_->address());
+    ASSERT_TRUE(liar.hello(proto::kCommand));
+    EXPECT_FALSE(liar.challenge(kOtherToken));
+    liar.prove(kOtherToken);
+    EXPECT_EQ(liar.end().error_code(), StatusCode::UNAUTHENTICATED);
+  }
+  expect_one_refusal("wrong token", "a command");
+  Peer hasty(coordinator_->address());
+  ASSERT_TRUE(hasty.hello(proto::kCommand));
+  ASSERT_TRUE(hasty.challenge(kToken));
+  hasty.ask("before it proved anything");
+  EXPECT_EQ(hasty.end().error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_FALSE(asked);
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_command_that_talks_rubbish_is_refused) {
+  coordinator_->take_commands([](const auto&, const auto&) {});
+  Peer long_winded(coordinator_->address());
+  ASSERT_TRUE(long_winded.come_as_command());
+  long_winded.ask(std::string(proto::kMaxAskBytes + 1, 'x'));
+  EXPECT_EQ(long_winded.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  expect_one_refusal("a question of 16385 bytes; 16384 are the most", "a command");
+  Peer twice(coordinator_->address());
+  ASSERT_TRUE(twice.come_as_command());
+  twice.ask("one");
+  twice.ask("two");
+  EXPECT_EQ(twice.end().error_message(), "it asked twice");
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.come_as_command());
+  agent.say(brain::StopRequested{1, "because I say so"}, proto::kCommand, kTerm);
+  EXPECT_EQ(agent.end().error_message(), "it sent an event instead of its question");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait_and_when_the_job_ends) {
+  Peer early(coordinator_->address());
+  ASSERT_TRUE(early.come_as_command());
+  early.ask("too early");
+  EXPECT_EQ(early.end().error_message(), "the job starts or ends just now; try again");
+  EXPECT_EQ(coordinator_->refused(), 0u);
+
+  coordinator_->take_commands([](const auto&, const auto&) {});  // never answers
+  std::vector<std::unique_ptr<Peer>> waiting;
+  for (int i = 0; i < 16; ++i) {
+    waiting.push_back(std::make_unique<Peer>(coordinator_->address()));
+    ASSERT_TRUE(waiting.back()->come_as_command()) << i;
+    ASSERT_TRUE(waiting.back()->ask("any news?"));
+  }
+  Peer late(coordinator_->address());
+  EXPECT_FALSE(late.come_as_command());
+  EXPECT_EQ(late.end().error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  waiting.front()->break_off();  // makes room, once the coordinator has seen it
+  bool let_in = false;
+  for (int i = 0; i < 1000 && !let_in; ++i) {
+    let_in = Peer(coordinator_->address()).come_as_command();
+  }
+  EXPECT_TRUE(let_in);
+  expect_the_job_goes_on();
+  coordinator_->stop();
+  EXPECT_EQ(waiting.back()->end().error_message(), "the coordinator stops");
+}
+
+TEST_F(CoordinatorTest, a_command_that_asks_nothing_is_let_go) {
+  CoordinatorConfig hasty = config();
+  hasty.handshake_timeout = std::chrono::milliseconds(300);
+  start(std::move(hasty));
+  Peer command(coordinator_->address());
+  ASSERT_TRUE(command.come_as_command());
+  const grpc::Status status = command.end();
+  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "it asked nothing in time");
+}
+
+TEST_F(CoordinatorTest, an_answer_that_comes_when_the_coordinator_is_gone_goes_nowhere) {
+  std::function<void(const std::string&)> kept;
+  std::mutex mutex;
+  std::condition_variable asked;
+  coordinator_->take_commands([&](const auto&, std::function<void(const std::string&)> answer) {
+    const std::lock_guard lock(mutex);
+    kept = std::move(answer);
+    asked.notify_all();
+  });
+  Peer command(coordinator_->address());
+  ASSERT_TRUE(command.come_as_command());
+  ASSERT_TRUE(command.ask("are you there?"));
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(asked.wait_for(lock, std::chrono::seconds(20), [&] { return kept != nullptr; }));
+  }
+  coordinator_.reset();
+  kept("no");
+  EXPECT_EQ(command.answer(), std::nullopt);
 }
 
 TEST_F(CoordinatorTest, a_port_in_use_is_an_error_that_says_so) {

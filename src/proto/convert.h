@@ -18,7 +18,11 @@ class HeldTables;
 
 inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;    // a larger one is refused by the receiver
 inline constexpr size_t kMaxRoutedBytes = 3 * 1024 * 1024;  // of a message from agent to agent
-inline constexpr size_t kMaxTextBytes = 1024 * 1024;        // a longer text is cut by the sender
+// Of a command's request, of its whole answer, and of a part of that.
+inline constexpr size_t kMaxAskBytes = 16 * 1024;
+inline constexpr size_t kMaxAnswerBytes = 64 << 20;
+inline constexpr size_t kMaxAnswerPartBytes = 1 << 20;
+inline constexpr size_t kMaxTextBytes = 1024 * 1024;  // a longer text is cut by the sender
 
 // `node` is the agent that speaks; NodeJoined and Sealed must name the same. Tick never travels. (Both asserted.)
 control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest);

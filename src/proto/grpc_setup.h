@@ -21,8 +21,8 @@ void setup_grpc();
 std::string take_grpc_error();
 
 // Settings of the agent's channel to `address`: no proxy from the environment, no service config by DNS, a connection
-// of its own, messages of at most kMaxMessageBytes.
-grpc::ChannelArguments channel_arguments(const std::string& address);
+// of its own, messages of at most kMaxMessageBytes. `connect_ms`: how long one attempt to connect may take.
+grpc::ChannelArguments channel_arguments(const std::string& address, int connect_ms = 1000);
 
 // The gRPC target for `address`: numeric ones get a scheme that asks no name service; unix:, unix-abstract: and other
 // schemes stay; what is left is a host name for DNS.

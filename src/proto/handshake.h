@@ -16,6 +16,8 @@ namespace keepstep::proto {
 inline constexpr size_t kMaxNodeNameBytes = 256;
 // In a hello instead of a node's number: give me one.
 inline constexpr brain::NodeId kAnyNode = std::numeric_limits<brain::NodeId>::max();
+// The same: not a node, but a user's command.
+inline constexpr brain::NodeId kCommand = kAnyNode - 1;
 
 struct Handshake {
   brain::NodeId node = 0;  // as in the hello

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ class Source {
 struct Pulled {
   uint64_t bytes = 0;                     // moved, all sources together
   uint64_t bytes_skipped = 0;             // equal already (only with `compare`)
-  std::vector<uint64_t> bytes_by_source;  // same order as `sources`
+  std::vector<uint64_t> bytes_by_source;  // same order as `sources`, then the other siblings
   uint64_t chunks_repeated = 0;           // because of a bad checksum or a lost source
   int64_t duration_ns = 0;
 };
@@ -67,6 +68,15 @@ class Peer;
 struct Place {
   std::byte* region = nullptr;
   Peer* peer = nullptr;
+};
+
+// Targets of one node whose sources are all elsewhere: each pulls its share, and the rest from the others when they
+// have theirs, so that the node gets the state once. `siblings` are the same on all of them and in the same order.
+struct Sharing {
+  std::vector<std::byte*> siblings;  // their regions; this target's own is null
+  // Makes these regions readable for the siblings, as Source::publish with an empty manifest does, until all of them
+  // are through. Called when this target's share has come.
+  std::function<Status()> publish;
 };
 
 // One target's view of its sources. Those on this node are asked first; those elsewhere once no other is left. One
@@ -90,8 +100,10 @@ class Puller {
   // the sources' bytes. `compare`: pull only entries whose digest differs. Waits like manifest(). DATA_LOSS when no
   // source is left, or when the same chunk came with a wrong checksum three times; FAILED_PRECONDITION for a device
   // that cannot be written. After any error `regions` holds a mixture of old and new bytes.
+  // `sharing`: not with `compare`. A sibling is waited for until it has its share or the generation is interrupted;
+  // what it cannot give comes from the sources.
   StatusOr<Pulled> pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
-                        bool compare);
+                        bool compare, const Sharing* sharing = nullptr);
 
  private:
   struct Impl;

@@ -57,6 +57,7 @@ class Link {
   virtual StatusOr<Reply> reply() = 0;
   virtual void done() = 0;
 
+  const std::atomic<uint32_t>* interrupted_word() const { return interrupted_; }
   const Published& published() const { return published_; }
   bool is_interrupted() const { return interrupted_ != nullptr && interrupted_->load(std::memory_order_acquire) != 0; }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -19,6 +20,7 @@ namespace keepstep::state {
 namespace {
 
 constexpr uint64_t kDigestGroupBytes = uint64_t{4} << 20;  // entries digested for one request, about
+constexpr uint64_t kLeastShared = uint64_t{4} << 20;       // less comes sooner than siblings find each other
 constexpr uint64_t kSizesAtOnce = kSlotBytes / sizeof(uint64_t);
 
 // A run of entries next to each other: [first, first + count).
@@ -100,6 +102,19 @@ std::vector<Run> runs_of(const TensorSpace& space, uint64_t enough, Wanted wante
   return runs;
 }
 
+// A part of the space.
+struct Span {
+  uint64_t start = 0;
+  uint64_t bytes = 0;
+};
+
+// Share number `index` of `count`, in whole chunks.
+Span share_of(uint64_t total, size_t index, size_t count) {
+  const uint64_t chunks = (total + kSlotBytes - 1) / kSlotBytes;
+  const auto border = [&](size_t number) { return std::min(total, chunks * number / count * kSlotBytes); };
+  return {border(index), border(index + 1) - border(index)};
+}
+
 std::vector<brain::PlanEntry> plan_entries(const std::vector<Run>& runs) {
   std::vector<brain::PlanEntry> entries;
   for (const Run& run : runs) {
@@ -116,7 +131,15 @@ struct Puller::Impl {
   Status pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted);
   StatusOr<std::string> read_manifest(Link& link);
   std::vector<uint32_t> nearest() const;
-  std::vector<brain::PlanRange> plan(const std::vector<Run>& runs, uint64_t chunk_bytes) const;
+  std::vector<brain::PlanRange> plan(const std::vector<brain::PlanEntry>& entries, uint64_t chunk_bytes) const;
+  using OffsetOf = std::function<uint64_t(const brain::PlanRange&)>;
+  Transfer::Work data_work(const TensorSpace& space, const OffsetOf& offset_of) const;
+  Status pull_shared(const Sharing& sharing, const TensorSpace& space, brain::Identity identity, brain::Version version,
+                     Pulled& pulled);
+  Status pull_from_sibling(std::byte* region, const TensorSpace& space, brain::Identity identity,
+                           brain::Version version, const Span& span, std::vector<uint64_t>& bytes_by_link,
+                           uint64_t& repeated);
+  std::vector<Link*> all_links() const;
 
   uint32_t self = 0;
   DeviceCopy* copy = nullptr;
@@ -153,10 +176,11 @@ std::vector<uint32_t> Puller::Impl::nearest() const {
 }
 
 // Over the nearest sources; the others only give what these cannot.
-std::vector<brain::PlanRange> Puller::Impl::plan(const std::vector<Run>& runs, uint64_t chunk_bytes) const {
+std::vector<brain::PlanRange> Puller::Impl::plan(const std::vector<brain::PlanEntry>& entries,
+                                                 uint64_t chunk_bytes) const {
   const std::vector<uint32_t> sources = nearest();
   const auto count = static_cast<uint32_t>(sources.size());
-  std::vector<brain::PlanRange> ranges = brain::plan_hydration(plan_entries(runs), count, chunk_bytes, self % count);
+  std::vector<brain::PlanRange> ranges = brain::plan_hydration(entries, count, chunk_bytes, self % count);
   for (brain::PlanRange& range : ranges) {
     range.source = sources[range.source];
   }
@@ -262,44 +286,122 @@ Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space
           },
   };
   // A group is never cut: its range is the group.
-  return transfer.run(plan(groups, space.total_bytes()), work);
+  return transfer.run(plan(plan_entries(groups), space.total_bytes()), work);
 }
 
 Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, const std::vector<uint8_t>& wanted) {
   std::vector<Run> runs =
       runs_of(space, std::numeric_limits<uint64_t>::max(), [&](uint64_t entry) { return wanted[entry] != 0; });
-  std::vector<brain::PlanRange> ranges = plan(runs, kSlotBytes);
+  std::vector<brain::PlanRange> ranges = plan(plan_entries(runs), kSlotBytes);
   if (space.total_bytes() == 0) {
     // One empty request: identity, version and sizes are checked all the same.
     runs = {Run{}};
     ranges = {{0, 0, 0, nearest()[self % nearest().size()]}};
   }
-  const auto offset_of = [&](const brain::PlanRange& range) {
-    return space.start(runs[range.entry].first) + range.offset;
-  };
-  const Transfer::Work work{
-      .check_source = [&](Link& link) { return check_sizes(link, space); },
-      .request = [&](const brain::PlanRange& range) { return Request{Kind::kData, offset_of(range), range.bytes}; },
+  return transfer.run(ranges, data_work(space, [&](const brain::PlanRange& range) {
+                        return space.start(runs[range.entry].first) + range.offset;
+                      }));
+}
+
+Transfer::Work Puller::Impl::data_work(const TensorSpace& space, const OffsetOf& offset_of) const {
+  return {
+      .check_source = [this, &space](Link& link) { return check_sizes(link, space); },
+      .request =
+          [offset_of](const brain::PlanRange& range) { return Request{Kind::kData, offset_of(range), range.bytes}; },
       .consume =
-          [&](const brain::PlanRange& range, const Reply& reply) {
+          [this, &space, offset_of](const brain::PlanRange& range, const Reply& reply) {
             return space.write(*copy, offset_of(range), range.bytes, reply.bytes) == reply.checksum;
           },
-      .describe = [&](const brain::PlanRange& range) { return space.describe(offset_of(range), range.bytes); },
+      .describe = [&space,
+                   offset_of](const brain::PlanRange& range) { return space.describe(offset_of(range), range.bytes); },
   };
-  return transfer.run(ranges, work);
+}
+
+std::vector<Link*> Puller::Impl::all_links() const {
+  std::vector<Link*> all;
+  for (const std::unique_ptr<Link>& link : links) {
+    all.push_back(link.get());
+  }
+  return all;
+}
+
+// Our share from the sources, then each sibling's share from that sibling.
+Status Puller::Impl::pull_shared(const Sharing& sharing, const TensorSpace& space, brain::Identity identity,
+                                 brain::Version version, Pulled& pulled) {
+  const size_t count = sharing.siblings.size();
+  const auto own = static_cast<size_t>(std::find(sharing.siblings.begin(), sharing.siblings.end(), nullptr) -
+                                       sharing.siblings.begin());
+  KEEPSTEP_CHECK(own < count, "a target shares with itself among others");
+  pulled.bytes_by_source.assign(links.size() + count - 1, 0);
+  const Span span = share_of(space.total_bytes(), own, count);
+  Transfer transfer(all_links(), identity, version);
+  KEEPSTEP_RETURN_IF_ERROR(
+      transfer.run(plan({{span.bytes, true}}, kSlotBytes),
+                   data_work(space, [&](const brain::PlanRange& range) { return span.start + range.offset; })));
+  for (size_t source = 0; source < links.size(); ++source) {
+    pulled.bytes_by_source[source] = transfer.bytes_by_source()[source];
+  }
+  pulled.chunks_repeated = transfer.repeated();
+  KEEPSTEP_RETURN_IF_ERROR(sharing.publish());
+  for (size_t step = 1; step < count; ++step) {  // not all the same one at once
+    const size_t sibling = (own + step) % count;
+    std::vector<uint64_t> bytes;
+    KEEPSTEP_RETURN_IF_ERROR(pull_from_sibling(sharing.siblings[sibling], space, identity, version,
+                                               share_of(space.total_bytes(), sibling, count), bytes,
+                                               pulled.chunks_repeated));
+    pulled.bytes_by_source[links.size() + sibling - (sibling > own ? 1 : 0)] = bytes.front();
+    for (size_t source = 0; source < links.size(); ++source) {
+      pulled.bytes_by_source[source] += bytes[source + 1];
+    }
+  }
+  return absl::OkStatus();
+}
+
+Status Puller::Impl::pull_from_sibling(std::byte* region, const TensorSpace& space, brain::Identity identity,
+                                       brain::Version version, const Span& span, std::vector<uint64_t>& bytes_by_link,
+                                       uint64_t& repeated) {
+  SharedLink link(region, self, links.front()->interrupted_word());
+  // Its share takes as long as ours, and longer where its sources are slower: who waits here is not the one that is
+  // late. If it died the generation is interrupted.
+  while (true) {
+    const StatusOr<bool> published = link.look(identity);
+    if (!published.ok() || *published) {
+      break;  // of an error the transfer hears, too, and goes on with the sources
+    }
+    if (link.is_interrupted()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    link.nap_until_published();
+  }
+  std::vector<Link*> with_sources = all_links();
+  with_sources.insert(with_sources.begin(), &link);
+  Transfer transfer(with_sources, identity, version);
+  KEEPSTEP_RETURN_IF_ERROR(
+      transfer.run(brain::plan_hydration({{span.bytes, true}}, 1, kSlotBytes),
+                   data_work(space, [&](const brain::PlanRange& range) { return span.start + range.offset; })));
+  bytes_by_link = transfer.bytes_by_source();
+  repeated += transfer.repeated();
+  return absl::OkStatus();
 }
 
 StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, const std::vector<Region>& regions,
-                              bool compare) {
+                              bool compare, const Sharing* sharing) {
   const int64_t start_ns = monotonic_ns();
   KEEPSTEP_ASSIGN_OR_RETURN(const TensorSpace space, TensorSpace::create(regions));
   KEEPSTEP_RETURN_IF_ERROR(space.open_devices(*impl_->copy));
   if (impl_->links.empty()) {
     return absl::DataLossError("there is no source to pull from");
   }
-  Transfer transfer(impl_->links, identity, version);
-  std::vector<uint8_t> wanted(space.entries(), 1);
   Pulled pulled;
+  if (sharing != nullptr && space.total_bytes() >= kLeastShared) {
+    KEEPSTEP_CHECK(!compare, "who compares does not share");
+    KEEPSTEP_RETURN_IF_ERROR(impl_->pull_shared(*sharing, space, identity, version, pulled));
+    pulled.bytes = space.total_bytes();
+    pulled.duration_ns = monotonic_ns() - start_ns;
+    return pulled;
+  }
+  Transfer transfer(impl_->all_links(), identity, version);
+  std::vector<uint8_t> wanted(space.entries(), 1);
   if (compare) {
     KEEPSTEP_RETURN_IF_ERROR(impl_->find_differing(transfer, space, wanted));
   }
@@ -310,6 +412,9 @@ StatusOr<Pulled> Puller::pull(brain::Identity identity, brain::Version version, 
     pulled.bytes += pulled.bytes_by_source.back();
   }
   pulled.bytes_skipped = space.total_bytes() - pulled.bytes;
+  if (sharing != nullptr) {
+    pulled.bytes_by_source.resize(impl_->links.size() + sharing->siblings.size() - 1);
+  }
   pulled.chunks_repeated = transfer.repeated();
   pulled.duration_ns = monotonic_ns() - start_ns;
   return pulled;

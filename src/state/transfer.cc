@@ -9,10 +9,10 @@ namespace keepstep::state {
 
 using brain::PlanRange;
 
-Transfer::Transfer(std::vector<std::unique_ptr<Link>>& links, brain::Identity identity, brain::Version version)
+Transfer::Transfer(const std::vector<Link*>& links, brain::Identity identity, brain::Version version)
     : identity_(identity), version_(version), sources_(links.size()), bytes_by_source_(links.size()) {
   for (size_t i = 0; i < links.size(); ++i) {
-    sources_[i].link = links[i].get();
+    sources_[i].link = links[i];
   }
 }
 

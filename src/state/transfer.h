@@ -35,8 +35,8 @@ class Transfer {
     std::function<std::string(const brain::PlanRange&)> describe;
   };
 
-  // `links` must outlive this and have no other user meanwhile.
-  Transfer(std::vector<std::unique_ptr<Link>>& links, brain::Identity identity, brain::Version version);
+  // The links must outlive this and have no other user meanwhile.
+  Transfer(const std::vector<Link*>& links, brain::Identity identity, brain::Version version);
 
   // Can be called again: sources lost once stay lost. OK, ABORTED, DATA_LOSS (no source left, or a range that stays
   // bad), or what check_source said. After an error some threads' last ranges may have been consumed, or not.

@@ -509,9 +509,24 @@ StatusOr<std::string> Engine::pull_manifest(const Activation& activation) {
 }
 
 StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::vector<state::Region>& regions) {
-  StatusOr<state::Pulled> result =
-      puller(activation).pull(assignment_.identity, activation.version, regions, activation.compare);
+  std::vector<uint32_t> sources = own_sources(activation);
+  const std::vector<uint32_t> siblings = this->siblings(activation);
+  state::Sharing sharing{.publish = [&] {
+    source_ = std::make_unique<state::Source>(memory_.data() + layout_->hydration, copy_, &generation()->interrupted);
+    return source_->publish(assignment_.identity, activation.version, "", regions);
+  }};
+  for (const uint32_t rank : siblings) {
+    const bool self = rank == assignment_.rank;
+    sharing.siblings.push_back(self ? nullptr : members_.at(rank) + layout_->hydration);
+    if (!self) {
+      sources.push_back(rank);
+    }
+  }
+  StatusOr<state::Pulled> result = puller(activation)
+                                       .pull(assignment_.identity, activation.version, regions, activation.compare,
+                                             siblings.empty() ? nullptr : &sharing);
   if (!result.ok()) {
+    source_.reset();  // the tensors are the caller's again
     note_silent_sources();
     return result.status();
   }
@@ -520,7 +535,7 @@ StatusOr<state::Pulled> Engine::pull(const Activation& activation, const std::ve
                                       {"skipped", pulled.bytes_skipped},
                                       {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
                                       {"repeated", pulled.chunks_repeated},
-                                      {"sources", own_sources(activation)},
+                                      {"sources", sources},
                                       {"bytes_from", pulled.bytes_by_source}});
   return pulled;
 }

@@ -106,8 +106,10 @@ class Engine {
   void set_state(brain::StateKind kind, brain::Version version);
   brain::StateWord state() const;
   Status publish(std::string manifest, std::vector<state::Region> regions);
-  void stop_publishing();  // after form()
+  void stop_publishing();  // after form(); nothing where nothing is published
   StatusOr<std::string> pull_manifest(const Activation& activation);
+  // Others of this node may read `regions` from when this returned until stop_publishing(), which has to follow form(),
+  // or an error before it.
   StatusOr<state::Pulled> pull(const Activation& activation, const std::vector<state::Region>& regions);
 
   // ---- sharded state: copies instead of peers (shard_replicas.h) ----
@@ -225,6 +227,7 @@ class Engine {
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
   std::vector<uint32_t> own_sources(const Activation& activation) const;
+  std::vector<uint32_t> siblings(const Activation& activation) const;
   state::Puller puller(const Activation& activation);
   void run();
   void handle(Message message, std::vector<Fd> fds);

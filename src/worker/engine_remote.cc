@@ -1,6 +1,7 @@
 // The engine's part in what ranks on different nodes do for each other's state: which sources are elsewhere, when
 // serving those elsewhere begins and ends, and copies of capsules.
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/clock.h"
@@ -18,6 +19,17 @@ constexpr int64_t kToldNs = 1'000'000'000;
 
 std::vector<uint32_t> Engine::own_sources(const Activation& activation) const {
   return sources_for(assignment_.rank, activation.sources, nodes_);
+}
+
+// The targets of this node, this rank among them, where all that they want comes from other nodes: they share it. Else
+// none.
+std::vector<uint32_t> Engine::siblings(const Activation& activation) const {
+  const auto is_here = [&](uint32_t rank) { return members_.at(rank) != nullptr; };
+  std::vector<uint32_t> here;
+  if (!activation.compare && std::none_of(activation.sources.begin(), activation.sources.end(), is_here)) {
+    std::copy_if(activation.targets.begin(), activation.targets.end(), std::back_inserter(here), is_here);
+  }
+  return here.size() > 1 ? here : std::vector<uint32_t>();
 }
 
 state::Place Engine::place_of(uint32_t source) {

@@ -150,6 +150,7 @@ Status Trainer::Impl::form() {
   bool publishes = false;
   if (std::find(activation.targets.begin(), activation.targets.end(), assignment->rank) != activation.targets.end()) {
     KEEPSTEP_RETURN_IF_ERROR(hydrate(activation));
+    publishes = true;  // to others that come to this node
   } else if (!activation.targets.empty()) {
     KEEPSTEP_RETURN_IF_ERROR(engine->publish(state.manifest(), state.regions()));
     publishes = true;

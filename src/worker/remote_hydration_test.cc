@@ -120,6 +120,26 @@ class Job {
     return pulled;
   }
 
+  // The same of targets that share with the others of their node, until all of them are through.
+  StatusOr<Pulled> pull_shared(Communicator& comm, Rank self, state::DeviceCopy& copy, Tensors& tensors) {
+    state::Source own(region(self), copy, interrupted());
+    state::Sharing sharing{
+        .publish = [&] { return own.publish(kIdentity, kVersion, "", tensors.regions()); },
+    };
+    for (const Rank target : targets_) {
+      if (nodes_[target] == nodes_[self]) {
+        sharing.siblings.push_back(target == self ? nullptr : region(target));
+      }
+    }
+    Sources from = sources(comm, self);
+    StatusOr<Pulled> pulled =
+        Puller(from.places, self, copy, interrupted()).pull(kIdentity, kVersion, tensors.regions(), false, &sharing);
+    from.leave();
+    left();
+    await_leavers();
+    return pulled;
+  }
+
  private:
   const std::vector<uint32_t> nodes_;
   TestWorld world_;
@@ -312,6 +332,116 @@ TEST(RemoteHydration, more_targets_than_channels_on_both_nodes_all_get_their_byt
     const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
     EXPECT_EQ(mine, Tensors(sizes, 1));
+  });
+}
+
+// More than what targets fetch by themselves all the same.
+std::vector<uint64_t> shared_sizes() {
+  std::vector<uint64_t> sizes = model_sizes();
+  sizes.push_back((uint64_t{5} << 20) + 12345);
+  sizes.push_back(77);
+  return sizes;
+}
+
+TEST(RemoteHydration, targets_of_one_node_fetch_the_state_once_and_give_it_to_each_other) {
+  Job job({0, 1, 2, 2, 2}, {0, 1}, {2, 3, 4});
+  const std::vector<uint64_t> sizes = shared_sizes();
+  std::mutex mutex;
+  uint64_t from_elsewhere = 0;
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    state::HostCopy copy;
+    Tensors mine(sizes, self < 2 ? 1 : 99);
+    if (self < 2) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->chunks_repeated, 0u);
+    EXPECT_EQ(pulled->bytes, sum_of(sizes));
+    ASSERT_EQ(pulled->bytes_by_source.size(), 4u);  // two sources, two siblings
+    EXPECT_EQ(sum_of(pulled->bytes_by_source), sum_of(sizes));
+    for (const uint64_t bytes : pulled->bytes_by_source) {
+      EXPECT_GT(bytes, 0u);
+    }
+    const std::lock_guard lock(mutex);
+    from_elsewhere += pulled->bytes_by_source[0] + pulled->bytes_by_source[1];
+  });
+  EXPECT_EQ(from_elsewhere, sum_of(sizes));
+}
+
+TEST(RemoteHydration, what_a_sibling_gives_wrong_comes_from_elsewhere) {
+  Job job({0, 1, 1}, {0}, {1, 2});
+  const std::vector<uint64_t> sizes = shared_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    if (self == 1) {
+      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // of what it gives
+    }
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+      return;
+    }
+    const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_EQ(mine, Tensors(sizes, 1));
+    EXPECT_EQ(pulled->bytes_by_source[1] == 0, self == 2);
+    EXPECT_EQ(pulled->chunks_repeated > 0, self == 2);
+  });
+}
+
+TEST(RemoteHydration, what_a_sibling_owes_when_it_withdraws_comes_from_elsewhere) {
+  Job job({0, 1, 1}, {0}, {1, 2});
+  const std::vector<uint64_t> sizes = shared_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+    } else if (self == 1) {  // it has the state, gives six chunks of it, and fails
+      mine = Tensors(sizes, 1);
+      SixGoodReads six(copy);
+      state::Source source(job.region(self), copy, job.interrupted());
+      ASSERT_TRUE(source.publish(kIdentity, kVersion, "", mine.regions()).ok());
+      Job::Sources from = job.sources(comm, self);
+      six.await();
+      source.stop();
+      from.leave();
+      job.left();
+    } else {
+      const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(mine, Tensors(sizes, 1));
+      EXPECT_GT(pulled->chunks_repeated, 0u);
+      EXPECT_GT(pulled->bytes_by_source[0], pulled->bytes_by_source[1]);
+    }
+  });
+}
+
+TEST(RemoteHydration, who_waits_for_a_sibling_that_gets_nothing_ends_with_the_generation) {
+  Job job({0, 1, 1}, {0}, {1, 2});
+  const std::vector<uint64_t> sizes = shared_sizes();
+  job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+    HookedCopy copy;
+    Tensors mine(sizes, self == 0 ? 1 : 99);
+    if (self == 0) {
+      job.serve(comm, self, copy, mine);
+    } else if (self == 1) {  // never asks for anything; dies once its sibling waits for it
+      job.world().await(1);
+      job.world().interrupt();
+    } else {
+      state::Sharing sharing{.siblings = {job.region(1), nullptr}, .publish = [&] {
+                               job.left();
+                               return absl::OkStatus();
+                             }};
+      Job::Sources from = job.sources(comm, self);
+      const StatusOr<Pulled> pulled =
+          Puller(from.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false, &sharing);
+      EXPECT_TRUE(absl::IsAborted(pulled.status())) << pulled.status();
+      from.leave();
+    }
   });
 }
 

@@ -7,15 +7,16 @@ import time
 from harness import JOBS, KEEPSTEP, LIMIT_S, environment, finish, json_lines, start
 
 
-def command(*words):
+def command(*words, variables=None):
     return subprocess.run(
-        [KEEPSTEP, *map(str, words)], env=environment(), capture_output=True, text=True, timeout=LIMIT_S
-    )
+        [KEEPSTEP, *map(str, words)], env=environment() | (variables or {}), capture_output=True, text=True,
+        timeout=LIMIT_S,
+    )  # fmt: skip
 
 
-def refused(*words):
+def refused(*words, variables=None):
     """What the command says on standard error when it refuses."""
-    done = command(*words)
+    done = command(*words, variables=variables)
     assert done.returncode in (1, 2) and not done.stdout, done
     return done.stderr
 

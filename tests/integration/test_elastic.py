@@ -2,7 +2,7 @@
 
 from elastic import Elastic, samples_of
 from harness import JOBS, finish, start
-from several_nodes import assert_nothing_is_left
+from several_nodes import assert_nothing_is_left, node_lines
 
 
 def fixed(folder, until, *options):
@@ -71,3 +71,27 @@ def test_buffers_of_each_rank_begin_with_anothers_where_a_rank_is_new(tmp_path):
     for line in done.metrics:
         ids = [sample for name, values in line.items() if name.startswith("ids_") for sample in values]
         assert len(ids) == len(set(ids)) == 16, f"step {line['step']}"
+
+
+def test_newcomers_of_a_node_fetch_the_state_once_between_them_and_who_dies_meanwhile_is_replaced(tmp_path):
+    # Enough state to share; a node comes as a whole. Rank 2 dies when it is about to fetch: rank 3 waits for its share.
+    job = ["--width", 400, "--until", 100000, "--sleep", 0.02]
+    faults = ["--ranks-per-replica", 2, "--check", "--inject", "kill:rank=2,step=2,phase=hydrate"]
+    with Elastic(tmp_path / "elastic", *job, nodes="1:2", script="small.py", options=faults) as elastic:
+        elastic.start(0)
+        elastic.wait_for_world(2)
+        elastic.start(1)
+        elastic.wait_for_event("fault_noticed", rank=2)
+        elastic.wait_for_world(4)
+        formed = elastic.events("formed")[-1]["generation"]
+        done = elastic.stop()
+    lines = [line for line in node_lines(done.folder, "journal", 1) if line["event"] == "hydrated"]
+    lines = {line["rank"]: line for line in lines if line["generation"] == formed}
+    assert set(lines) == {2, 3}, done.explain()
+    for rank, sibling in ((2, 3), (3, 2)):
+        assert lines[rank]["sources"] == [0, 1, sibling], lines
+        assert sum(lines[rank]["bytes_from"]) == lines[rank]["bytes"] > 4 << 20, lines
+    for part in (0, 1):  # all that came over the network is what one rank has
+        assert sum(lines[rank]["bytes_from"][part] for rank in lines) > lines[2]["bytes"] // 4, lines
+    assert sum(sum(line["bytes_from"][:2]) for line in lines.values()) == lines[2]["bytes"], lines
+    assert not done.events("corruption") and not done.events("restart"), done.explain()

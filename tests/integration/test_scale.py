@@ -2,10 +2,12 @@
 
 import json
 import os
+import socketserver
+import threading
 
 from harness import JOBS, LIMIT_S, json_lines
 from running_jobs import command, refused
-from several_nodes import kill, start_nodes
+from several_nodes import TOKEN, free_port, kill, start_node
 
 # A rank is a replica, and nothing but the user changes the size while a test looks.
 PARTS = ["--ranks-per-replica", "1", "--min-replicas", "1", "--scaling-timeout", "86400"]
@@ -29,7 +31,13 @@ def test_mistakes_are_listed_at_once_and_nothing_is_asked():
     assert done.returncode == 2, done
     for words in ("--to is 'many'", "did you mean minReplicas?", "cannot be read"):
         assert words in done.stderr, done.stderr
-    assert "later version" in refused("scale", "node-a:29400", "--to", 2)
+    done = command("scale", "node-a:", "--to", "many")
+    assert done.returncode == 2, done
+    for words in ("--to is 'many'", "'node-a:' is no folder and no HOST:PORT", "no job token"):
+        assert words in done.stderr, done.stderr
+    assert "no job 'node-a' (a job's name, its journal's folder, its launcher's pid, or HOST:PORT)" in refused(
+        "scale", "node-a", "--to", 2
+    )
     assert "--min-change-interval" in command("scale", "--help").stdout
 
 
@@ -88,12 +96,22 @@ def test_a_job_goes_to_the_size_that_is_asked_for_and_back(running):
     assert steps == list(range(1, len(steps) + 1)), last.explain()
 
 
+def start_two(folder, name):
+    """An elastic job, now of two nodes with a rank each, and its endpoint."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    nodes = [
+        start_node(
+            folder, rank, endpoint, JOBS / "small.py", "--out", folder, "--until", 1_000_000, "--sleep", 0.01,
+            nodes="1:2", world=1, options=["--rdzv-id", name],
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    return nodes, endpoint
+
+
 def test_of_several_nodes_the_first_one_is_asked_and_the_others_say_so(tmp_path):
     name = f"nodes-{os.getpid()}"
-    nodes = start_nodes(
-        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 1_000_000, "--sleep", 0.01,
-        nodes="1:2", launchers=[0, 1], world=1, options=["--rdzv-id", name],
-    )  # fmt: skip
+    nodes, _ = start_two(tmp_path, name)
     try:
         first, second = nodes
 
@@ -118,6 +136,88 @@ def test_of_several_nodes_the_first_one_is_asked_and_the_others_say_so(tmp_path)
         first.wait_for(lambda: "waits, without ranks" in command("scale", name).stdout, "waiting node", LIMIT_S)
         second.process.terminate()
         second.wait_for_output("it leaves within 77 s", LIMIT_S)
+    finally:
+        for node in nodes:
+            kill(node)
+
+
+def test_a_job_is_asked_at_its_endpoint_by_who_has_its_token_and_answers_the_same(tmp_path):
+    name = f"far-{os.getpid()}"
+    token = tmp_path / "job.token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    nodes, endpoint = start_two(tmp_path, name)
+    try:
+        first = nodes[0]
+
+        def ask(*words):
+            return command("scale", endpoint, *words, "--token-file", token)
+
+        def replicas():
+            done = ask("--json")
+            return json.loads(done.stdout)["replicas"] if done.returncode == 0 else None
+
+        def journal(event):
+            return [line for line in json_lines(tmp_path / "journal" / "journal.jsonl") if line["event"] == event]
+
+        first.wait_for(lambda: replicas() == 2, "second replica", LIMIT_S)
+        assert f"{name}: 2 replicas of 1 rank" in ask().stdout
+        here, there = (
+            json.loads(command("scale", *job, "--json").stdout) for job in ([name], [endpoint, "--token-file", token])
+        )
+        assert {**here, "step": 0, "last": 0} == {**there, "step": 0, "last": 0}
+        assert "more than maxReplicas (2): ask for 2" in refused("scale", endpoint, "--to", 3, "--token-file", token)
+        assert "goes from 2 to 1" in ask("--to", 1).stdout
+        first.wait_for(lambda: replicas() == 1, "smaller job", LIMIT_S)
+        done = command("scale", endpoint, "--to", 2, variables={"KEEPSTEP_TOKEN": TOKEN})
+        assert "goes from 1 to 2" in done.stdout, done
+        first.wait_for(lambda: replicas() == 2, "larger job", LIMIT_S)
+        assert [line["replicas"] for line in journal("scale_requested")] == [1, 2]
+        assert len(journal("asked")) > 5 and journal("refused") == []
+
+        shown = command("stacks", endpoint, "--token-file", token)
+        assert shown.returncode == 0 and "rank 0 in " in shown.stdout, shown
+        killed = command("inject", endpoint, "kill:rank=0", "--token-file", token)
+        assert killed.stdout.startswith("kill: rank 0, pid "), killed
+        first.wait_for(lambda: journal("fault_noticed"), "death", LIMIT_S)
+        metrics = tmp_path / "journal" / "metrics.jsonl"
+        until = len(json_lines(metrics)) + 3
+        first.wait_for(lambda: len(json_lines(metrics)) >= until, f"step {until}", LIMIT_S)
+    finally:
+        for node in nodes:
+            kill(node)
+
+
+class Greeter(socketserver.BaseRequestHandler):
+    """Some other service."""
+
+    def handle(self):
+        self.request.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+        while self.request.recv(4096):
+            pass
+
+
+def test_an_endpoint_that_is_wrong_is_told_from_a_token_that_is(tmp_path):
+    nodes, endpoint = start_two(tmp_path, f"strict-{os.getpid()}")
+    try:
+        first = nodes[0]
+        right = {"KEEPSTEP_TOKEN": TOKEN}
+        first.wait_for(lambda: command("scale", endpoint, variables=right).returncode == 0, "answer", LIMIT_S)
+        wrong = refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": "the token of another job"})
+        assert f"the job at {endpoint} does not know the job token given here" in wrong, wrong
+        assert "no job token" in refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": ""})
+        nobody = f"127.0.0.1:{free_port()}"
+        error = refused("stacks", nobody, variables=right)
+        assert f"nobody accepts connections at {nobody}" in error and "Connection refused" in error, error
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as other:
+            threading.Thread(target=other.serve_forever).start()
+            error = refused("inject", f"127.0.0.1:{other.server_address[1]}", "kill", variables=right)
+            other.shutdown()
+            assert "does not answer as a keepstep job does" in error, error
+        lines = json_lines(tmp_path / "journal" / "journal.jsonl")
+        assert [line for line in lines if line["event"] == "scale_requested"] == []
+        refusals = [line["because"] for line in lines if line["event"] == "refused"]
+        assert len(refusals) == 1 and refusals[0].startswith("a command from ipv4:127.0.0.1:"), refusals
     finally:
         for node in nodes:
             kill(node)

@@ -36,6 +36,7 @@ def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
         "data",
         "checkpoint",
         "parity",
+        "hydrate",
     ],
 )
 def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:

@@ -16,6 +16,7 @@ BENCHMARKS = {
     "digest": "what it costs a step that ranks compare their gradients before they vote",
     "elastic": "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
     "checkpoint": "copies of sharded state after every step, against torch.save and DCP's async_save",
+    "hydrate": "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",

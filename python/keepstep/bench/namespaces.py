@@ -1,4 +1,4 @@
-"""Two "nodes" on one machine: network namespaces joined by a veth pair. Needs root and `ip` (package iproute2)."""
+"""Nodes of one machine: network namespaces, joined by a veth pair or a bridge. Needs root and `ip` (of iproute2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,29 +44,68 @@ def _ip(*words: str) -> None:
         raise BenchError(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}")
 
 
-@contextmanager
-def two_nodes() -> Iterator[tuple[Node, Node]]:
-    """Makes them; takes them away at the end, whatever happened."""
+def _named(count: int) -> list[Node]:
+    tag = uuid.uuid4().hex[:6]
+    return [Node(f"ks-{tag}-{i}", f"ks{tag}{i}", f"10.77.0.{i + 1}") for i in range(count)]
+
+
+def _check() -> None:
     reason = why_not()
     if reason is not None:
-        raise BenchError(f"two nodes on this machine: {reason}")
-    tag = uuid.uuid4().hex[:6]
-    nodes = (Node(f"ks-{tag}-0", f"ks{tag}0", "10.77.0.1"), Node(f"ks-{tag}-1", f"ks{tag}1", "10.77.0.2"))
+        raise BenchError(f"several nodes on this machine: {reason}")
+
+
+def _bring_up(node: Node) -> None:
+    for words in (
+        ("addr", "add", f"{node.ip}/24", "dev", node.device),
+        ("link", "set", node.device, "up"),
+        ("link", "set", "lo", "up"),
+    ):
+        _ip("-n", node.namespace, *words)
+
+
+def _remove(namespaces: Iterable[str]) -> None:
+    for namespace in namespaces:
+        subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+
+@contextmanager
+def switched_nodes(count: int) -> Iterator[list[Node]]:
+    """So many nodes, all on one bridge; takes them away at the end, whatever happened."""
+    _check()
+    nodes = _named(count)
+    switch = nodes[0].namespace + "-sw"
     try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
         for node in nodes:
             _ip("netns", "add", node.namespace)
-        _ip(
-            "link", "add", nodes[0].device, "netns", nodes[0].namespace, "type", "veth",
-            "peer", "name", nodes[1].device, "netns", nodes[1].namespace,
-        )  # fmt: skip
-        for node in nodes:
-            for words in (
-                ("addr", "add", f"{node.ip}/24", "dev", node.device),
-                ("link", "set", node.device, "up"),
-                ("link", "set", "lo", "up"),
-            ):
-                _ip("-n", node.namespace, *words)
+            _ip(
+                "link", "add", node.device, "netns", node.namespace, "type", "veth",
+                "peer", "name", node.device, "netns", switch,
+            )  # fmt: skip
+            _ip("-n", switch, "link", "set", node.device, "master", "switch", "up")
+            _bring_up(node)
         yield nodes
     finally:
-        for node in nodes:
-            subprocess.run(["ip", "netns", "del", node.namespace], capture_output=True)
+        _remove([*(node.namespace for node in nodes), switch])
+
+
+@contextmanager
+def two_nodes() -> Iterator[tuple[Node, Node]]:
+    """Two, by a cable; takes them away at the end, whatever happened."""
+    _check()
+    first, second = _named(2)
+    try:
+        for node in (first, second):
+            _ip("netns", "add", node.namespace)
+        _ip(
+            "link", "add", first.device, "netns", first.namespace, "type", "veth",
+            "peer", "name", second.device, "netns", second.namespace,
+        )  # fmt: skip
+        for node in (first, second):
+            _bring_up(node)
+        yield first, second
+    finally:
+        _remove(node.namespace for node in (first, second))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,9 +146,14 @@ def _lines(journal: Path) -> tuple[list[Line], int]:
 def read_run(directory: Path) -> RunRecord:
     """Reads a run directory. Raises RunDirectoryError if there is none, or nothing in it."""
     if not directory.is_dir():
-        raise RunDirectoryError(
-            f"{directory} is not a directory; give the one that `keepstep run --journal DIR` was given"
+        of_a_job = re.fullmatch(r".+:\d+", str(directory))
+        why = (
+            "a report is made from the files of a journal, which a running job's HOST:PORT does not have: give the "
+            "directory that"
+            if of_a_job
+            else "give the one that"
         )
+        raise RunDirectoryError(f"{directory} is not a directory; {why} `keepstep run --journal DIR` was given")
     journal = directory / "journal.jsonl"
     if not journal.is_file():
         raise RunDirectoryError(f"{directory} has no journal.jsonl; was the job started with `--journal {directory}`?")

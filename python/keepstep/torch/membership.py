@@ -27,7 +27,7 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
     assignment = session.assignment
     assert assignment is not None
     activation = engine.ready()
-    staged: list[torch.Tensor] = []
+    staged: list[torch.Tensor] = []  # what others may read until the generation formed
     if assignment.rank in activation.targets and not activation.sources:
         engine.set_state("hydrating", activation.version)
         if load is None:
@@ -37,19 +37,19 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
             )
         load(int(activation.version))
     elif assignment.rank in activation.targets:
-        _hydrate(session, registry, capsule, activation)
+        staged = _hydrate(session, registry, capsule, activation)
     elif activation.targets and activation.sources:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         cuda.drain()  # the engine reads beside torch's streams
         engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
-    engine.set_state("clean", activation.version)
-    restored = capsule.restore(engine, activation.version)
-    if not restored and activation.version == 0:
-        capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
-        restored = True
-    engine.want_capsule(not capsule.empty)
     try:
+        engine.set_state("clean", activation.version)
+        restored = capsule.restore(engine, activation.version)
+        if not restored and activation.version == 0:
+            capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
+            restored = True
+        engine.want_capsule(not capsule.empty)
         engine.form()
     finally:
         if staged:
@@ -65,7 +65,8 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
     return int(activation.version)
 
 
-def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation: object) -> None:
+def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation: object) -> list[torch.Tensor]:
+    """Fills the registry. Returns what other newcomers of this node may read until `stop_publishing`."""
     engine = session.engine
     engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
     manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
@@ -77,9 +78,14 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation:
     session.injector.at("hydrate", activation.version + 1)  # type: ignore[attr-defined]
     cuda.drain()  # fresh memory may have been somebody's whose kernels still run
     engine.pull(activation, [region(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
-    with torch.no_grad():
-        for tensor, stand_in in zip(targets, stand_ins, strict=True):
-            if tensor is not stand_in:
-                tensor.copy_(stand_in)
-    registry.load_values(manifest["values"], tensors)
+    try:
+        with torch.no_grad():
+            for tensor, stand_in in zip(targets, stand_ins, strict=True):
+                if tensor is not stand_in:
+                    tensor.copy_(stand_in)
+        registry.load_values(manifest["values"], tensors)
+    except BaseException:
+        engine.stop_publishing()
+        raise
     registry.reserved.clear()
+    return stand_ins

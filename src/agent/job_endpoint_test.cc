@@ -1,0 +1,153 @@
+// A user's command over the network, against a real coordinator over gRPC on the loopback, and against what is none.
+#include "agent/job_endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/tcp_socket.h"
+#include "coordinator/coordinator.h"
+#include "observe/journal.h"
+#include "proto/convert.h"
+
+namespace keepstep::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using coordinator::Coordinator;
+using coordinator::CoordinatorConfig;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const JobToken kToken = *JobToken::parse("the token of this job, in a test");
+const JobToken kOtherToken = *JobToken::parse("the token of another job altogether");
+
+class JobEndpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    journal_ = *observe::Journal::open("", 0);
+    StatusOr<std::unique_ptr<Coordinator>> started =
+        Coordinator::start(CoordinatorConfig{.token = kToken}, journal_.get());
+    ASSERT_TRUE(started.ok()) << started.status();
+    coordinator_ = *std::move(started);
+  }
+
+  JobEndpoint here() const {
+    const std::string address = coordinator_->address();
+    return {"127.0.0.1", static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)))};
+  }
+  std::string error(const Status& status, absl::StatusCode code) const {
+    EXPECT_EQ(status.code(), code) << status;
+    return std::string(status.message());
+  }
+
+  std::unique_ptr<observe::Journal> journal_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(JobEndpointTest, what_is_asked_comes_to_the_job_and_its_answer_back_whole) {
+  coordinator_->take_commands([](const std::string& request, const std::function<void(const std::string&)>& answer) {
+    answer(request + std::string(3 * proto::kMaxAnswerPartBytes, '.'));
+  });
+  const StatusOr<std::string> answer = ask_endpoint(here(), kToken, "how many?", 20s);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(*answer, "how many?" + std::string(3 * proto::kMaxAnswerPartBytes, '.'));
+}
+
+TEST_F(JobEndpointTest, the_job_of_another_token_is_told_nothing) {
+  bool asked = false;
+  coordinator_->take_commands([&](const auto&, const auto&) { asked = true; });
+  EXPECT_THAT(error(ask_endpoint(here(), kOtherToken, "how many?", 20s).status(), absl::StatusCode::kUnauthenticated),
+              AllOf(HasSubstr("127.0.0.1:"), HasSubstr("does not know the job token"), HasSubstr("--token-file")));
+  EXPECT_FALSE(asked);
+}
+
+TEST_F(JobEndpointTest, a_job_that_starts_and_one_that_does_not_answer_say_so) {
+  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+              HasSubstr("the job starts or ends just now; try again"));
+  coordinator_->take_commands([](const auto&, const auto&) {});
+  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 500ms).status(), absl::StatusCode::kDeadlineExceeded),
+              AllOf(HasSubstr("within 0.5 s"), HasSubstr("is the launcher of node 0 stopped?")));
+}
+
+TEST_F(JobEndpointTest, a_job_that_ends_meanwhile_says_so) {
+  std::promise<void> asked;
+  coordinator_->take_commands([&](const auto&, const auto&) { asked.set_value(); });
+  std::thread launcher([&] {
+    asked.get_future().wait();
+    coordinator_->stop();
+  });
+  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+              HasSubstr("the coordinator stops"));
+  launcher.join();
+}
+
+TEST_F(JobEndpointTest, where_nobody_listens_all_addresses_are_named_with_what_they_said) {
+  const JobEndpoint gone = here();
+  coordinator_.reset();
+  EXPECT_THAT(error(ask_endpoint(gone, kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+              AllOf(HasSubstr("nobody accepts connections at " + gone.text()), HasSubstr("Connection refused"),
+                    HasSubstr("--rdzv-endpoint")));
+  EXPECT_THAT(
+      error(ask_endpoint({"no-such-host.invalid", 29400}, kToken, "{}", 20s).status(), absl::StatusCode::kNotFound),
+      HasSubstr("'no-such-host.invalid' cannot be resolved"));
+}
+
+// Answers whatever comes with `words` (none: nothing), and reads on.
+class Stranger {
+ public:
+  explicit Stranger(std::string words) : words_(std::move(words)) {
+    listener_ = *listen_tcp({"127.0.0.1", 0});
+    thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+  }
+  JobEndpoint endpoint() const { return {"127.0.0.1", local_address(listener_.get())->port}; }
+
+ private:
+  void serve(const std::stop_token& stop) {
+    std::vector<Fd> clients;
+    while (!stop.stop_requested()) {
+      pollfd readable{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+      if (poll(&readable, 1, 20) == 1) {
+        if (StatusOr<Fd> client = accept_tcp(listener_.get()); client.ok() && client->valid()) {
+          if (!words_.empty() && write(client->get(), words_.data(), words_.size()) < 0) {
+            continue;  // it only tried whether somebody accepts
+          }
+          clients.push_back(*std::move(client));
+        }
+      }
+    }
+  }
+  const std::string words_;
+  Fd listener_;
+  std::jthread thread_;
+};
+
+TEST_F(JobEndpointTest, a_port_that_is_no_jobs_says_so) {
+  const Stranger ssh("SSH-2.0-OpenSSH_9.2p1\r\n");
+  EXPECT_THAT(error(ask_endpoint(ssh.endpoint(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+              AllOf(HasSubstr(ssh.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
+}
+
+TEST_F(JobEndpointTest, a_port_that_says_nothing_is_given_up) {
+  const Stranger silent("");
+  EXPECT_THAT(
+      error(ask_endpoint(silent.endpoint(), kToken, "{}", 1500ms).status(), absl::StatusCode::kDeadlineExceeded),
+      AllOf(HasSubstr(silent.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
+}
+
+TEST(JobEndpoint, an_ipv6_address_is_written_in_brackets) {
+  EXPECT_EQ((JobEndpoint{"fd00::7", 29400}.text()), "[fd00::7]:29400");
+  EXPECT_EQ((JobEndpoint{"node-a", 29400}.text()), "node-a:29400");
+}
+
+}  // namespace
+}  // namespace keepstep::agent

@@ -1,0 +1,74 @@
+#include "cli/asked_job.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "agent/control_door.h"
+#include "cli/given_token.h"
+#include "cli/job_doors.h"
+#include "cli/run_values.h"
+
+namespace keepstep::cli {
+namespace {
+
+bool is_endpoint(const std::string& word) {
+  std::error_code error;
+  return word.find(':') != std::string::npos && !std::filesystem::exists(word, error);
+}
+
+}  // namespace
+
+AskedJob asked_job(const std::string& word, const std::optional<std::string>& token_file, const Environ& environ) {
+  AskedJob job{.word = word};
+  if (!is_endpoint(word)) {
+    return job;
+  }
+  const auto address = host_and_port(word);
+  if (address && !address->first.empty() && address->second != 0) {
+    job.endpoint = agent::JobEndpoint{address->first, address->second};
+  } else {
+    job.mistakes.push_back(absl::StrFormat(
+        "'%s' is no folder and no HOST:PORT with a port from 1 to 65535, as in node-a:29400 or [fd00::7]:29400", word));
+  }
+  GivenToken given =
+      given_token(token_file ? std::optional(GivenValue{*token_file, "--token-file"}) : std::nullopt, environ);
+  job.token = std::move(given.token);
+  job.mistakes.insert(job.mistakes.end(), given.mistakes.begin(), given.mistakes.end());
+  job.warnings = std::move(given.warnings);
+  if (!job.token && given.mistakes.empty()) {
+    job.mistakes.emplace_back(
+        "no job token: a job at HOST:PORT takes commands from those that have it. Give the token that its launchers "
+        "got, "
+        "by --token-file FILE or KEEPSTEP_TOKEN");
+  }
+  return job;
+}
+
+StatusOr<nlohmann::json> ask_job(const AskedJob& job, const nlohmann::json& request, std::chrono::milliseconds limit,
+                                 Launcher launcher) {
+  if (job.endpoint) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const std::string text,
+                              agent::ask_endpoint(*job.endpoint, *job.token, request.dump(), limit));
+    return accepted(nlohmann::json::parse(text, nullptr, false),
+                    absl::StrFormat("the job at %s", job.endpoint->text()));
+  }
+  const Jobs jobs = find_jobs();
+  StatusOr<RunningJob> chosen = choose_job(jobs, job.word);
+  if (!chosen.ok() && launcher == Launcher::kDeciding) {
+    if (auto deciding = choose_job(without_other_nodes(jobs), job.word); deciding.ok()) {
+      chosen = std::move(deciding);
+    }
+  }
+  KEEPSTEP_RETURN_IF_ERROR(chosen.status());
+  KEEPSTEP_ASSIGN_OR_RETURN(const DoorClient client, DoorClient::open(*chosen));
+  return client.ask(request, limit);
+}
+
+bool say_lines(const std::string& what, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    std::fprintf(stderr, "keepstep %s: %s\n", what.c_str(), line.c_str());
+  }
+  return !lines.empty();
+}
+
+}  // namespace keepstep::cli
