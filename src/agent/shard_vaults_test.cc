@@ -33,16 +33,16 @@ TEST(ShardVaults, HoldWhatRanksWrote) {
 TEST(ShardVaults, HoldParityBlocksBesideShards) {
   const brain::ParityBlock block{{2, 5}, 0}, other{{2, 5}, 1};
   ShardVaults vaults;
-  write(*vaults.of_size(2, 1000, 4096), 7);
-  write(*vaults.of_size(block, 1000, 4096), 7);
-  write(*vaults.of_size(block, 1000, 4096), 8);
-  write(*vaults.of_size(other, 1000, 4096), 8);
-  EXPECT_EQ(vaults.copies(), (Copies{{2, 7}}));
+  write(*vaults.of_size(1, 2, 1000, 4096), 7);
+  write(*vaults.of_size(1, block, 1000, 4096), 7);
+  write(*vaults.of_size(1, block, 1000, 4096), 8);
+  write(*vaults.of_size(1, other, 1000, 4096), 8);
+  EXPECT_EQ(vaults.copies(), (Copies{{2, 7, 1}}));
   EXPECT_EQ(vaults.parity(), (std::vector<brain::ParityCopy>{{block, 7}, {block, 8}, {other, 8}}));
   EXPECT_EQ(vaults.parity_at(8), (std::vector<brain::ParityBlock>{block, other}));
-  EXPECT_NE(*vaults.holding(block, 7), *vaults.holding(2, 7));
-  EXPECT_NE(*vaults.holding(block, 8), *vaults.holding(other, 8));
-  EXPECT_EQ(vaults.holding(other, 7).status().message(),
+  EXPECT_NE(*vaults.holding(1, block, 7), *vaults.holding(1, 2, 7));
+  EXPECT_NE(*vaults.holding(1, block, 8), *vaults.holding(1, other, 8));
+  EXPECT_EQ(vaults.holding(1, other, 7).status().message(),
             "no copy of parity 1 of the shards of ranks 2, 5 at version 7 is here");
   vaults.drop_beyond(7);
   EXPECT_EQ(vaults.parity(), (std::vector<brain::ParityCopy>{{block, 7}}));

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 from keepstep._session import Assignment, Session
+from keepstep.torch.plan_codec import packed, unpacked
 
 LOOK_MS = 500
 
@@ -37,15 +37,15 @@ class Exchange:
     def gather(self, what: str, mine: Any) -> list[Any] | None:
         """On rank 0 what each rank gave, in their order; None elsewhere. What fails on any rank fails on rank 0."""
         if self.rank != 0:
-            self._ask("set", f"{what}/{self.rank}", pickle.dumps(mine))
+            self._ask("set", f"{what}/{self.rank}", packed(mine))
             return None
-        others = [pickle.loads(self._ask("get", f"{what}/{rank}")) for rank in range(1, self.world)]
+        others = [unpacked(self._ask("get", f"{what}/{rank}")) for rank in range(1, self.world)]
         return [mine, *others]
 
     def scatter(self, what: str, of_all: list[Any] | None) -> Any:
         """What rank 0 gave for this rank."""
         if of_all is None:
-            return pickle.loads(self._ask("get", f"{what}/{self.rank}"))
+            return unpacked(self._ask("get", f"{what}/{self.rank}"))
         for rank in range(1, self.world):
-            self._ask("set", f"{what}/{rank}", pickle.dumps(of_all[rank]))
+            self._ask("set", f"{what}/{rank}", packed(of_all[rank]))
         return of_all[0]
