@@ -194,9 +194,8 @@ void Agent::on_vault(const WorkerProcess& process, const Message& message) {
   const nlohmann::json& body = message.body;
   const uint32_t sharding = body.at("sharding");
   const auto find = [&](const auto& of) {
-    return body.contains("version")
-               ? vaults_.holding(sharding, of, body.at("version").get<brain::Version>())
-               : vaults_.of_size(sharding, of, body.at("data_bytes"), body.at("text_room"));
+    return body.contains("version") ? vaults_.holding(sharding, of, body.at("version").get<brain::Version>())
+                                    : vaults_.of_size(sharding, of, body.at("data_bytes"), body.at("text_room"));
   };
   StatusOr<int> memory = absl::InvalidArgumentError("no code has such a block of parity");
   if (!body.contains("members")) {

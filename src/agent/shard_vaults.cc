@@ -96,7 +96,6 @@ std::vector<brain::ParityCopy> ShardVaults::parity() const {
   return parity;
 }
 
-
 std::vector<brain::Rank> ShardVaults::ranks_at(uint32_t sharding, brain::Version version) const {
   std::vector<brain::Rank> ranks;
   for (const brain::ShardCopy& copy : copies()) {

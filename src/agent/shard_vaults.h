@@ -20,8 +20,8 @@ namespace keepstep::agent {
 class ShardVaults {
  public:
   // The descriptor of the memory for `rank` of a division (brain::Sharding, by its number), or for a block of it that
-  // is_possible(), made if there is none of this size. It stays this object's. When a shard changed its size, the memory
-  // of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
+  // is_possible(), made if there is none of this size. It stays this object's. When a shard changed its size, the
+  // memory of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
   StatusOr<int> of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
   StatusOr<int> of_size(uint32_t sharding, const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
   // The same for what holds `version`. NOT_FOUND.

@@ -426,10 +426,10 @@ void Membership::resize() {
     }
   }
   if (why != nullptr) {
-    const bool anybody = version_ == 0 ||
-                         (!sharded_ && std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
-                           return alive(member) && holds_state(member.rank);
-                         }));
+    const bool anybody =
+        version_ == 0 || (!sharded_ && std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+          return alive(member) && holds_state(member.rank);
+        }));
     if (!homeless_.empty() && !anybody) {
       const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
@@ -529,7 +529,8 @@ std::optional<std::vector<Membership::Unit>> Membership::choose_for_shards(std::
       unit.leaving = unit.leaving && !(with_leavers && unit.member);
       usable += !unit.leaving && (unit.member || unit.ready) ? 1 : 0;
     }
-    for (uint32_t size = replicas; size > 0 && size <= replicas_of(usable); size = elastic_->smallest_allowed(size + 1)) {
+    for (uint32_t size = replicas; size > 0 && size <= replicas_of(usable);
+         size = elastic_->smallest_allowed(size + 1)) {
       if (std::vector<Unit> chosen = choose(all, size); why_not_now(chosen) == nullptr) {
         return chosen;
       }

@@ -1,6 +1,6 @@
-// The membership brain and sharded state in an elastic job: nodes that keep copies, join, leave and are lost, ranks that
-// die at any instant. Whatever happens, a generation that forms finds every shard of its version, all of one history, at
-// most one step is done again, and only a loss of more nodes than copies allow costs more.
+// The membership brain and sharded state in an elastic job: nodes that keep copies, join, leave and are lost, ranks
+// that die at any instant. Whatever happens, a generation that forms finds every shard of its version, all of one
+// history, at most one step is done again, and only a loss of more nodes than copies allow costs more.
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*ShardedSchedules*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them.
 
@@ -339,8 +339,8 @@ class ShardedSchedule {
   }
 
   void carry_out(const Activate& activate) {
-    if (!hydrated_.empty() || sealed_ >= activate.identity || !prepared_ ||
-        activate.identity != prepared_->identity || activated_ == activate.identity) {
+    if (!hydrated_.empty() || sealed_ >= activate.identity || !prepared_ || activate.identity != prepared_->identity ||
+        activated_ == activate.identity) {
       return;
     }
     activated_ = activate.identity;
@@ -607,7 +607,7 @@ class ShardedSchedule {
   std::vector<NodeId> stay_;
   bool paused_ = false;  // the step that was just decided is the last
   Step decided_step_ = 0;
-  Version newest_ = 0;  // decided
+  Version newest_ = 0;    // decided
   bool at_risk_ = false;  // a node was lost, and not every shard has two copies again
   bool restarted_ = false;
   std::optional<EndJob> ended_;

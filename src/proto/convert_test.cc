@@ -209,8 +209,8 @@ INSTANTIATE_TEST_SUITE_P(
         brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn}, brain::Progress{kOwn, 1ull << 40},
         brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
         brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
-        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::MostUseful{24, {1, 2, 24}},
-        brain::Saved{uint64_t{1} << 40}));
+        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
+        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

@@ -341,7 +341,7 @@ class Engine {
   std::unique_ptr<ShardReplicas> shard_replicas_;
   std::unique_ptr<ShardExchange> shard_exchange_;
   Protection protection_;
-  bool settled_ = false;  // the agent was told
+  bool settled_ = false;                                // the agent was told
   std::vector<std::vector<std::byte>> rebuild_memory_;  // what a receive that stays behind would write to
   std::string shortfall_;                               // of protection, as it was told last
   std::string silent_source_;                           // of a pull that failed; see broken_link()

@@ -17,6 +17,6 @@ inline constexpr uint32_t kTagShardHandover = 0xFFFF'0310;  // to who takes a sh
 inline constexpr uint32_t kTagShardTexts = 0xFFFF'0320;     // from one division to another (shard_exchange.h)
 inline constexpr uint32_t kTagShardRequest = 0xFFFF'0321;
 inline constexpr uint32_t kTagShardPieces = 0xFFFF'0322;
-inline constexpr uint32_t kTagShardBlock = 0xFFFF'0311;     // to who makes one again (engine_parity.cc)
+inline constexpr uint32_t kTagShardBlock = 0xFFFF'0311;  // to who makes one again (engine_parity.cc)
 
 }  // namespace keepstep::worker
