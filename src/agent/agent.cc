@@ -367,7 +367,8 @@ void Agent::prepare(const brain::Prepare& effect) {
       }
       it->second->rank = member.rank;
       it->second->had_rank = true;
-      it->second->interrupted_at_ns = member.newcomer ? 0 : monotonic_ns();
+      const bool builds = member.newcomer || effect.sharding != effect.from;  // which may take long
+      it->second->interrupted_at_ns = builds ? 0 : monotonic_ns();
       if (log_watch_ != nullptr) {
         log_watch_->assigned(member.worker, member.rank, monotonic_ns());
       }

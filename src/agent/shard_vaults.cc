@@ -7,6 +7,13 @@
 #include "absl/strings/str_join.h"
 
 namespace keepstep::agent {
+namespace {
+
+// What another rank says is not believed beyond this.
+constexpr uint64_t kMostDataBytes = uint64_t{1} << 46;
+constexpr uint64_t kMostTextRoom = uint64_t{1} << 32;
+
+}  // namespace
 
 StatusOr<int> ShardVaults::of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room) {
   return make({sharding, rank}, data_bytes, text_room);
@@ -26,6 +33,10 @@ StatusOr<int> ShardVaults::holding(uint32_t sharding, const brain::ParityBlock& 
 }
 
 StatusOr<int> ShardVaults::make(const Of& of, uint64_t data_bytes, uint64_t text_room) {
+  if (data_bytes > kMostDataBytes || text_room > kMostTextRoom) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s: %d bytes, and room for %d bytes of text, are more than any shard has", name(of), data_bytes, text_room));
+  }
   const auto fits = [&](const Vault& each) {
     // What is asked for is twice what is needed.
     return each.of == of && each.data_bytes == data_bytes && each.view().text_room() >= text_room / 2;

@@ -85,5 +85,13 @@ TEST(ShardVaults, SaysHowMuchMemoryThereIsNot) {
   EXPECT_NE(none.status().message().find("rank 4"), std::string::npos);
 }
 
+TEST(ShardVaults, RefusesSizesThatNoShardHas) {
+  ShardVaults vaults;
+  const uint64_t wraps = (uint64_t{1} << 63) - 4096;
+  EXPECT_TRUE(absl::IsResourceExhausted(vaults.of_size(1, 4, wraps, 4096).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(vaults.of_size(1, 4, 4096, wraps).status()));
+  EXPECT_TRUE(vaults.copies().empty());
+}
+
 }  // namespace
 }  // namespace keepstep::agent

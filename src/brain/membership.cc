@@ -554,7 +554,8 @@ void Membership::kill_the_late() {
     } else if (phase_ == Phase::kForming && worker.status == Status::kMember && worker.recoverable &&
                !ready_.contains(worker.rank)) {
       // A plain script need not answer at all, and a newcomer may still load what it trains on.
-      const bool newcomer = slots_[worker.rank].formed_holder != id;
+      // So may who builds for another division of the state.
+      const bool newcomer = slots_[worker.rank].formed_holder != id || sharding_ != kept_in_;
       const Time limit = newcomer ? config_.start_timeout : config_.interrupt_timeout;
       if (now_ - std::max(prepared_at_, worker.recoverable_since) >= limit) {
         kill(id, rank_text(worker.rank) +

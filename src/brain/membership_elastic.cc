@@ -294,7 +294,8 @@ void Membership::consider_size() {
   }
   // Who has to leave does not wait for the end of a long step longer than it may.
   const Time margin = config_.elastic->graceful_shutdown_timeout / 5;
-  if (!plain && view.leave_by && now_ + margin >= *view.leave_by) {
+  // Where that was not possible because of shards that only leavers have, they hand them over at the end of a step.
+  if (!plain && view.leave_by && now_ + margin >= *view.leave_by && !(sharded_ && lacks_shards_)) {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
     stay_ = who_would_stay();
@@ -437,8 +438,10 @@ void Membership::resize() {
     }
     journal("resize_postponed", why, {{"to", int64_t{size}}});
     postponed_at_ = now_;
+    lacks_shards_ = true;
     return;
   }
+  lacks_shards_ = false;
   const uint32_t before = replicas();
   std::vector<int64_t> left;
   std::set<std::pair<NodeId, uint32_t>> stay;
@@ -551,7 +554,13 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   const bool anew = dealt_anew_ || deals_anew(slots_for(chosen));
   const std::optional<Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
   // What only processes had of a step is lost when the state is divided anew. Without a node that is gone one can wait.
-  const std::optional<Kept> best = homeless_.empty() ? std::nullopt : kept(decided_->verdict, anew, nullptr, nullptr);
+  std::set<NodeId> usable;
+  for (const Unit& unit : units()) {
+    if (unit.member || unit.ready) {
+      usable.insert(unit.node);
+    }
+  }
+  const std::optional<Kept> best = homeless_.empty() ? std::nullopt : kept(decided_->verdict, anew, &usable, nullptr);
   return found && found->verdict.version >= (best ? best->verdict.version : version_)
              ? nullptr
              : "the nodes that would stay do not have the shards of all ranks right now";

@@ -436,7 +436,9 @@ std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool de
                                                  std::string* missing) const {
   std::vector<SealedWord> living;
   for (const auto& [rank, word] : words_) {
-    if (alive(members_[rank]) && !dealt_anew && (only == nullptr || only->contains(members_[rank].node))) {
+    // A process that did not enter this division yet holds a part of another one.
+    const bool entered = word.word.identity.generation >= sharding_.number;
+    if (alive(members_[rank]) && !dealt_anew && entered && (only == nullptr || only->contains(members_[rank].node))) {
       living.push_back(word);
     }
   }
@@ -458,7 +460,8 @@ std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool de
   }
   if (kept_in_ != sharding_) {
     const auto found = newest_whole(verdict, identity_, origin_, kept_in_, {}, copies, {}, nullptr);
-    if (found && (!best || found->version > best->verdict.version)) {
+    // Until a step is done in the new division the old one has more copies.
+    if (found && (!best || found->version >= best->verdict.version)) {
       best = Kept{*found, kept_in_};
     }
   }

@@ -315,8 +315,12 @@ void Engine::enter(Prepared prepared) {
   leave_generation();
   vote_.reset();
   node_vote_.reset();
+  const bool divided_anew = sharded_ && assignment_.sharding != prepared.assignment.sharding;
   assignment_ = prepared.assignment;
   identity_ = as_bits(assignment_.identity);
+  if (divided_anew) {
+    set_state(StateKind::kEmpty, 0);  // what it holds is a part of another division
+  }
   members_.assign(assignment_.world, nullptr);
   for (size_t i = 0; i < prepared.workers.size(); ++i) {
     const uint32_t peer = prepared.workers[i];
@@ -424,6 +428,7 @@ StatusOr<Activation> Engine::ready(bool sharded) {
     page().word.fetch_or(brain::kSealedBit);
     return absl::AbortedError("the generation was interrupted before it formed");
   }
+  sharded_ = sharded;
   const StateWord word = state();
   (void)send(MessageType::kReady, {{"state", static_cast<int>(word.kind)},
                                    {"version", word.version},

@@ -337,7 +337,12 @@ class Engine {
   CapsuleCopies capsule_copies_{kCapsuleBytes};
   bool wants_capsule_ = false;
   std::mutex vaults_mutex_;
-  std::map<uint64_t, SharedMemory> vaults_;  // by inode, of this generation
+  struct VaultMemory {
+    uint32_t sharding = 0;
+    SharedMemory memory;
+  };
+  std::map<uint64_t, VaultMemory> vaults_;  // by inode, of this generation
+  bool sharded_ = false;                    // so it said when it was ready
   std::unique_ptr<ShardReplicas> shard_replicas_;
   std::unique_ptr<ShardExchange> shard_exchange_;
   Protection protection_;

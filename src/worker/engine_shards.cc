@@ -47,6 +47,7 @@ struct HandoverHead {
 StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
+  const uint32_t sharding = body.at("sharding");
   vault_replies_[id] = VaultReply{};
   lock.unlock();
   body["id"] = id;
@@ -71,9 +72,9 @@ StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
   auto known = vaults_.find(facts.st_ino);
   if (known == vaults_.end()) {
     KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::attach(std::move(reply.memory), 4096));
-    known = vaults_.emplace(facts.st_ino, std::move(memory)).first;
+    known = vaults_.emplace(facts.st_ino, VaultMemory{sharding, std::move(memory)}).first;
   }
-  return state::ShardVault::open(known->second.data(), known->second.size());
+  return state::ShardVault::open(known->second.memory.data(), known->second.memory.size());
 }
 
 StatusOr<state::ShardVault> Engine::vault_of(Rank rank, uint64_t data_bytes, uint64_t text_room) {
@@ -208,6 +209,9 @@ Status Engine::protect_shard(brain::Version version, std::vector<state::Region> 
   if (version > assignment_.version && !std::exchange(settled_, true)) {
     // That step was decided, so every rank had its copies of the version before.
     (void)send(MessageType::kSettled, {{"sharding", assignment_.sharding}});
+    shard_exchange_.reset();
+    const std::lock_guard lock(vaults_mutex_);
+    std::erase_if(vaults_, [this](const auto& each) { return each.second.sharding != assignment_.sharding; });
   }
   protection_ = protection;
   if (shard_replicas_ == nullptr) {

@@ -9,18 +9,20 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from keepstep._errors import KeepstepError
+from keepstep.torch.checkpoint import Writer
 from keepstep.torch.durable_snapshot import Small
 from keepstep.torch.plan_codec import packed, unpacked
 
 
-def test_plans_and_results_come_back(tmp_path):
+@pytest.mark.parametrize("make", [FileSystemWriter, lambda path: Writer(f"file://{path}", step=7)])
+def test_plans_and_results_come_back(tmp_path, make):
     state = {
         "model": {"weight": torch.ones(3, 4), "half": torch.zeros(2, dtype=torch.bfloat16)},
         "step": 7,
         "lr": [0.1],
     }
     planner = DefaultSavePlanner()
-    writer = FileSystemWriter(tmp_path)
+    writer = make(tmp_path)
     planner.set_up_planner(state, writer.storage_meta(), True)
     writer.set_up_storage_writer(True)
     local = writer.prepare_local_plan(planner.create_local_plan())
@@ -28,7 +30,7 @@ def test_plans_and_results_come_back(tmp_path):
     plans = writer.prepare_global_plan(plans)
     results = writer.write_data(planner.finish_plan(plans[0]), planner).wait()
     for value in (local, plans[0], results, Small({"a": 1}, {("a", "b"): 2}), None, [0, 1]):
-        assert unpacked(packed(value)) == value
+        assert packed(unpacked(packed(value))) == packed(value)
     error = unpacked(packed(KeepstepError("disk full")))
     assert isinstance(error, KeepstepError) and str(error) == "disk full"
 

@@ -192,6 +192,11 @@ class Durable:
         if self._snapshot is not None and not self._snapshot.copied.is_set():
             self._snapshot.copied.wait()
 
+    def forget(self) -> None:
+        """Lets go of what was protected: it is built anew."""
+        self._snapshot = None
+        self._pool = Pool()
+
     def save_last(self, version: int, capsule_ids: set[int]) -> None:
         """At the end of training, by all ranks: returns when `version` is saved everywhere, or could not be."""
         places = self._all_places()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from keepstep._errors import KeepstepError
 from keepstep._session import Assignment, Session
 from keepstep.torch.plan_codec import packed, unpacked
 
@@ -39,8 +40,8 @@ class Exchange:
         if self.rank != 0:
             self._ask("set", f"{what}/{self.rank}", packed(mine))
             return None
-        others = [unpacked(self._ask("get", f"{what}/{rank}")) for rank in range(1, self.world)]
-        return [mine, *others]
+        others = [self._ask("get", f"{what}/{rank}") for rank in range(1, self.world)]
+        return [mine, *map(_unpacked_or_error, others)]
 
     def scatter(self, what: str, of_all: list[Any] | None) -> Any:
         """What rank 0 gave for this rank."""
@@ -49,3 +50,11 @@ class Exchange:
         for rank in range(1, self.world):
             self._ask("set", f"{what}/{rank}", packed(of_all[rank]))
         return of_all[0]
+
+
+def _unpacked_or_error(data: bytes) -> Any:
+    # As a value, like whatever else failed on that rank: rank 0 has to answer all.
+    try:
+        return unpacked(data)
+    except KeepstepError as error:
+        return error

@@ -29,6 +29,8 @@ _CLASSES = {
     "torch.serialization": {"_get_layout"},
     "torch": {"Size"},
     "keepstep.torch.durable_snapshot": {"Small"},
+    "keepstep.torch.checkpoint.writer": {"_Assignment", "_Written"},
+    "keepstep._checkpoint": {"FileSums"},
     "keepstep._errors": {"KeepstepError"},
 }  # fmt: skip
 

@@ -735,9 +735,12 @@ class Run:
         self._shards.divide_anew()
         self._capsule = None
         self._digests = None
+        self._votes = digests.Digests(self._session, self._registry)
         self._cuda_devices = []
         self._joined = False
         self._engine.set_state("empty", 0)
+        if self._durable is not None:
+            self._durable.forget()
         gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
 
     def _note_resize(self, before: int) -> None:
@@ -857,6 +860,8 @@ class Run:
         self._session.injector.at("recovery", self._version + 1)
         if not self._assigned:
             self._next_assignment()
+        else:
+            gc.collect()  # the function was left only now, and with it what it held
         self._assigned = False
         if self._joined:
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
