@@ -14,19 +14,17 @@
 #include <set>
 
 #include "brain/elastic_policy.h"
+#include "brain/simulation.h"
 
 namespace keepstep::brain {
 namespace {
+
+using simulation::number_from;
 
 using Kind = ElasticDecision::Kind;
 
 constexpr Time kTick = std::chrono::milliseconds(250);
 constexpr Time seconds(int64_t count) { return std::chrono::seconds(count); }
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 class Random {
  public:

@@ -13,9 +13,12 @@
 #include <string>
 
 #include "brain/failure_detector.h"
+#include "brain/simulation.h"
 
 namespace keepstep::brain {
 namespace {
+
+using simulation::number_from;
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kLookMs = 100;
@@ -157,11 +160,6 @@ class Job {
   int64_t late_ = 0;           // by which looks came late since then
   Step number_ = 0;
 };
-
-uint64_t number_from(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 template <typename Check>
 void each_seed(Check check) {

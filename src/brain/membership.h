@@ -383,6 +383,7 @@ class Membership {
   };
   std::optional<Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
                            std::string* missing) const;
+  std::optional<Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
   std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
 
@@ -427,6 +428,7 @@ class Membership {
   bool is_plain() const;
   bool begins_again();
   void resize();
+  uint32_t most_replicas(const std::vector<Unit>& all) const;
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
   std::vector<NodeId> who_would_stay() const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;

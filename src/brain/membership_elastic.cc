@@ -32,6 +32,8 @@ struct Membership::Unit {
   bool formed = false;   // and were in the generation that formed last
   bool ready = false;    // not a member; workers for all its ranks are parked
   bool leaving = false;  // its node was told to leave
+
+  bool usable() const { return !leaving && (member || ready); }
 };
 
 // A replica of several nodes consists of whole nodes, any of them: the state is the same everywhere.
@@ -400,8 +402,7 @@ void Membership::resize() {
   }
   Resize wanted = *std::exchange(resize_, std::nullopt);
   const std::vector<Unit> all = units();
-  const uint32_t possible = replicas_of(static_cast<size_t>(std::count_if(
-      all.begin(), all.end(), [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); })));
+  const uint32_t possible = most_replicas(all);
   uint32_t size = elastic_->largest_allowed(std::min(wanted.replicas, possible));
   if (size < wanted.replicas && size <= replicas()) {
     // Not more than before, where that was decided: whether, and why, to go on with less is another decision.
@@ -473,13 +474,17 @@ void Membership::resize() {
            {"joined", std::vector<int64_t>(empty_.begin(), empty_.end())}});
 }
 
+uint32_t Membership::most_replicas(const std::vector<Unit>& all) const {
+  return replicas_of(
+      static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Unit& unit) { return unit.usable(); })));
+}
+
 // Who is a member stays one, as far as there is room: first those that live, then by rank. At least one unit is of the
 // node that has rank 0: what its page says of the last step is never lost while the job lives (step_commit.md).
 std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, uint32_t replicas) const {
   const NodeId first = slots_.front().node;
   std::vector<Unit> candidates;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(candidates),
-               [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); });
+  std::copy_if(all.begin(), all.end(), std::back_inserter(candidates), [](const Unit& unit) { return unit.usable(); });
   const auto order = [first](const Unit& unit) { return std::tuple(unit.node != first, unit.node, unit.group); };
   std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
     return std::tuple(!a.member, !a.formed, !a.whole, order(a)) < std::tuple(!b.member, !b.formed, !b.whole, order(b));
@@ -527,13 +532,11 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
 std::optional<std::vector<Membership::Unit>> Membership::choose_for_shards(std::vector<Unit> all,
                                                                            uint32_t replicas) const {
   for (const bool with_leavers : {false, true}) {
-    size_t usable = 0;
     for (Unit& unit : all) {
       unit.leaving = unit.leaving && !(with_leavers && unit.member);
-      usable += !unit.leaving && (unit.member || unit.ready) ? 1 : 0;
     }
-    for (uint32_t size = replicas; size > 0 && size <= replicas_of(usable);
-         size = elastic_->smallest_allowed(size + 1)) {
+    const uint32_t possible = most_replicas(all);
+    for (uint32_t size = replicas; size > 0 && size <= possible; size = elastic_->smallest_allowed(size + 1)) {
       if (std::vector<Unit> chosen = choose(all, size); why_not_now(chosen) == nullptr) {
         return chosen;
       }
@@ -553,15 +556,19 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   }
   const bool anew = dealt_anew_ || deals_anew(slots_for(chosen));
   const std::optional<Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
-  // What only processes had of a step is lost when the state is divided anew. Without a node that is gone one can wait.
-  std::set<NodeId> usable;
-  for (const Unit& unit : units()) {
-    if (unit.member || unit.ready) {
-      usable.insert(unit.node);
+  Version needed = version_;
+  if (!homeless_.empty()) {
+    // Waiting does not help: what only processes had of a step is lost when the state is divided anew.
+    std::set<NodeId> there;
+    for (const Unit& unit : units()) {
+      if (unit.member || unit.ready) {
+        there.insert(unit.node);
+      }
     }
+    const std::optional<Kept> best = kept(decided_->verdict, anew, &there, nullptr);
+    needed = best ? best->verdict.version : version_;
   }
-  const std::optional<Kept> best = homeless_.empty() ? std::nullopt : kept(decided_->verdict, anew, &usable, nullptr);
-  return found && found->verdict.version >= (best ? best->verdict.version : version_)
+  return found && found->verdict.version >= needed
              ? nullptr
              : "the nodes that would stay do not have the shards of all ranks right now";
 }
@@ -572,8 +579,7 @@ std::vector<NodeId> Membership::who_would_stay() const {
     return {};
   }
   const std::vector<Unit> all = units();
-  const uint32_t possible = replicas_of(static_cast<size_t>(std::count_if(
-      all.begin(), all.end(), [](const Unit& unit) { return !unit.leaving && (unit.member || unit.ready); })));
+  const uint32_t possible = most_replicas(all);
   std::set<NodeId> nodes;
   for (const Unit& unit : choose(all, elastic_->largest_allowed(std::min(resize_->replicas, possible)))) {
     if (with_ranks_.contains(unit.node)) {

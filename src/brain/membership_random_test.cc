@@ -384,11 +384,6 @@ class Schedule {
   std::optional<EndJob> ended_;
 };
 
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
-
 TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_always_get_to_the_end) {
   const bool one = std::getenv("KEEPSTEP_SEED") != nullptr;
   const uint64_t first = number_from("KEEPSTEP_SEED", 1);

@@ -468,18 +468,24 @@ std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool de
   return best;
 }
 
+// The same. Nothing: there is none, and the ladder took over.
+std::optional<Membership::Kept> Membership::kept_or_rung(const Verdict& verdict, bool dealt_anew,
+                                                         const std::set<NodeId>* only) {
+  std::string missing;
+  std::optional<Kept> found = kept(verdict, dealt_anew, only, &missing);
+  if (!found) {
+    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
+  }
+  return found;
+}
+
 // Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
 std::optional<Verdict> Membership::whole(const Verdict& verdict) {
   if (!sharded_) {
     return verdict;
   }
-  std::string missing;
-  const std::optional<Kept> found = kept(verdict, false, nullptr, &missing);
-  if (!found) {
-    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
-    return std::nullopt;
-  }
-  return found->verdict;
+  const std::optional<Kept> found = kept_or_rung(verdict, false, nullptr);
+  return found ? std::optional(found->verdict) : std::nullopt;
 }
 
 // Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more, and
@@ -488,10 +494,8 @@ bool Membership::still_whole() {
   if (!sharded_ || !decided_ || decided_->identity != identity_) {
     return true;
   }
-  std::string missing;
-  const std::optional<Kept> found = kept(decided_->verdict, dealt_anew_, &with_ranks_, &missing);
+  const std::optional<Kept> found = kept_or_rung(decided_->verdict, dealt_anew_, &with_ranks_);
   if (!found) {
-    take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
     return false;
   }
   kept_in_ = found->sharding;

@@ -124,7 +124,6 @@ class ShardedSchedule {
 
   void disturb() {
     if (loop_.now() >= quiet_from_) {
-      quiet_ = true;
       if (nodes_.size() < config_.nodes) {
         join();
       }
@@ -595,7 +594,6 @@ class ShardedSchedule {
   std::unique_ptr<Membership> brain_;
   Version target_ = 0;
   int64_t quiet_from_ = 0;
-  bool quiet_ = false;
   std::map<NodeId, Node> nodes_;
   NodeId next_node_ = 0;
   std::map<WorkerId, Process> processes_;
@@ -612,11 +610,6 @@ class ShardedSchedule {
   bool restarted_ = false;
   std::optional<EndJob> ended_;
 };
-
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 TEST(ShardedSchedules, a_generation_forms_with_every_shard_and_at_most_a_step_is_done_again) {
   const bool one = std::getenv("KEEPSTEP_SEED") != nullptr;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <queue>
@@ -30,6 +31,12 @@ inline void must(bool condition, const std::string& what) {
   if (!condition) {
     throw std::runtime_error(what);
   }
+}
+
+// How many schedules, which seed: what the environment says of it.
+inline uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::stoull(text);
 }
 
 struct Chances {

@@ -11,37 +11,13 @@
 #include "worker/engine.h"
 #include "worker/reserved_tags.h"
 #include "worker/shard_keepers.h"
+#include "worker/shard_line.h"
+#include "worker/shard_notice.h"
 
 namespace keepstep::worker {
 
 using comm::Outcome;
 using comm::Rank;
-
-namespace {
-
-// What a rank says of itself and, the lowest of its node, of the copies that lie there. As all_gather needs it: of one
-// length on all ranks.
-class Notice {
- public:
-  explicit Notice(Rank world) : bytes_(1 + (world + 7) / 8, 0) {}
-  void* data() { return bytes_.data(); }
-  size_t size() const { return bytes_.size(); }
-  void set_need() { bytes_[0] = 1; }
-  bool needs() const { return bytes_[0] != 0; }
-  void set_holds(Rank rank) { bytes_[1 + rank / 8] |= static_cast<uint8_t>(1U << rank % 8); }
-  bool holds(Rank rank) const { return (bytes_[1 + rank / 8] >> rank % 8 & 1) != 0; }
-
- private:
-  std::vector<uint8_t> bytes_;
-};
-
-struct HandoverHead {
-  state::VaultSeal seal;
-  uint64_t data_bytes = 0;
-  uint64_t text_room = 0;
-};
-
-}  // namespace
 
 // Asks the agent. Any thread; the view lives as long as the generation.
 StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
@@ -98,8 +74,8 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   const std::set<Rank> here(activation.copies.begin(), activation.copies.end());
   if (across()) {
     // All ranks know the same then, and come to the same plan.
-    std::vector<Notice> notices(world, Notice(world));
-    Notice mine(world);
+    std::vector<ShardNotice> notices(world, ShardNotice(world));
+    ShardNotice mine(world);
     if (need && !here.contains(self)) {
       mine.set_need();
     }
@@ -111,13 +87,13 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
       }
     }
     std::vector<void*> outputs;
-    for (Notice& notice : notices) {
+    for (ShardNotice& notice : notices) {
       outputs.push_back(notice.data());
     }
     KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
     const auto giver_of = [&](Rank rank) -> std::optional<Rank> {
       const auto giver =
-          std::find_if(notices.begin(), notices.end(), [&](const Notice& each) { return each.holds(rank); });
+          std::find_if(notices.begin(), notices.end(), [&](const ShardNotice& each) { return each.holds(rank); });
       return giver == notices.end() ? std::nullopt : std::optional(static_cast<Rank>(giver - notices.begin()));
     };
     std::vector<Rank> lost;
@@ -158,7 +134,7 @@ bool Engine::speaks_for_node() const {
 Status Engine::hand_over(Rank shard, Rank to, brain::Version version) {
   KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(shard, version));
   KEEPSTEP_RETURN_IF_ERROR(vault.verify(version));
-  const HandoverHead head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
+  const ShardHead head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
   const auto send = [&](const void* data, size_t bytes) {
     return exchange(communicator_->send(comm::kWorld, data, bytes, to, kTagShardHandover));
   };
@@ -171,7 +147,7 @@ Status Engine::take_over(Rank shard, Rank from, brain::Version version) {
   const auto receive = [&](void* data, size_t bytes) {
     return exchange(communicator_->receive(comm::kWorld, data, bytes, from, kTagShardHandover));
   };
-  HandoverHead head;
+  ShardHead head;
   KEEPSTEP_RETURN_IF_ERROR(receive(&head, sizeof(head)));
   KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_of(shard, head.data_bytes, head.text_room));
   if (head.seal.version != version || head.seal.text_bytes > vault.text_room()) {

@@ -15,12 +15,10 @@
 namespace keepstep::worker {
 
 using brain::StridedCopy;
-using comm::Outcome;
 using comm::Rank;
 
 namespace {
 
-constexpr int64_t kLookNs = 50'000'000;  // how often a wait for another rank looks whether to stop
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kMaxRequest = size_t{64} << 20;
 
@@ -158,29 +156,29 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
   need_ = need;
   const std::vector<Rank> mates = ranks_of(nodes_[self_]);
   const size_t place = static_cast<size_t>(std::find(mates.begin(), mates.end(), self_) - mates.begin());
-  notices_.assign(world_ + 1, std::vector<uint8_t>(1 + (shards_ + 7) / 8, 0));
-  std::vector<uint8_t>& mine = notices_[world_];
-  mine[0] = need ? 1 : 0;
+  notices_.assign(world_ + 1, ShardNotice(shards_));
+  ShardNotice& mine = notices_[world_];
+  if (need) {
+    mine.set_need();
+  }
   for (const Rank shard : here) {
     if (shard >= shards_ || shard % mates.size() != place) {
       continue;
     }
     const StatusOr<state::ShardVault> vault = vault_of_(shard);
     if (vault.ok() && vault->verify(version_).ok()) {
-      mine[1 + shard / 8] |= static_cast<uint8_t>(1U << shard % 8);
+      mine.set_holds(shard);
     }
   }
   std::vector<void*> outputs;
   for (Rank rank = 0; rank < world_; ++rank) {
     outputs.push_back(notices_[rank].data());
   }
-  KEEPSTEP_RETURN_IF_ERROR(end(comm_.all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
-  needs_.assign(world_, 0);
+  KEEPSTEP_RETURN_IF_ERROR(line_.end(comm_.all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
   holds_.assign(shards_, {});
   for (Rank rank = 0; rank < world_; ++rank) {
-    needs_[rank] = notices_[rank][0];
     for (Rank shard = 0; shard < shards_; ++shard) {
-      if ((notices_[rank][1 + shard / 8] >> shard % 8 & 1) != 0) {
+      if (notices_[rank].holds(shard)) {
         holds_[shard].push_back(nodes_[rank]);
       }
     }
@@ -199,7 +197,7 @@ StatusOr<std::vector<std::string>> ShardExchange::texts() {
   texts_.assign(shards_, "");
   for (Rank shard = 0; shard < shards_; ++shard) {
     for (Rank needer = 0; needer < world_; ++needer) {
-      if (needs_[needer] == 0) {
+      if (!notices_[needer].needs()) {
         continue;
       }
       const bool there = std::binary_search(holds_[shard].begin(), holds_[shard].end(), nodes_[needer]);
@@ -216,15 +214,15 @@ StatusOr<std::vector<std::string>> ShardExchange::texts() {
       }
       if (from == self_) {
         text_bytes_ = texts_[shard].size();
-        KEEPSTEP_RETURN_IF_ERROR(send(needer, &text_bytes_, sizeof(text_bytes_), kTagShardTexts));
-        KEEPSTEP_RETURN_IF_ERROR(send(needer, texts_[shard].data(), text_bytes_, kTagShardTexts));
+        KEEPSTEP_RETURN_IF_ERROR(line_.send(needer, &text_bytes_, sizeof(text_bytes_), kTagShardTexts));
+        KEEPSTEP_RETURN_IF_ERROR(line_.send(needer, texts_[shard].data(), text_bytes_, kTagShardTexts));
       } else {
-        KEEPSTEP_RETURN_IF_ERROR(receive(from, &text_bytes_, sizeof(text_bytes_), kTagShardTexts));
+        KEEPSTEP_RETURN_IF_ERROR(line_.receive(from, &text_bytes_, sizeof(text_bytes_), kTagShardTexts));
         if (text_bytes_ > state::kMaxManifestText) {
           return absl::UnavailableError(absl::StrFormat("rank %d announced a text of %d bytes", from, text_bytes_));
         }
         texts_[shard].resize(text_bytes_);
-        KEEPSTEP_RETURN_IF_ERROR(receive(from, texts_[shard].data(), text_bytes_, kTagShardTexts));
+        KEEPSTEP_RETURN_IF_ERROR(line_.receive(from, texts_[shard].data(), text_bytes_, kTagShardTexts));
       }
     }
   }
@@ -342,7 +340,7 @@ Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
     outputs.push_back(row.data());
   }
   KEEPSTEP_RETURN_IF_ERROR(
-      end(comm_.all_gather(comm::kWorld, lengths_.data(), outputs, lengths_.size() * sizeof(uint64_t))));
+      line_.end(comm_.all_gather(comm::kWorld, lengths_.data(), outputs, lengths_.size() * sizeof(uint64_t))));
   for (Rank needer = 0; needer < world_; ++needer) {
     for (Rank giver = 0; giver < world_; ++giver) {
       const uint64_t bytes = length_rows_[needer][giver];
@@ -350,14 +348,14 @@ Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
         continue;
       }
       if (needer == self_) {
-        KEEPSTEP_RETURN_IF_ERROR(send(giver, requests_[giver].data(), bytes, kTagShardRequest));
+        KEEPSTEP_RETURN_IF_ERROR(line_.send(giver, requests_[giver].data(), bytes, kTagShardRequest));
         continue;
       }
       if (bytes > kMaxRequest) {
         return absl::UnavailableError(absl::StrFormat("rank %d announced a request of %d bytes", needer, bytes));
       }
       orders_[needer].resize(bytes);
-      KEEPSTEP_RETURN_IF_ERROR(receive(needer, orders_[needer].data(), bytes, kTagShardRequest));
+      KEEPSTEP_RETURN_IF_ERROR(line_.receive(needer, orders_[needer].data(), bytes, kTagShardRequest));
     }
   }
   return absl::OkStatus();
@@ -430,12 +428,12 @@ Status ShardExchange::serve(Rank to) {
     const uint64_t sum = checksum(buffer.data(), bytes);
     std::memcpy(buffer.data() + bytes, &sum, sizeof(sum));
     if (under_way) {
-      KEEPSTEP_RETURN_IF_ERROR(end(*under_way));
+      KEEPSTEP_RETURN_IF_ERROR(line_.end(*under_way));
     }
-    under_way = comm_.send(comm::kWorld, buffer.data(), buffer.size(), to, kTagShardPieces);
+    under_way = line_.begin_send(to, buffer, kTagShardPieces);
     left -= bytes;
   }
-  return under_way ? end(*under_way) : absl::OkStatus();
+  return under_way ? line_.end(*under_way) : absl::OkStatus();
 }
 
 Status ShardExchange::take(Rank from, const std::vector<Ask>& asks, std::span<std::byte> target) {
@@ -449,13 +447,13 @@ Status ShardExchange::take(Rank from, const std::vector<Ask>& asks, std::span<st
   const auto post = [&](uint64_t piece) {
     std::vector<std::byte>& buffer = receiving_[piece % 2];
     buffer.resize(bytes_of(piece) + sizeof(uint64_t));
-    return comm_.receive(comm::kWorld, buffer.data(), buffer.size(), from, kTagShardPieces);
+    return line_.begin_receive(from, buffer, kTagShardPieces);
   };
   const uint64_t pieces = (total + kPieceBytes - 1) / kPieceBytes;
   comm::OpId next = pieces > 0 ? post(0) : 0;
   for (uint64_t piece = 0; piece < pieces; ++piece) {
     const comm::OpId op = next;
-    KEEPSTEP_RETURN_IF_ERROR(end(op));
+    KEEPSTEP_RETURN_IF_ERROR(line_.end(op));
     if (piece + 1 < pieces) {
       next = post(piece + 1);
     }
@@ -474,30 +472,6 @@ Status ShardExchange::take(Rank from, const std::vector<Ask>& asks, std::span<st
     }
   }
   return absl::OkStatus();
-}
-
-Status ShardExchange::receive(Rank from, void* data, size_t bytes, uint32_t tag) {
-  return end(comm_.receive(comm::kWorld, data, bytes, from, tag));
-}
-
-Status ShardExchange::send(Rank to, const void* data, size_t bytes, uint32_t tag) {
-  return end(comm_.send(comm::kWorld, data, bytes, to, tag));
-}
-
-// An operation whose wait was given up stays behind until the communicator ends.
-Status ShardExchange::end(comm::OpId op) {
-  while (!stop_.load(std::memory_order_relaxed)) {
-    const comm::Completion completion = comm_.wait_for(op, kLookNs);
-    if (completion.outcome == Outcome::kPending) {
-      continue;
-    }
-    comm_.forget(op);
-    if (completion.outcome == Outcome::kInterrupted) {
-      return absl::AbortedError("the generation was interrupted");
-    }
-    return completion.outcome == Outcome::kDone ? absl::OkStatus() : absl::UnavailableError(completion.error);
-  }
-  return absl::AbortedError("the exchange of shards ended");
 }
 
 }  // namespace keepstep::worker

@@ -19,6 +19,8 @@
 #include "comm/communicator.h"
 #include "state/shard_manifest.h"
 #include "state/shard_vault.h"
+#include "worker/shard_line.h"
+#include "worker/shard_notice.h"
 
 namespace keepstep::worker {
 
@@ -55,9 +57,6 @@ class ShardExchange {
   Status serve(comm::Rank to);
   StatusOr<std::vector<Asked>> asked_by(comm::Rank to) const;
   Status take(comm::Rank from, const std::vector<Ask>& asks, std::span<std::byte> target);
-  Status send(comm::Rank to, const void* data, size_t bytes, uint32_t tag);
-  Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag);
-  Status end(comm::OpId op);
   std::vector<comm::Rank> ranks_of(uint32_t node) const;
 
   comm::Communicator& comm_;
@@ -68,12 +67,12 @@ class ShardExchange {
   const VaultOf vault_of_;
   const comm::Rank world_;
   bool need_ = false;
-  std::vector<uint8_t> needs_;                // by rank
   std::vector<std::vector<uint32_t>> holds_;  // by shard: nodes, ascending
   std::atomic<bool> stop_{false};
+  ShardLine line_{comm_, stop_};
   uint64_t bytes_from_elsewhere_ = 0;
   // What operations that stay behind would write to, or read.
-  std::vector<std::vector<uint8_t>> notices_;
+  std::vector<ShardNotice> notices_;  // by rank; one more: our own
   std::vector<uint64_t> lengths_;
   std::vector<std::vector<uint64_t>> length_rows_;
   std::vector<std::string> requests_;  // of ours, by server

@@ -140,6 +140,29 @@ class Elastic:
     def kill_rank(self, rank):
         os.kill(self.pid_of(rank), signal.SIGKILL)
 
+    def go_through_sizes(self):
+        """4 -> 2 -> 6 -> (kill) -> 3 -> 8 -> (node lost) 6 -> 1 -> 4 ranks of 2 a node; the job as node 0 saw it."""
+        self.start(0, 1)
+        self.wait_for_world(4)
+        left = self.leave(1)
+        assert left.process.returncode == 0, left.output()
+        self.wait_for_world(2)
+        self.start(1, 2)
+        self.wait_for_world(6)
+        self.kill_rank(3)
+        self.scale(3)
+        self.wait_for_world(3)
+        self.start(3)
+        self.scale(8)
+        self.wait_for_world(8)
+        self.lose(2)
+        self.wait_for_world(6)
+        self.scale(1)
+        self.wait_for_world(1)
+        self.scale(4)
+        self.wait_for_world(4)
+        return self.stop()
+
     def stop(self):
         """Asks the job to stop after its step; the job as node 0 saw it."""
         self.first.process.send_signal(signal.SIGUSR1)

@@ -53,6 +53,14 @@ def assert_rank_0_is_one_process(done):
     assert pid
 
 
+def assert_nothing_was_lost(done, folder, *options):
+    assert_every_sample_once(done)
+    assert_the_state_came_through(done)
+    assert_rank_0_is_one_process(done)
+    assert_as_with_a_fixed_size(done, folder / "fixed", *options)
+    assert_nothing_is_left(str(folder))
+
+
 def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
     with sharded(tmp_path / "elastic") as job:
         job.start(0)
@@ -67,40 +75,14 @@ def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
         job.leave(1)
         job.wait_for_world(2)
         done = job.stop()
-    assert_every_sample_once(done)
-    assert_the_state_came_through(done)
-    assert_rank_0_is_one_process(done)
-    assert_as_with_a_fixed_size(done, tmp_path / "fixed")
-    assert_nothing_is_left(str(tmp_path))
+    assert_nothing_was_lost(done, tmp_path)
 
 
 @pytest.mark.long
 def test_the_elastic_issues_sequence(tmp_path):
     with sharded(tmp_path / "elastic") as job:
-        job.start(0, 1)
-        job.wait_for_world(4)
-        assert job.leave(1).process.returncode == 0
-        job.wait_for_world(2)
-        job.start(1, 2)
-        job.wait_for_world(6)
-        job.kill_rank(3)
-        job.scale(3)
-        job.wait_for_world(3)
-        job.start(3)
-        job.scale(8)
-        job.wait_for_world(8)
-        job.lose(2)
-        job.wait_for_world(6)
-        job.scale(1)
-        job.wait_for_world(1)
-        job.scale(4)
-        job.wait_for_world(4)
-        done = job.stop()
-    assert_every_sample_once(done)
-    assert_the_state_came_through(done)
-    assert_rank_0_is_one_process(done)
-    assert_as_with_a_fixed_size(done, tmp_path / "fixed")
-    assert_nothing_is_left(str(tmp_path))
+        done = job.go_through_sizes()
+    assert_nothing_was_lost(done, tmp_path)
 
 
 @pytest.mark.long
@@ -119,8 +101,4 @@ def test_a_replica_may_be_a_slice_of_a_mesh(tmp_path):
         job.scale(2)
         job.wait_for_world(4)
         done = job.stop()
-    assert_every_sample_once(done)
-    assert_the_state_came_through(done)
-    assert_rank_0_is_one_process(done)
-    assert_as_with_a_fixed_size(done, tmp_path / "fixed", "--kind", "tp")
-    assert_nothing_is_left(str(tmp_path))
+    assert_nothing_was_lost(done, tmp_path, "--kind", "tp")

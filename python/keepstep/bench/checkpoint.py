@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.arguments import numbers
+from keepstep.bench.arguments import numbers, some_of
 from keepstep.bench.checkpoint_figures import against, of_copies, of_saves
 from keepstep.bench.environment import JOBS, BenchError, free_port, job_environment, keepstep_command, machine
 from keepstep.bench.keepstep_nodes import NODES, Launchers
@@ -60,14 +60,6 @@ def size(text: str) -> Size:
 
 def sizes(text: str) -> list[Size]:
     return [size(part) for part in text.split(",")]
-
-
-def opponents(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in OPPONENTS:
-            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(OPPONENTS)}")
-    return names
 
 
 def _answers(out: Path, world: int) -> list[dict[str, Any]]:
@@ -139,7 +131,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench checkpoint", description=__doc__)
-    parser.add_argument("--against", type=opponents, default=[], help="dcp, torch_save, or both with a comma")
+    parser.add_argument("--against", type=some_of(OPPONENTS), default=[], help="dcp, torch_save, or both with a comma")
     parser.add_argument(
         "--sizes",
         type=sizes,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.arguments import numbers
+from keepstep.bench.arguments import numbers, some_of
 from keepstep.bench.environment import BenchError, bench_program, keepstep_command, machine
 from keepstep.bench.hydrate_job import HydrateJob
 from keepstep.bench.namespaces import Node, switched_nodes, why_not
@@ -32,14 +32,6 @@ WHERE = ("same", "across")
 IPERF_PORT = 5201
 IPERF_START_S = 10.0
 MOST_SOURCES = 8
-
-
-def _where(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in WHERE:
-            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(WHERE)}")
-    return names
 
 
 def _copy(total: int) -> dict[str, float]:
@@ -174,7 +166,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench hydrate", description=__doc__)
     parser.add_argument("--sources", type=numbers, default="1,2,3", help="how many, with commas (default %(default)s)")
     parser.add_argument(
-        "--where", type=_where, default="same,across", help="sources on the same node, across nodes (default both)"
+        "--where",
+        type=some_of(WHERE),
+        default="same,across",
+        help="sources on the same node, across nodes (default both)",
     )
     parser.add_argument("--megabytes", type=int, default=500, help="of state (default %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="of each case (default %(default)s)")

@@ -111,7 +111,7 @@ class Run:
                 "recoverable(parity=...): this job is elastic (--nnodes MIN:MAX or --min-replicas), and parity groups "
                 "cannot follow another number of ranks yet; use copies=2 or more"
             )
-        self._shards = Shards(session, self._registry, options.copies, options.parity)
+        self._shards = self._no_shards()
         self._durable: Durable | None = None
         self._save_flags = 0  # what all ranks said of places to save to, in the last vote
         self._sharded: list[Any] = []  # what run.shard built
@@ -727,18 +727,20 @@ class Run:
             self._shards.wait(self._version)
             self._engine.leave_shard(self._version)
 
+    def _no_shards(self) -> Shards:
+        return Shards(self._session, self._registry, self._options.copies, self._options.parity)
+
     def _divide_anew(self) -> None:
         """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
         self._sharded.clear()
         self._kept.clear()
         self._registry.clear()
-        self._shards.divide_anew()
+        self._shards = self._no_shards()
         self._capsule = None
         self._digests = None
         self._votes = digests.Digests(self._session, self._registry)
         self._cuda_devices = []
         self._joined = False
-        self._engine.set_state("empty", 0)
         if self._durable is not None:
             self._durable.forget()
         gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now

@@ -63,14 +63,6 @@ class Shards:
         """``run.shard`` built what depends on the rank."""
         self._built = True
 
-    def divide_anew(self) -> None:
-        """What was built is gone: it will be built for another division of the state."""
-        self._held = []
-        self._layout = None
-        self._trained = False
-        self._sharded = None
-        self._built = False
-
     @property
     def wanted(self) -> bool:
         """Whether this rank's state is only its own."""
@@ -92,10 +84,10 @@ class Shards:
         if assignment.kept_in != assignment.sharding:
             needs = need and text is None
             shards = engine.find_shards_of_before(activation, needs)
-            if shards is not None:
-                text = self._take_part(shards, version, capsule) if needs else text
-                if not needs:
-                    engine.reshard(version, [], "", b"")
+            if shards is not None and needs:
+                text = self._take_part(shards, version, capsule)
+            elif shards is not None:
+                engine.reshard(version, [], "", b"")  # it serves the others
         if text is not None:
             self._load(text, version, capsule)
         elif need:
