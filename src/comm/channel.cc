@@ -324,7 +324,7 @@ void ReceiveChannel::add(Transfer transfer) {
 }
 
 bool ReceiveChannel::take_offered(Transfer& transfer) {
-  read_offers();
+  untold_ = read_offers() || untold_;
   const auto it = queues_.find({transfer.context, transfer.tag});
   if (it == queues_.end() || it->second.offers.empty()) {
     return false;
@@ -335,7 +335,8 @@ bool ReceiveChannel::take_offered(Transfer& transfer) {
 }
 
 Channel::Change ReceiveChannel::move(const std::atomic<uint32_t>& interrupted) {
-  const bool offers = read_offers();
+  const bool offers = read_offers() || untold_;
+  untold_ = false;
   const bool grants = write_grants();
   const bool moved = bytes_ != nullptr ? end_moved(interrupted) : read_bytes(interrupted);
   if (offers || grants || (moved && bytes_ == nullptr)) {

@@ -168,6 +168,7 @@ class ReceiveChannel final : public Channel {
   AnySource& any_;
   std::map<AnySource::Key, Queues> queues_;
   size_t posted_ = 0;           // receives in queues_
+  bool untold_ = false;         // offers were read since the peer was rung
   std::deque<Match> matched_;   // no room for the grant yet
   std::deque<Match> incoming_;  // in the order of their bytes in the ring
   size_t got_ = 0;              // of the first one, from the ring

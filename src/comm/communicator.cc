@@ -90,15 +90,24 @@ void wake_all(const CommConfig& config, std::byte* generation) {
   }
 }
 
+namespace {
+
+// Where nobody gave us words. Of all communicators of the process: a transport may write after its communicator is
+// gone.
+std::atomic<uint64_t> unread_moved;
+
+}  // namespace
+
 struct Communicator::Impl {
   Impl(CommConfig config, Endpoint given)
       : layout(config),
         endpoint(std::move(given)),
         table(layout, endpoint.generation, endpoint.self, *endpoint.interrupted),
         progress(endpoint.progress == nullptr ? &unread : endpoint.progress),
-        point_to_point(layout, endpoint, completions, progress->moved) {
+        moved(endpoint.progress == nullptr ? unread_moved : progress->moved),
+        point_to_point(layout, endpoint, completions, moved) {
     for (std::atomic<uint64_t>* word : {&progress->entered, &progress->left, &progress->entered_world,
-                                        &progress->members, &progress->waited, &progress->moved}) {
+                                        &progress->members, &progress->waited, &moved}) {
       word->store(0, std::memory_order_relaxed);
     }
     progress->waiting.store(0, std::memory_order_relaxed);
@@ -118,8 +127,9 @@ struct Communicator::Impl {
   std::map<GroupId, std::shared_ptr<Group>> groups;
   std::map<std::string, uint32_t> uses;  // of each key so far
   GroupId last_group = kWorld;
-  CollectiveWords unread{};  // where nobody gave us words
+  CollectiveWords unread{};
   CollectiveWords* const progress;
+  std::atomic<uint64_t>& moved;
   FlightRecorder recorder;
   WaitClock waits;
 
@@ -150,7 +160,7 @@ std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, G
                                        .nodes = std::move(nodes),
                                        .transport = endpoint.transport.get(),
                                        .sync = sync,
-                                       .moved = &progress->moved});
+                                       .moved = &moved});
 }
 
 std::shared_ptr<Group> Communicator::Impl::find(GroupId id) {
@@ -236,7 +246,7 @@ Communicator::Communicator(CommConfig config, Endpoint endpoint) {
   if (Transport* transport = impl_->endpoint.transport.get(); transport != nullptr) {
     const Layout& layout = impl_->layout;
     transport->start(*impl_->endpoint.interrupted, layout.header(impl_->endpoint.generation).interruption,
-                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self), impl_->progress->moved);
+                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self), impl_->moved);
   }
   std::vector<Rank> everyone(world);
   for (Rank rank = 0; rank < world; ++rank) {

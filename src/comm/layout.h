@@ -93,7 +93,8 @@ struct Grant {  // "I take offer number `offer`" or, where capacity < bytes, "it
   uint64_t capacity;
 };
 
-// One ordered pair of ranks. Counters only grow; entry n lies at n % kPendingOffers, byte n at n % ring_bytes.
+// One ordered pair of ranks. Counters only grow; entry n lies at n % kPendingOffers, byte n at n % ring_bytes (within a
+// node; between nodes there is no ring, and bytes are not counted here).
 struct PairBlock {
   struct alignas(kCacheLine) {
     std::atomic<uint64_t> offers_written;

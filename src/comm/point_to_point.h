@@ -3,10 +3,11 @@
 // Per ordered pair of ranks there are three queues in shared memory (layout.h; between nodes each end has a copy, which
 // the transport keeps in step): the sender *offers* each message
 // (context, tag, size), the receiver *grants* the offers that match a posted receive, and the bytes of granted
-// messages follow each other through the ring, in the order of the grants. So bytes only flow to where a buffer
-// waits: nothing unexpected is ever stored, tags may match in any order, and no message can be stuck behind another
-// whose receive comes later. A send completes when its bytes are in the ring, thus after its receive was posted. An
-// offer that is larger than the buffer is granted with the smaller capacity, which fails both sides.
+// messages follow each other through the ring, or between nodes from buffer to buffer, in the order of the grants. So
+// bytes only flow to where a buffer waits: nothing unexpected is ever stored, tags may match in any order, and no
+// message can be stuck behind another whose receive comes later. A send completes when its bytes are in the ring, or
+// with the system, thus after its receive was posted. An offer that is larger than the buffer is granted with the
+// smaller capacity, which fails both sides.
 #pragma once
 
 #include <atomic>

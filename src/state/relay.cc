@@ -17,7 +17,7 @@ bool is_kind(uint32_t kind) {
 }  // namespace
 
 Relay::Answered Relay::refuse(const RemoteRequest& request, std::string why) {
-  std::string& text = refusals_[refused_++ % kSlots];
+  std::string& text = refusals_[refused_++ % refusals_.size()];
   text = std::move(why);
   text.resize(std::min(text.size(), kMaxRefusalBytes));
   return {{.number = request.number, .offset = request.offset, .bytes = text.size(), .outcome = kOutcomeRefused},
@@ -33,6 +33,9 @@ Status Relay::look() {
 }
 
 Relay::Begun Relay::begun(const RemoteRequest& request) {
+  if (link_.is_interrupted()) {
+    return Answered{};  // never used: answer() says so, and nothing may be asked any more
+  }
   const bool is_look = request.kind == static_cast<uint32_t>(RemoteKind::kLook);
   if (request.layout != kRemoteLayoutVersion) {
     return refuse(request, absl::StrFormat("speaks layout %#x, this worker %#x: another version of keepstep",

@@ -47,7 +47,9 @@ class Relay {
   const brain::Identity identity_;
   bool found_ = false;
   std::deque<Begun> begun_;
-  std::array<std::string, kSlots> refusals_;  // their texts, until they went out
+  // Texts, until they went out. Requests are refused when they are begun or when they are answered, so while one of
+  // them lives up to 2 * (kSlots - 1) others may be.
+  std::array<std::string, 2 * kSlots> refusals_;
   size_t refused_ = 0;
 };
 

@@ -79,7 +79,7 @@ bool ProgressThread::Incoming::begin(PairMirror& mirror) {
 ProgressThread::Incoming::State ProgressThread::Incoming::advance(PairMirror& mirror, std::atomic<uint64_t>& moved) {
   bool changed = false;
   int frames = 0;
-  while (frames < kMostFramesAtOnce) {
+  while (frames < (mirror.incoming_bytes().cancelled() ? 1 : kMostFramesAtOnce)) {
     if (const std::optional<State> nothing = read(); nothing.has_value()) {
       return *nothing == State::kWait && changed ? State::kChanged : *nothing;
     }
@@ -93,7 +93,7 @@ ProgressThread::Incoming::State ProgressThread::Incoming::advance(PairMirror& mi
       if (!mirror.apply(*frame_)) {
         return malformed();
       }
-      if (frame_->kind == FrameKind::kBytes) {
+      if (destination_ != nullptr) {
         note_moved(moved);
       }
       changed = changed || frame_->kind != FrameKind::kBytes || ends_message_;
@@ -163,8 +163,8 @@ void ProgressThread::LinkBytes::cancel() {
   if (bytes().cancelled()) {
     return;
   }
+  bytes().cancel();  // first: what is given out already is then soon gone, and so is who holds the lock
   const std::lock_guard lock(link_.in_use);
-  bytes().cancel();
   if (outgoing_) {
     link_.out->copy_queued();
   } else if (link_.in != nullptr) {

@@ -1,4 +1,5 @@
-// The thread that accepts connections, hears them out, and keeps the words of send and receive in step with the peers.
+// The thread that accepts connections, hears them out, keeps the words of send and receive in step with the peers, and
+// moves the bytes of messages.
 //
 // Connections for parts are handed on as soon as they proved where they belong (PartLinks). A connection that proves
 // nothing is closed and counted; nothing of it reaches any other part of the program.
@@ -31,8 +32,7 @@ class ProgressThread {
   // `adopt` takes over a connection for parts: from, stream, descriptor.
   using Adopt = std::function<void(Rank, uint32_t, Fd)>;
   ProgressThread(const TcpConfig& config, Fd listener, Adopt adopt);
-  // Tells peers first what they do not know yet (a send is over when its bytes are in the ring), unless interrupted or
-  // they do not listen.
+  // Tells peers first what they do not know yet, unless interrupted or they do not listen.
   ~ProgressThread();
 
   void start(const std::atomic<uint32_t>& interrupted, Bell& messages, std::atomic<uint64_t>& moved);
@@ -67,7 +67,8 @@ class ProgressThread {
   };
   struct Link {
     std::unique_ptr<PairMirror> mirror;
-    // Held while memory of messages may be touched; so who cancels them can wait until it is not. Guards `out`, `in`.
+    // Held while memory of messages may be touched, so that who cancels them can wait until it is not; which is all
+    // that another thread does to `out` and `in`: it takes that memory out of what is under way.
     std::mutex in_use;
     std::unique_ptr<SendStream> out;
     std::unique_ptr<Incoming> in;
