@@ -60,7 +60,7 @@ StatusOr<int> ShardVaults::make(const Of& of, uint64_t data_bytes, uint64_t text
   }
   std::visit([&](const auto& what) { state::ShardVault::initialize(memory->data(), what, data_bytes, text_room); },
              of.what);
-  vaults_.push_back({of, data_bytes, *std::move(memory)});
+  vaults_.push_back({of, data_bytes, *std::move(memory), next_number_++});
   return vaults_.back().memory.fd();
 }
 
@@ -139,6 +139,14 @@ void ShardVaults::drop_before(uint32_t sharding) {
 
 void ShardVaults::drop_unused() {
   std::erase_if(vaults_, [](const Vault& each) { return ++each.unused > 3; });
+}
+
+std::vector<ShardVaults::Held> ShardVaults::held() const {
+  std::vector<Held> held;
+  for (const Vault& each : vaults_) {
+    held.push_back({each.number, each.of.sharding, each.of.what, each.data_bytes, &each.memory, each.view()});
+  }
+  return held;
 }
 
 uint64_t ShardVaults::bytes() const {

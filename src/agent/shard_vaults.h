@@ -41,6 +41,17 @@ class ShardVaults {
   void drop_unused();
   uint64_t bytes() const;
 
+  // Each vault, for who looks at all of them. `memory` and `view` live until this object is changed.
+  struct Held {
+    uint64_t number = 0;  // later ones have higher numbers; none is given twice
+    uint32_t sharding = 0;
+    std::variant<brain::Rank, brain::ParityBlock> what;
+    uint64_t data_bytes = 0;  // of each version
+    const SharedMemory* memory = nullptr;
+    state::ShardVault view;
+  };
+  std::vector<Held> held() const;  // by number
+
  private:
   struct Of {
     uint32_t sharding = 0;
@@ -51,6 +62,7 @@ class ShardVaults {
     Of of;
     uint64_t data_bytes = 0;
     SharedMemory memory;
+    uint64_t number = 0;
     mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
@@ -58,7 +70,8 @@ class ShardVaults {
   StatusOr<int> find(const Of& of, brain::Version version) const;
   static std::string name(const Of& of);
 
-  std::deque<Vault> vaults_;  // of one rank or block: the newest last
+  std::deque<Vault> vaults_;  // the newest last
+  uint64_t next_number_ = 1;
 };
 
 }  // namespace keepstep::agent

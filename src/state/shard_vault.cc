@@ -7,12 +7,13 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "brain/parity_placement.h"
 
 namespace keepstep::state {
 namespace {
 
-constexpr uint64_t kMagic = 0x3253'5641'5450'534b;  // "KSPTAVS2"
+constexpr uint64_t kMagic = 0x3353'5641'5450'534b;  // "KSPTAVS3"
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
 
@@ -25,6 +26,7 @@ struct ShardVault::Slot {
   uint64_t text_bytes;
   uint64_t data_checksum;
   uint64_t text_checksum;
+  int64_t whole_since_ns;
 };
 
 struct ShardVault::Header {
@@ -122,7 +124,12 @@ std::optional<VaultSeal> ShardVault::seal_of(brain::Version version) const {
   return VaultSeal{version, each.text_bytes, each.data_checksum, each.text_checksum};
 }
 
-void ShardVault::begin(brain::Version version) { slot(version).version_plus_1 = 0; }
+int64_t ShardVault::whole_since_ns(brain::Version version) const { return slot(version).whole_since_ns; }
+
+void ShardVault::begin(brain::Version version) {
+  slot(version).version_plus_1 = 0;
+  std::atomic_thread_fence(std::memory_order_release);  // check(): who sees new bytes sees that, too
+}
 
 std::span<std::byte> ShardVault::data(brain::Version version) { return {data_memory(version), data_bytes()}; }
 
@@ -144,6 +151,7 @@ void ShardVault::finish(const VaultSeal& seal) {
   each.text_bytes = seal.text_bytes;
   each.data_checksum = seal.data_checksum;
   each.text_checksum = seal.text_checksum;
+  each.whole_since_ns = monotonic_ns();
   each.version_plus_1 = seal.version + 1;
 }
 
@@ -192,6 +200,35 @@ Status ShardVault::verify(brain::Version version) const {
     return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
   return absl::OkStatus();
+}
+
+VaultCheck ShardVault::check(brain::Version version, const std::function<bool()>& give_up) const {
+  const std::optional<VaultSeal> seal = seal_of(version);
+  if (!seal.has_value()) {
+    return VaultCheck::kOverwritten;
+  }
+  // Twice: a version may have gone and come back, with the same seal, while it was read.
+  for (int tries = 0; tries < 2; ++tries) {
+    std::vector<uint64_t> sums;
+    sums.reserve(data_bytes() / kVaultChunk + 1);
+    for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
+      if (give_up()) {
+        return VaultCheck::kGivenUp;
+      }
+      sums.push_back(checksum(data_memory(version) + at, std::min<uint64_t>(kVaultChunk, data_bytes() - at)));
+    }
+    const bool good = seal->text_bytes <= text_room() &&
+                      checksum(sums.data(), sums.size() * sizeof(uint64_t)) == seal->data_checksum &&
+                      checksum(text_memory(version), seal->text_bytes) == seal->text_checksum;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (seal_of(version) != seal) {
+      return VaultCheck::kOverwritten;
+    }
+    if (good) {
+      return VaultCheck::kGood;
+    }
+  }
+  return VaultCheck::kCorrupt;
 }
 
 StatusOr<std::string> ShardVault::text(brain::Version version) const {

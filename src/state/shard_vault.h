@@ -34,7 +34,11 @@ struct VaultSeal {
   uint64_t text_bytes = 0;
   uint64_t data_checksum = 0;
   uint64_t text_checksum = 0;
+  bool operator==(const VaultSeal&) const = default;
 };
+
+// What came of looking at a version while another process may write.
+enum class VaultCheck { kGood, kCorrupt, kOverwritten, kGivenUp };
 
 class ShardVault {
  public:
@@ -54,6 +58,7 @@ class ShardVault {
   bool has(brain::Version version) const;
   std::vector<brain::Version> versions() const;
   std::optional<VaultSeal> seal_of(brain::Version version) const;
+  int64_t whole_since_ns(brain::Version version) const;  // monotonic; of one that has()
 
   // ---- writing ----
   // The slot of `version` is open: what it held is gone.
@@ -74,6 +79,8 @@ class ShardVault {
   // DATA_LOSS if bytes or text are not what was written; NOT_FOUND if the version is not there.
   Status verify(brain::Version version) const;
   StatusOr<std::string> text(brain::Version version) const;
+  // As verify(), for who takes no part in who may write when. Asks `give_up` every chunk.
+  VaultCheck check(brain::Version version, const std::function<bool()>& give_up) const;
   // Into `tensors`, verified as they lie there. As verify().
   Status read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const;
 

@@ -100,6 +100,36 @@ TEST(ShardVault, AFlippedBitIsFound) {
   EXPECT_TRUE(absl::IsDataLoss(vault.text(4).status()));
 }
 
+TEST(ShardVault, WhoOnlyLooksTellsCorruptFromOverwritten) {
+  Tensors tensors(700000);
+  Memory memory(0, tensors.bytes());
+  ShardVault vault = memory.vault();
+  HostCopy copy;
+  ASSERT_TRUE(*vault.write(4, tensors.space(), copy, "hello", never));
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kGood);
+  EXPECT_EQ(vault.check(6, never), VaultCheck::kOverwritten);
+  EXPECT_EQ(vault.check(4, [] { return true; }), VaultCheck::kGivenUp);
+  // The writer begins the next version in that slot while chunks are read: first it is open, then whole.
+  for (const bool finished : {false, true}) {
+    int chunks = 0;
+    const auto overwrite = [&] {
+      if (++chunks == 2) {
+        tensors.fill(1234);
+        EXPECT_EQ(*vault.write(6, tensors.space(), copy, "hello", [&] { return !finished; }), finished);
+      }
+      return false;
+    };
+    EXPECT_EQ(vault.check(4, overwrite), VaultCheck::kOverwritten) << finished;
+    tensors.fill(0);
+    ASSERT_TRUE(*vault.write(4, tensors.space(), copy, "hello", never));
+  }
+  vault.data(4)[2000000] ^= std::byte{4};
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kCorrupt);
+  vault.data(4)[2000000] ^= std::byte{4};
+  vault.text_slot(4)[2] ^= std::byte{1};
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kCorrupt);
+}
+
 TEST(ShardVault, WhatArrivesInPiecesIsTheSame) {
   Tensors tensors(400000);
   Memory here(0, tensors.bytes());
