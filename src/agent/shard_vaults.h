@@ -28,7 +28,8 @@ class ShardVaults {
   StatusOr<int> holding(uint32_t sharding, brain::Rank rank, brain::Version version) const;
   StatusOr<int> holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const;
 
-  // Everything that is whole here, and whose of `version` in one division.
+  // Everything that is whole here, and whose of `version` in one division. Memory of a size that a shard outgrew counts
+  // until that of its new size holds two versions: the older one of these was whole everywhere before the newer one.
   std::vector<brain::ShardCopy> copies() const;
   std::vector<brain::ParityCopy> parity() const;
   std::vector<brain::Rank> ranks_at(uint32_t sharding, brain::Version version) const;
@@ -50,7 +51,7 @@ class ShardVaults {
     const SharedMemory* memory = nullptr;
     state::ShardVault view;
   };
-  std::vector<Held> held() const;  // by number
+  std::vector<Held> held() const;  // by number; without what was outgrown
 
  private:
   struct Of {
@@ -68,6 +69,7 @@ class ShardVaults {
   };
   StatusOr<int> make(const Of& of, uint64_t data_bytes, uint64_t text_room);
   StatusOr<int> find(const Of& of, brain::Version version) const;
+  std::vector<const Vault*> current() const;
   static std::string name(const Of& of);
 
   std::deque<Vault> vaults_;  // the newest last

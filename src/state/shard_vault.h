@@ -2,8 +2,8 @@
 // the same memory, a parity block of several ranks' shards (parity_vault.h).
 //
 // The memory is a memfd of the node's agent (design section 6.9). One process at a time writes; the agent, and whoever
-// takes the shard over, read. A version is written in three steps: begin() takes the slot's old version away, the bytes
-// and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
+// takes the shard over, read. A version is written in three steps: begin() takes the older one of the two away, the
+// bytes and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
 //
 // Checksums: XXH3 over the checksums of the chunks (kVaultChunk bytes each), so that a copy out of tensors, which gives
 // the checksum of each chunk, needs no second pass; and one of the text.
@@ -61,7 +61,8 @@ class ShardVault {
   int64_t whole_since_ns(brain::Version version) const;  // monotonic; of one that has()
 
   // ---- writing ----
-  // The slot of `version` is open: what it held is gone.
+  // A slot for `version` is open: what it held (that version, or the older one) is gone. Before data() and what
+  // follows.
   void begin(brain::Version version);
   std::span<std::byte> data(brain::Version version);
   // Puts the text down. RESOURCE_EXHAUSTED if it is longer than there is room.
@@ -89,9 +90,10 @@ class ShardVault {
   struct Slot;
   ShardVault(std::byte* memory) : memory_(memory) {}
   Header& header() const;
+  Slot* find(brain::Version version) const;
   Slot& slot(brain::Version version) const;
-  std::byte* text_memory(brain::Version version) const;
-  std::byte* data_memory(brain::Version version) const;
+  std::byte* text_memory(const Slot& of) const;
+  std::byte* data_memory(const Slot& of) const;
   StatusOr<const Slot*> whole(brain::Version version) const;
   std::string what() const;  // "the shard of rank 3"
 

@@ -28,7 +28,7 @@ _TRIES = 10  # at a version that is overwritten while it is looked at
 
 NOTHING = (
     "its agents hold no copies. State that all ranks have alike is kept by the ranks that live; "
-    "run.checkpoint(memory_every=...) has the agents keep it, too"
+    "run.checkpoint(memory_every=1) has the agents keep it, too"
 )
 _REFUSED = {
     "rm": "there is nothing to remove: it is overwritten as training goes on, and gone with the job",
