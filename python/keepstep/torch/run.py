@@ -505,7 +505,7 @@ class Run:
             engine.copy_capsule(number)
         step._check_done(len(step._micros))
         if self._shards.wanted:
-            self._shards.wait()
+            self._shards.wait(number - 1)
         if self._durable is not None:
             self._durable.wait_copied()
         engine.record_loss(number, *step._loss_to_record())
@@ -724,7 +724,7 @@ class Run:
     def _leave_shard(self) -> None:
         """Before the world changes: what this rank holds alone is safe on a node that stays."""
         if self._shards.wanted:
-            self._shards.wait()
+            self._shards.wait(self._version)
             self._engine.leave_shard(self._version)
 
     def _no_shards(self) -> Shards:

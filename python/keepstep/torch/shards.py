@@ -165,9 +165,10 @@ class Shards:
             engine.save_capsule(version, base64.b64decode(written["capsule"]))
             capsule.restore(engine, version)
 
-    def wait(self) -> None:
-        """Before the vote on the next step: the version that is copied is safe, and may change from here on."""
-        if self._under_way is not None:
+    def wait(self, version: int) -> None:
+        """Before the vote on the step after `version`: what is copied of the versions up to it is safe, and what it was
+        copied from may change from here on."""
+        if self._under_way is not None and self._under_way <= version:
             self._session.engine.wait_shard(self._under_way)
             self._under_way = None
         self._held = []
