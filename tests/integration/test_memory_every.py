@@ -43,27 +43,27 @@ def assert_same(job, reference):
 
 
 def gone_back_to(job):
-    """The version that each recovery went on from."""
-    return [line["version"] for line in job.events("verdict")]
+    """The version that each recovery went on from, and how many decided steps are done again."""
+    return [(line["version"], line.get("redone_steps", 0)) for line in job.events("verdict")]
 
 
 def test_a_lost_shard_takes_all_back_to_the_newest_step_that_was_copied(tmp_path, whole):  # noqa: F811
     inject = ["kill:rank=1,step=6,phase=backward", "kill:rank=0,step=9,phase=backward"]
     job = run_every(tmp_path, 4, inject=inject)
     assert_same(job, whole(2))
-    assert gone_back_to(job) == [4, 8], job.explain()
+    assert gone_back_to(job) == [(4, 1), (8, 0)], job.explain()
 
 
 def test_where_nobody_died_nothing_is_lost(tmp_path, whole):  # noqa: F811
     job = run_every(tmp_path, 4, inject=["exception:rank=1,step=7,phase=forward"])
     assert_same(job, whole(2))
-    assert gone_back_to(job) == [6], job.explain()
+    assert gone_back_to(job) == [(6, 0)], job.explain()
 
 
 def test_all_ranks_killed_at_once_go_on_from_the_newest_step_in_the_agents_memory(tmp_path, whole):  # noqa: F811
     job = run_every(tmp_path, 3, inject=[f"kill:rank={rank},step=8,phase=before_vote" for rank in range(2)])
     assert_same(job, whole(2))
-    assert gone_back_to(job)[-1] == 6, job.explain()
+    assert gone_back_to(job)[-1][0] == 6, job.explain()
 
 
 @pytest.mark.long
@@ -81,8 +81,8 @@ def test_a_lost_node_costs_at_most_the_steps_between_copies(tmp_path, whole):  #
         for node in nodes:
             kill(node)
     assert_same(job, whole(4, until=LONG))
-    (version,) = gone_back_to(job)
-    assert version % every == 0 and version > 0, job.explain()
+    ((version, redone),) = gone_back_to(job)
+    assert version % every == 0 and version > 0 and redone <= every, job.explain()
     assert_nothing_is_left(str(tmp_path))
 
 
