@@ -1,11 +1,30 @@
-"""How a command of keepstep that is written in Python begins and ends."""
+"""How a command of keepstep that is written in Python begins and ends, and finds the one that is not."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
+
+from keepstep._errors import KeepstepError
+
+
+def keepstep_command() -> str:
+    """The command `keepstep`: $KEEPSTEP_COMMAND, beside the interpreter, in PATH, or in the checkout's build folder."""
+    named = os.environ.get("KEEPSTEP_COMMAND")
+    candidates = [named] if named else [str(Path(sys.executable).parent / "keepstep"), "keepstep"]
+    if not named:
+        candidates.append(str(Path(__file__).resolve().parents[2] / "build" / "keepstep"))
+    for candidate in candidates:
+        found = shutil.which(candidate)
+        if found is not None:
+            return found
+    raise KeepstepError(
+        f"no command keepstep (looked for {', '.join(candidates)}); run `make build`, or set KEEPSTEP_COMMAND"
+    )
 
 
 def exit_with(main: Callable[[list[str]], int]) -> NoReturn:

@@ -84,6 +84,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     return errno_status("become the subreaper of the workers");
   }
   KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
+  memory_tier_ = std::make_unique<MemoryTier>(loop_, vaults_);
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();
@@ -126,6 +127,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     config_.take_commands(nullptr);
   }
   rings_.reset();
+  memory_tier_.reset();
   health_watch_.reset();
   if (gives_up_) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
@@ -609,6 +611,7 @@ void Agent::periodic() {
   watch_pace();
   watch_clock();
   leave_in_time();
+  watch_memory_questions();
   finish_if_empty();
   update_status();
   status_.refresh();

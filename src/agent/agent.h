@@ -27,6 +27,7 @@
 #include "agent/inject_spec.h"
 #include "agent/job_spec.h"
 #include "agent/log_watch.h"
+#include "agent/memory_tier.h"
 #include "agent/message_parts.h"
 #include "agent/metrics.h"
 #include "agent/output_pump.h"
@@ -170,6 +171,7 @@ class Agent {
   StatusOr<std::string> signal_rank(const InjectSpec& spec);
   void write_injected(const InjectSpec& spec, const WorkerProcess* process, int64_t at_ns, const std::string& detail);
   void on_saved(const worker::Message& message);
+  void note_place(const std::string& where);
   void on_note(const WorkerProcess& process, const worker::Message& message);
   void on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
@@ -196,6 +198,23 @@ class Agent {
   uint32_t replicas() const;
   void tell_grace(brain::NodeId to);
   void on_grace(const nlohmann::json& body);
+
+  // agent_memory.cc: what the agents of all nodes hold of the job's state
+  struct MemoryQuestion {
+    bool of_all = false;  // nodes; else of one
+    ControlDoor::Answer answer;
+    std::set<brain::NodeId> awaited;
+    std::map<brain::NodeId, nlohmann::json> answers;
+    int64_t deadline_ns = 0;
+    std::set<brain::NodeId> silent;  // that are not waited for any longer
+  };
+  void answer_memory(const nlohmann::json& request, const ControlDoor::Answer& answer);
+  std::vector<brain::NodeId> attending_nodes() const;
+  void on_memory_message(brain::NodeId from, nlohmann::json body);
+  void on_memory_answer(brain::NodeId from, uint64_t id, nlohmann::json body);
+  void watch_memory_questions();
+  void conclude_memory(uint64_t id);
+  nlohmann::json memory_answer(const MemoryQuestion& question) const;
 
   // agent_health.cc: what is wrong though nobody died
   void apply_log_rules();
@@ -253,6 +272,9 @@ class Agent {
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
   ShardVaults vaults_;
+  std::unique_ptr<MemoryTier> memory_tier_;
+  std::map<uint64_t, MemoryQuestion> memory_questions_;  // node 0's, to be answered
+  uint64_t memory_asked_ = 0;
   PartJoiner parts_;
   Metrics metrics_;
   HangWatch hang_watch_;
@@ -275,6 +297,7 @@ class Agent {
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";
+  std::set<std::string> saves_to_;             // places for checkpoints that ranks here spoke of
   std::map<std::string, int64_t> late_saves_;  // places for checkpoints that are behind, and since which step
   std::string fingerprint_;
   bool preload_sent_ = false;

@@ -99,6 +99,8 @@ void Agent::on_request(const nlohmann::json& request, const ControlDoor::Answer&
     const StatusOr<std::string> done = inject(request.at("fault"));
     answer(done.ok() ? nlohmann::json{{"ok", true}, {"done", *done}}
                      : error_answer(std::string(done.status().message())));
+  } else if (op == "memory") {
+    answer_memory(request, answer);
   } else if (op == "scale" && !request.contains("replicas") && !request.contains("policy")) {
     const StatusOr<nlohmann::json> size = describe_size();
     answer(size.ok() ? *size : error_answer(std::string(size.status().message())));

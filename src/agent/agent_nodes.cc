@@ -4,8 +4,8 @@
 // (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
 // wait for other nodes (hang_watch.h), W how long ranks compute (brain/stragglers.h), T what time it is
 // (clock_probe.h), Q that the job has to stop soon (agent_notice.cc), N that the job's programs attach (--no-python),
-// E how long a node that is told to leave has for it (agent_elastic.cc); A and X are node 0's answers, fits and does
-// not fit. Node 0 compares and speaks for the job.
+// E how long a node that is told to leave has for it (agent_elastic.cc), V what is in its agent's memory
+// (agent_memory.cc); A and X are node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -183,6 +183,8 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
         bad = on_pace_report(from, body);
       } else if (message.starts_with('Q')) {
         take_notice(body.at("because"));
+      } else if (message.starts_with('V')) {
+        on_memory_message(from, body);
       } else if (message.starts_with('E') && from == 0) {
         on_grace(body);
       } else if (message.starts_with('N') && from == 0 && config_.spec.no_python) {

@@ -20,6 +20,12 @@ using brain::WorkerId;
 using worker::Message;
 using worker::MessageType;
 
+namespace {
+
+constexpr size_t kMostPlaces = 64;  // for checkpoints, that are remembered
+
+}  // namespace
+
 void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
   const Message message{type, config_.node, identity, std::move(body)};
@@ -216,8 +222,15 @@ void Agent::on_saved(const Message& message) {
                   {"seconds", body.value("seconds", 0.0)},
                   {"left_out", body.value("left_out", int64_t{0})},
                   {"left_out_steps", body.value("left_out_steps", std::vector<int64_t>{})}});
+  note_place(where);
   if (late_saves_.erase(where) > 0) {
     update_status();
+  }
+}
+
+void Agent::note_place(const std::string& where) {
+  if (!where.empty() && saves_to_.size() < kMostPlaces) {
+    saves_to_.insert(where);
   }
 }
 
@@ -230,6 +243,7 @@ void Agent::on_note(const WorkerProcess& process, const Message& message) {
     return;
   }
   if (of_a_save) {
+    note_place(message.body.value("where", ""));
     late_saves_.try_emplace(message.body.value("where", ""), message.body.at("step").get<int64_t>());
     update_status();
   }

@@ -60,7 +60,7 @@ StatusOr<int> ShardVaults::make(const Of& of, uint64_t data_bytes, uint64_t text
   }
   std::visit([&](const auto& what) { state::ShardVault::initialize(memory->data(), what, data_bytes, text_room); },
              of.what);
-  vaults_.push_back({of, data_bytes, *std::move(memory)});
+  vaults_.push_back({of, data_bytes, *std::move(memory), next_number_++});
   return vaults_.back().memory.fd();
 }
 
@@ -81,12 +81,28 @@ std::string ShardVaults::name(const Of& of) {
              : absl::StrCat("the shard of rank ", std::get<brain::Rank>(of.what));
 }
 
+std::vector<const ShardVaults::Vault*> ShardVaults::current() const {
+  std::vector<const Vault*> current;
+  for (const Vault& each : vaults_) {
+    const std::vector<brain::Version> mine = each.view().versions();
+    const bool outgrown = !mine.empty() && std::any_of(vaults_.begin(), vaults_.end(), [&](const Vault& other) {
+      const std::vector<brain::Version> theirs =
+          other.of == each.of && &other != &each ? other.view().versions() : std::vector<brain::Version>{};
+      return theirs.size() > 1 && theirs.front() > mine.back();
+    });
+    if (!outgrown) {
+      current.push_back(&each);
+    }
+  }
+  return current;
+}
+
 std::vector<brain::ShardCopy> ShardVaults::copies() const {
   std::vector<brain::ShardCopy> copies;
-  for (const Vault& each : vaults_) {
-    if (const auto* const rank = std::get_if<brain::Rank>(&each.of.what)) {
-      for (const brain::Version version : each.view().versions()) {
-        copies.push_back({*rank, version, each.of.sharding});
+  for (const Vault* const each : current()) {
+    if (const auto* const rank = std::get_if<brain::Rank>(&each->of.what)) {
+      for (const brain::Version version : each->view().versions()) {
+        copies.push_back({*rank, version, each->of.sharding});
       }
     }
   }
@@ -96,9 +112,9 @@ std::vector<brain::ShardCopy> ShardVaults::copies() const {
 
 std::vector<brain::ParityCopy> ShardVaults::parity() const {
   std::vector<brain::ParityCopy> parity;
-  for (const Vault& each : vaults_) {
-    if (const auto* const block = std::get_if<brain::ParityBlock>(&each.of.what)) {
-      for (const brain::Version version : each.view().versions()) {
+  for (const Vault* const each : current()) {
+    if (const auto* const block = std::get_if<brain::ParityBlock>(&each->of.what)) {
+      for (const brain::Version version : each->view().versions()) {
         parity.push_back({*block, version});
       }
     }
@@ -139,6 +155,14 @@ void ShardVaults::drop_before(uint32_t sharding) {
 
 void ShardVaults::drop_unused() {
   std::erase_if(vaults_, [](const Vault& each) { return ++each.unused > 3; });
+}
+
+std::vector<ShardVaults::Held> ShardVaults::held() const {
+  std::vector<Held> held;
+  for (const Vault* const each : current()) {
+    held.push_back({each->number, each->of.sharding, each->of.what, each->data_bytes, &each->memory, each->view()});
+  }
+  return held;
 }
 
 uint64_t ShardVaults::bytes() const {

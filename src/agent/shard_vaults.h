@@ -28,7 +28,8 @@ class ShardVaults {
   StatusOr<int> holding(uint32_t sharding, brain::Rank rank, brain::Version version) const;
   StatusOr<int> holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const;
 
-  // Everything that is whole here, and whose of `version` in one division.
+  // Everything that is whole here, and whose of `version` in one division. Memory of a size that a shard outgrew counts
+  // until that of its new size holds two versions: the older one of these was whole everywhere before the newer one.
   std::vector<brain::ShardCopy> copies() const;
   std::vector<brain::ParityCopy> parity() const;
   std::vector<brain::Rank> ranks_at(uint32_t sharding, brain::Version version) const;
@@ -41,6 +42,17 @@ class ShardVaults {
   void drop_unused();
   uint64_t bytes() const;
 
+  // Each vault, for who looks at all of them. `memory` and `view` live until this object is changed.
+  struct Held {
+    uint64_t number = 0;  // later ones have higher numbers; none is given twice
+    uint32_t sharding = 0;
+    std::variant<brain::Rank, brain::ParityBlock> what;
+    uint64_t data_bytes = 0;  // of each version
+    const SharedMemory* memory = nullptr;
+    state::ShardVault view;
+  };
+  std::vector<Held> held() const;  // by number; without what was outgrown
+
  private:
   struct Of {
     uint32_t sharding = 0;
@@ -51,14 +63,17 @@ class ShardVaults {
     Of of;
     uint64_t data_bytes = 0;
     SharedMemory memory;
+    uint64_t number = 0;
     mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
   StatusOr<int> make(const Of& of, uint64_t data_bytes, uint64_t text_room);
   StatusOr<int> find(const Of& of, brain::Version version) const;
+  std::vector<const Vault*> current() const;
   static std::string name(const Of& of);
 
-  std::deque<Vault> vaults_;  // of one rank or block: the newest last
+  std::deque<Vault> vaults_;  // the newest last
+  uint64_t next_number_ = 1;
 };
 
 }  // namespace keepstep::agent

@@ -57,6 +57,22 @@ TEST(ShardVaults, AShardOfAnotherSizeDoesNotTakeTheOldOneAwayAtOnce) {
   EXPECT_EQ(vaults.copies(), (Copies{{0, 1, 1}, {0, 2, 1}}));
 }
 
+TEST(ShardVaults, WhatAShardOutgrewCountsUntilItsNewMemoryHoldsTwoVersions) {
+  ShardVaults vaults;
+  write(*vaults.of_size(1, 0, 1000, 4096), 0);
+  write(*vaults.of_size(1, 0, 3000, 4096), 4);
+  write(*vaults.of_size(1, 0, 3000, 4096), 8);
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 4, 1}, {0, 8, 1}}));
+  EXPECT_EQ(vaults.held().size(), 1);
+  vaults.drop_beyond(4);  // of the two one did not happen
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 0, 1}, {0, 4, 1}}));
+  write(*vaults.of_size(1, 0, 3000, 4096), 8);
+  write(*vaults.of_size(1, 0, 1000, 4096), 12);  // the size of before again, in the memory of before
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 0, 1}, {0, 4, 1}, {0, 8, 1}, {0, 12, 1}}));
+  write(*vaults.of_size(1, 0, 1000, 4096), 16);
+  EXPECT_EQ(vaults.copies(), (Copies{{0, 12, 1}, {0, 16, 1}}));
+}
+
 TEST(ShardVaults, TextThatGrowsALittleFindsTheSameMemory) {
   ShardVaults vaults;
   const int first = *vaults.of_size(1, 0, 1000, 8000);

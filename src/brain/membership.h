@@ -386,6 +386,7 @@ class Membership {
   std::optional<Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
   std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
+  void journal_verdict(const Verdict& verdict, Version reached);
 
   // membership_digests.cc: who is lying
   bool judge(const std::vector<SealedWord>& words);

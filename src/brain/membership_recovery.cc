@@ -393,7 +393,8 @@ void Membership::conclude() {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const std::optional<Verdict> found = whole(decide(identity_, version_, words, ranks_of_.size() > 1));
+  const Verdict reached = decide(identity_, version_, words, ranks_of_.size() > 1);
+  const std::optional<Verdict> found = whole(reached);
   if (!found) {
     return;
   }
@@ -406,10 +407,7 @@ void Membership::conclude() {
   }
   version_ = verdict.version;
   progress_ = std::max(progress_, version_);
-  journal("verdict", verdict.because,
-          {{"step", static_cast<int64_t>(verdict.forward ? version_ : version_ + 1)},
-           {"version", static_cast<int64_t>(version_)},
-           {"verdict", std::string(verdict.forward ? "forward" : "redo")}});
+  journal_verdict(verdict, reached.version);
   decided_ = Decide{identity_, verdict};
   if (const auto outcome = outcomes_.find(version_); verdict.forward && outcome != outcomes_.end()) {
     decided_->mean_loss = outcome->second.mean_loss;
@@ -500,13 +498,20 @@ bool Membership::still_whole() {
   }
   kept_in_ = found->sharding;
   if (found->verdict.version != version_) {
-    version_ = found->verdict.version;
-    journal("verdict", found->verdict.because,
-            {{"step", static_cast<int64_t>(version_ + 1)},
-             {"version", static_cast<int64_t>(version_)},
-             {"verdict", std::string("redo")}});
+    journal_verdict(found->verdict, std::exchange(version_, found->verdict.version));
   }
   return true;
+}
+
+// `reached`: the version before it turned out that not all of it is left.
+void Membership::journal_verdict(const Verdict& verdict, Version reached) {
+  std::vector<Field> fields = {{"step", static_cast<int64_t>(verdict.forward ? version_ : version_ + 1)},
+                               {"version", static_cast<int64_t>(version_)},
+                               {"verdict", std::string(verdict.forward ? "forward" : "redo")}};
+  if (reached > version_) {
+    fields.push_back({"redone_steps", static_cast<int64_t>(reached - version_)});
+  }
+  journal("verdict", verdict.because, std::move(fields));
 }
 
 }  // namespace keepstep::brain

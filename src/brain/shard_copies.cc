@@ -1,13 +1,17 @@
 #include "brain/shard_copies.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
 
 namespace keepstep::brain {
 namespace {
 
-// Copies of two versions are kept, and one more may lie ahead of them in processes.
+// How far back processes, and copies of every version, may be.
 constexpr Version kVersionsBack = 2;
+// Where copies are made of some versions only: so many are kept, and the older one is whole until the newer one is.
+constexpr size_t kVersionsKept = 2;
 
 // Whether this process is at `version`, or will be once it was told the verdict.
 bool comes_to(const SealedWord& rank, Identity identity, Version version, const Verdict& verdict) {
@@ -26,6 +30,24 @@ bool comes_to(const SealedWord& rank, Identity identity, Version version, const 
 // It holds nothing that it could lose, and begins as a fresh process would.
 bool builds_anew(const StateWord& state) {
   return state.kind == StateKind::kEmpty || state.kind == StateKind::kHydrating;
+}
+
+// The versions that may be whole, the newest first.
+std::set<Version, std::greater<>> candidates(Version newest, const Sharding& sharding,
+                                             const std::set<ShardCopy>& copies) {
+  std::set<Version, std::greater<>> kept;
+  for (const ShardCopy& copy : copies) {
+    if (copy.sharding == sharding.number && copy.version <= newest) {
+      kept.insert(copy.version);
+    }
+  }
+  while (kept.size() > kVersionsKept) {
+    kept.erase(std::prev(kept.end()));
+  }
+  for (Version back = 0; back <= kVersionsBack && back <= newest; ++back) {
+    kept.insert(newest - back);
+  }
+  return kept;
 }
 
 // The blocks of one version that lost shards could be rebuilt from. Where they lie does not matter here.
@@ -56,8 +78,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
     processes.emplace(word.rank, &word);
   }
   std::string lacking;
-  for (Version back = 0; back <= kVersionsBack && back <= verdict.version; ++back) {
-    const Version version = verdict.version - back;
+  for (const Version version : candidates(verdict.version, sharding, copies)) {
     std::optional<Blocks> blocks;  // most often not needed
     const auto rebuilt = [&](Rank rank) {
       if (!blocks.has_value()) {
@@ -76,7 +97,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
       }
     }
     if (rank == sharding.world) {
-      if (back == 0) {
+      if (version == verdict.version) {
         return verdict;
       }
       return Verdict{version, false, lacking + "; version " + std::to_string(version) + " is whole"};

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/ask_command.h"
 #include "cli/find_python.h"
 #include "cli/inject_command.h"
 #include "cli/jobs_command.h"
@@ -127,6 +128,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "scale") {
     return scale_main(args);
+  }
+  if (command == "ask") {  // not in the overview: programs use it, such as `keepstep ckpt`
+    return ask_main(args);
   }
   if (command == "rendezvous-bench") {  // not in the overview: `keepstep bench rendezvous` starts it
     return rendezvous_bench_main();

@@ -7,12 +7,13 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "brain/parity_placement.h"
 
 namespace keepstep::state {
 namespace {
 
-constexpr uint64_t kMagic = 0x3253'5641'5450'534b;  // "KSPTAVS2"
+constexpr uint64_t kMagic = 0x3353'5641'5450'534b;  // "KSPTAVS3"
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
 
@@ -22,9 +23,11 @@ uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 struct ShardVault::Slot {
   std::atomic<uint64_t> version_plus_1;  // 0: nothing whole
+  std::atomic<uint64_t> opened_plus_1;   // what was begun here last
   uint64_t text_bytes;
   uint64_t data_checksum;
   uint64_t text_checksum;
+  int64_t whole_since_ns;
 };
 
 struct ShardVault::Header {
@@ -74,7 +77,26 @@ StatusOr<ShardVault> ShardVault::open(std::byte* memory, uint64_t bytes) {
 }
 
 ShardVault::Header& ShardVault::header() const { return *reinterpret_cast<Header*>(memory_); }
-ShardVault::Slot& ShardVault::slot(brain::Version version) const { return header().slots[version % 2]; }
+
+// The slot that holds `version`, or in which it was begun; null: none.
+ShardVault::Slot* ShardVault::find(brain::Version version) const {
+  Slot* begun = nullptr;
+  for (Slot& each : header().slots) {
+    if (each.version_plus_1.load() == version + 1) {
+      return &each;
+    }
+    if (each.version_plus_1.load() == 0 && each.opened_plus_1.load() == version + 1) {
+      begun = &each;
+    }
+  }
+  return begun;
+}
+
+ShardVault::Slot& ShardVault::slot(brain::Version version) const {
+  Slot* const found = find(version);
+  KEEPSTEP_CHECK(found != nullptr, "a version of a shard that was not begun");
+  return *found;
+}
 
 brain::Rank ShardVault::rank() const { return header().rank; }
 std::optional<brain::ParityBlock> ShardVault::parity() const {
@@ -95,13 +117,17 @@ std::string ShardVault::what() const {
 uint64_t ShardVault::data_bytes() const { return header().data_bytes; }
 uint64_t ShardVault::text_room() const { return header().text_room; }
 
-std::byte* ShardVault::text_memory(brain::Version version) const {
-  return memory_ + kPage + version % 2 * (pages(data_bytes()) + pages(text_room()));
+std::byte* ShardVault::text_memory(const Slot& of) const {
+  const auto index = static_cast<uint64_t>(&of - header().slots);
+  return memory_ + kPage + index * (pages(data_bytes()) + pages(text_room()));
 }
 
-std::byte* ShardVault::data_memory(brain::Version version) const { return text_memory(version) + pages(text_room()); }
+std::byte* ShardVault::data_memory(const Slot& of) const { return text_memory(of) + pages(text_room()); }
 
-bool ShardVault::has(brain::Version version) const { return slot(version).version_plus_1.load() == version + 1; }
+bool ShardVault::has(brain::Version version) const {
+  const Slot* const found = find(version);
+  return found != nullptr && found->version_plus_1.load() == version + 1;
+}
 
 std::vector<brain::Version> ShardVault::versions() const {
   std::vector<brain::Version> versions;
@@ -115,18 +141,34 @@ std::vector<brain::Version> ShardVault::versions() const {
 }
 
 std::optional<VaultSeal> ShardVault::seal_of(brain::Version version) const {
-  const Slot& each = slot(version);
-  if (!has(version)) {
+  const Slot* const each = find(version);
+  if (each == nullptr || each->version_plus_1.load() != version + 1) {
     return std::nullopt;
   }
-  return VaultSeal{version, each.text_bytes, each.data_checksum, each.text_checksum};
+  return VaultSeal{version, each->text_bytes, each->data_checksum, each->text_checksum};
 }
 
-void ShardVault::begin(brain::Version version) { slot(version).version_plus_1 = 0; }
+int64_t ShardVault::whole_since_ns(brain::Version version) const {
+  const Slot* const each = find(version);
+  return each == nullptr ? monotonic_ns() : each->whole_since_ns;  // it may be gone since somebody saw it
+}
 
-std::span<std::byte> ShardVault::data(brain::Version version) { return {data_memory(version), data_bytes()}; }
+void ShardVault::begin(brain::Version version) {
+  Slot* chosen = find(version);
+  if (chosen == nullptr) {
+    // The one that holds nothing; of two the one whose turn it is when every version is copied. Else the older one.
+    Slot* const turn = &header().slots[version % 2];
+    Slot* const other = &header().slots[(version + 1) % 2];
+    chosen = turn->version_plus_1.load() <= other->version_plus_1.load() ? turn : other;
+  }
+  chosen->version_plus_1 = 0;
+  chosen->opened_plus_1 = version + 1;
+  std::atomic_thread_fence(std::memory_order_release);  // check(): who sees new bytes sees that, too
+}
 
-std::span<std::byte> ShardVault::text_slot(brain::Version version) { return {text_memory(version), text_room()}; }
+std::span<std::byte> ShardVault::data(brain::Version version) { return {data_memory(slot(version)), data_bytes()}; }
+
+std::span<std::byte> ShardVault::text_slot(brain::Version version) { return {text_memory(slot(version)), text_room()}; }
 
 Status ShardVault::put_text(brain::Version version, std::string_view text) {
   if (text.size() > text_room()) {
@@ -135,7 +177,7 @@ Status ShardVault::put_text(brain::Version version, std::string_view text) {
         "a tensor",
         what(), text_room(), text.size()));
   }
-  std::memcpy(text_memory(version), text.data(), text.size());
+  std::memcpy(text_memory(slot(version)), text.data(), text.size());
   return absl::OkStatus();
 }
 
@@ -144,6 +186,7 @@ void ShardVault::finish(const VaultSeal& seal) {
   each.text_bytes = seal.text_bytes;
   each.data_checksum = seal.data_checksum;
   each.text_checksum = seal.text_checksum;
+  each.whole_since_ns = monotonic_ns();
   each.version_plus_1 = seal.version + 1;
 }
 
@@ -155,7 +198,7 @@ StatusOr<bool> ShardVault::write(brain::Version version, const TensorSpace& tens
   }
   begin(version);
   KEEPSTEP_RETURN_IF_ERROR(put_text(version, text));
-  std::byte* to = data_memory(version);
+  std::byte* to = data_memory(slot(version));
   std::vector<uint64_t> checksums;
   checksums.reserve(data_bytes() / kVaultChunk + 1);
   for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
@@ -178,25 +221,56 @@ void ShardVault::drop_beyond(brain::Version version) {
 }
 
 StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) const {
-  const Slot& each = slot(version);
-  if (!has(version) || each.text_bytes > text_room()) {
+  const Slot* const each = find(version);
+  if (each == nullptr || each->version_plus_1.load() != version + 1 || each->text_bytes > text_room()) {
     return absl::NotFoundError(absl::StrFormat("no copy of %s at version %d is here", what(), version));
   }
-  return &each;
+  return each;
 }
 
 Status ShardVault::verify(brain::Version version) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
-  if (vault_checksum(data_memory(version), data_bytes()) != each->data_checksum ||
-      checksum(text_memory(version), each->text_bytes) != each->text_checksum) {
+  if (vault_checksum(data_memory(*each), data_bytes()) != each->data_checksum ||
+      checksum(text_memory(*each), each->text_bytes) != each->text_checksum) {
     return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
   return absl::OkStatus();
 }
 
+VaultCheck ShardVault::check(brain::Version version, const std::function<bool()>& give_up) const {
+  const std::optional<VaultSeal> seal = seal_of(version);
+  const Slot* const of = find(version);
+  if (!seal.has_value() || of == nullptr) {
+    return VaultCheck::kOverwritten;
+  }
+  const std::byte* const data = data_memory(*of);
+  // Twice: a version may have gone and come back, with the same seal, while it was read.
+  for (int tries = 0; tries < 2; ++tries) {
+    std::vector<uint64_t> sums;
+    sums.reserve(data_bytes() / kVaultChunk + 1);
+    for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
+      if (give_up()) {
+        return VaultCheck::kGivenUp;
+      }
+      sums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, data_bytes() - at)));
+    }
+    const bool good = seal->text_bytes <= text_room() &&
+                      checksum(sums.data(), sums.size() * sizeof(uint64_t)) == seal->data_checksum &&
+                      checksum(text_memory(*of), seal->text_bytes) == seal->text_checksum;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (seal_of(version) != seal) {
+      return VaultCheck::kOverwritten;
+    }
+    if (good) {
+      return VaultCheck::kGood;
+    }
+  }
+  return VaultCheck::kCorrupt;
+}
+
 StatusOr<std::string> ShardVault::text(brain::Version version) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
-  std::string text(reinterpret_cast<const char*>(text_memory(version)), each->text_bytes);
+  std::string text(reinterpret_cast<const char*>(text_memory(*each)), each->text_bytes);
   if (checksum(text.data(), text.size()) != each->text_checksum) {
     return absl::DataLossError(
         absl::StrFormat("what describes the copy of %s at version %d is corrupt", what(), version));
@@ -211,7 +285,7 @@ Status ShardVault::read(brain::Version version, const TensorSpace& tensors, Devi
         absl::StrFormat("the copy of %s has %d bytes, not %d", what(), data_bytes(), tensors.total_bytes()));
   }
   std::vector<uint64_t> checksums;
-  const std::byte* from = data_memory(version);
+  const std::byte* from = data_memory(*each);
   for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
     checksums.push_back(tensors.write(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), from + at));
   }

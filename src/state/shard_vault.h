@@ -2,8 +2,8 @@
 // the same memory, a parity block of several ranks' shards (parity_vault.h).
 //
 // The memory is a memfd of the node's agent (design section 6.9). One process at a time writes; the agent, and whoever
-// takes the shard over, read. A version is written in three steps: begin() takes the slot's old version away, the bytes
-// and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
+// takes the shard over, read. A version is written in three steps: begin() takes the older one of the two away, the
+// bytes and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
 //
 // Checksums: XXH3 over the checksums of the chunks (kVaultChunk bytes each), so that a copy out of tensors, which gives
 // the checksum of each chunk, needs no second pass; and one of the text.
@@ -34,7 +34,11 @@ struct VaultSeal {
   uint64_t text_bytes = 0;
   uint64_t data_checksum = 0;
   uint64_t text_checksum = 0;
+  bool operator==(const VaultSeal&) const = default;
 };
+
+// What came of looking at a version while another process may write.
+enum class VaultCheck { kGood, kCorrupt, kOverwritten, kGivenUp };
 
 class ShardVault {
  public:
@@ -54,9 +58,11 @@ class ShardVault {
   bool has(brain::Version version) const;
   std::vector<brain::Version> versions() const;
   std::optional<VaultSeal> seal_of(brain::Version version) const;
+  int64_t whole_since_ns(brain::Version version) const;  // monotonic; of one that has()
 
   // ---- writing ----
-  // The slot of `version` is open: what it held is gone.
+  // A slot for `version` is open: what it held (that version, or the older one) is gone. Before data() and what
+  // follows.
   void begin(brain::Version version);
   std::span<std::byte> data(brain::Version version);
   // Puts the text down. RESOURCE_EXHAUSTED if it is longer than there is room.
@@ -74,6 +80,8 @@ class ShardVault {
   // DATA_LOSS if bytes or text are not what was written; NOT_FOUND if the version is not there.
   Status verify(brain::Version version) const;
   StatusOr<std::string> text(brain::Version version) const;
+  // As verify(), for who takes no part in who may write when. Asks `give_up` every chunk.
+  VaultCheck check(brain::Version version, const std::function<bool()>& give_up) const;
   // Into `tensors`, verified as they lie there. As verify().
   Status read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const;
 
@@ -82,9 +90,10 @@ class ShardVault {
   struct Slot;
   ShardVault(std::byte* memory) : memory_(memory) {}
   Header& header() const;
+  Slot* find(brain::Version version) const;
   Slot& slot(brain::Version version) const;
-  std::byte* text_memory(brain::Version version) const;
-  std::byte* data_memory(brain::Version version) const;
+  std::byte* text_memory(const Slot& of) const;
+  std::byte* data_memory(const Slot& of) const;
   StatusOr<const Slot*> whole(brain::Version version) const;
   std::string what() const;  // "the shard of rank 3"
 

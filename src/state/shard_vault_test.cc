@@ -60,6 +60,37 @@ TEST(ShardVault, KeepsTheTwoNewestVersionsWhole) {
   }
 }
 
+TEST(ShardVault, TheOlderVersionGoesHoweverFarApartTheyAre) {
+  Tensors tensors(5000);
+  HostCopy copy;
+  for (const brain::Version every : {1, 2, 3, 4, 10}) {
+    Memory memory(0, tensors.bytes());
+    ShardVault vault = memory.vault();
+    for (brain::Version version = every; version <= 5 * every; version += every) {
+      tensors.fill(static_cast<uint32_t>(version));
+      ASSERT_TRUE(*vault.write(version, tensors.space(), copy, std::to_string(version), never));
+      if (version == every) {
+        continue;
+      }
+      ASSERT_EQ(vault.versions(), (std::vector<brain::Version>{version - every, version}));
+      for (const brain::Version each : vault.versions()) {
+        Tensors back(5000);
+        ASSERT_TRUE(vault.read(each, back.space(), copy).ok());
+        EXPECT_EQ(back.first.front(), each);
+        EXPECT_EQ(*vault.text(each), std::to_string(each));
+      }
+    }
+    // What was begun and given up took the older one's place; the next one takes that, too, and the newest stays.
+    EXPECT_FALSE(*vault.write(6 * every, tensors.space(), copy, "", [] { return true; }));
+    EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every}));
+    ASSERT_TRUE(*vault.write(5 * every + 1, tensors.space(), copy, "", never));
+    EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every, 5 * every + 1}));
+    // The same version again, in its own place.
+    ASSERT_TRUE(*vault.write(5 * every, tensors.space(), copy, "", never));
+    EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every, 5 * every + 1}));
+  }
+}
+
 TEST(ShardVault, AVersionThatWasNotFinishedIsNotThere) {
   Tensors tensors(5000);
   Memory memory(0, tensors.bytes());
@@ -98,6 +129,38 @@ TEST(ShardVault, AFlippedBitIsFound) {
   vault.text_slot(4)[2] ^= std::byte{1};
   EXPECT_TRUE(absl::IsDataLoss(vault.verify(4)));
   EXPECT_TRUE(absl::IsDataLoss(vault.text(4).status()));
+}
+
+TEST(ShardVault, WhoOnlyLooksTellsCorruptFromOverwritten) {
+  Tensors tensors(700000);
+  Memory memory(0, tensors.bytes());
+  ShardVault vault = memory.vault();
+  HostCopy copy;
+  ASSERT_TRUE(*vault.write(4, tensors.space(), copy, "hello", never));
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kGood);
+  EXPECT_EQ(vault.check(6, never), VaultCheck::kOverwritten);
+  EXPECT_EQ(vault.check(4, [] { return true; }), VaultCheck::kGivenUp);
+  // The writer takes that slot for the version after the next one while chunks are read: it is open, then whole.
+  for (const bool finished : {false, true}) {
+    Memory another(0, tensors.bytes());
+    ShardVault written = another.vault();
+    ASSERT_TRUE(*written.write(4, tensors.space(), copy, "hello", never));
+    ASSERT_TRUE(*written.write(5, tensors.space(), copy, "hello", never));
+    int chunks = 0;
+    const auto overwrite = [&] {
+      if (++chunks == 2) {
+        EXPECT_EQ(*written.write(6, tensors.space(), copy, "hello", [&] { return !finished; }), finished);
+      }
+      return false;
+    };
+    EXPECT_EQ(written.check(4, overwrite), VaultCheck::kOverwritten) << finished;
+    EXPECT_EQ(written.check(5, never), VaultCheck::kGood);
+  }
+  vault.data(4)[2000000] ^= std::byte{4};
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kCorrupt);
+  vault.data(4)[2000000] ^= std::byte{4};
+  vault.text_slot(4)[2] ^= std::byte{1};
+  EXPECT_EQ(vault.check(4, never), VaultCheck::kCorrupt);
 }
 
 TEST(ShardVault, WhatArrivesInPiecesIsTheSame) {

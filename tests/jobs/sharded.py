@@ -36,6 +36,7 @@ parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, action="append", help="of the places in turn; of all, if given once")
 parser.add_argument("--max-age", type=float, action="append", help="of the places in turn, in seconds; 0: any age")
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
+parser.add_argument("--memory-every", type=int, help="so many steps between copies in memory")
 parser.add_argument("--equal-names", action="store_true", help="each stage counts its blocks from 0")
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--samples", type=int, default=512)
@@ -230,7 +231,7 @@ def train(run):
         run.checkpoint(
             durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
             max_age_s=[age or None for age in args.max_age] if args.max_age else None,
-            memory_every=1 if args.in_memory else None,
+            memory_every=1 if args.in_memory else args.memory_every,
         )  # fmt: skip
     trained = run.replicate(model) if args.kind in ("ddp", "zero") else model
     if args.kind == "pp-ddp":

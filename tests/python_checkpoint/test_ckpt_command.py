@@ -61,10 +61,10 @@ def test_ls_shows_the_checkpoints_of_all_places(saved, tmp_path):
     text = ckpt("ls", saved, tmp_path / "plain")
     rows = [line.split() for line in text.splitlines()]
     assert rows[0][:4] == ["step", "complete", "size", "files"]
-    assert [row[:2] for row in rows[1:5]] == [["1", "yes"], ["2", "yes"], ["9", "no"], ["-", "DCP's"]]
+    assert [row[:2] for row in rows[1:5]] == [["9", "no"], ["2", "yes"], ["1", "yes"], ["-", "DCP's"]]
     assert f"{saved}: written by job 'the job'" in text and "which let go" in text
     told = json.loads(ckpt("ls", saved, "--json"))
-    assert [row["complete"] for row in told["checkpoints"]] == [True, True, False]
+    assert [row["complete"] for row in told["checkpoints"]] == [False, True, True]
     assert told["owners"][0]["job"] == "the job" and not told["owners"][0]["at_work"]
     assert ckpt("ls", tmp_path / "nothing") == f"no checkpoints in {tmp_path / 'nothing'}\n"
     shutil.rmtree(saved / "step-000000000009")

@@ -140,6 +140,22 @@ def test_a_spare_node_that_is_lost_is_no_recovery(tmp_path: Path) -> None:
     assert [who(fault) for fault in analysis.spares_lost] == ["node 2"]
 
 
+def test_steps_that_are_done_again_from_copies_are_counted(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.01, "verdict", "version 2 is whole", step=3, version=2, verdict="redo", redone_steps=3)
+    run.prepare(2.5, 2, [0, 2, 3, 4], "replace")
+    run.write(2.6, "activated", version=2, sources=[], targets=[])
+    run.write(2.6, "formed", version=2)
+    run.write(3.0, "first_commit", step=3)
+    run.commits(3, 5, 3.0)
+    analysis = analyse(tmp_path)
+    assert (analysis.totals.lost_steps, analysis.totals.redone_steps) == (0, 3)
+    assert [commit.step for commit in analysis.commits] == [1, 2, 3, 4, 5]
+
+
 def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")

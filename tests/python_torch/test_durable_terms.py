@@ -5,7 +5,7 @@ import torch
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.durable_snapshot import Pool
-from keepstep.torch.durable_terms import Terms, terms_of
+from keepstep.torch.durable_terms import Terms, check_memory_every, terms_of
 
 
 def test_one_value_is_for_all_places_and_a_list_for_each(tmp_path):
@@ -29,6 +29,18 @@ def test_one_value_is_for_all_places_and_a_list_for_each(tmp_path):
 def test_what_is_wrong_is_told(arguments, says):
     with pytest.raises(KeepstepError, match=says):
         terms_of(*arguments)
+
+
+def test_copies_in_memory_are_made_every_so_many_steps_but_not_in_elastic_jobs():
+    for steps in (None, 1):
+        check_memory_every(steps, elastic=True)
+    for steps in (2, 1000):
+        check_memory_every(steps, elastic=False)
+        with pytest.raises(KeepstepError, match=f"memory_every={steps}.*elastic"):
+            check_memory_every(steps, elastic=True)
+    for wrong in (0, -1, True, 1.0, "2", 10**7):
+        with pytest.raises(KeepstepError, match="a number of steps from 1 to 1,000,000"):
+            check_memory_every(wrong, elastic=False)
 
 
 def test_memory_of_snapshots_is_used_again_where_it_fits():

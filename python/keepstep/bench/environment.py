@@ -11,6 +11,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from keepstep import _command
+from keepstep._errors import KeepstepError
+
 JOBS = Path(__file__).parent / "jobs"
 
 
@@ -24,17 +27,10 @@ def _repository() -> Path:
 
 def keepstep_command() -> str:
     """The command `keepstep`: $KEEPSTEP_COMMAND, beside the interpreter, in PATH, or in the checkout's build folder."""
-    named = os.environ.get("KEEPSTEP_COMMAND")
-    candidates = [named] if named else [str(Path(sys.executable).parent / "keepstep"), "keepstep"]
-    if not named:
-        candidates.append(str(_repository() / "build" / "keepstep"))
-    for candidate in candidates:
-        found = shutil.which(candidate)
-        if found is not None:
-            return found
-    raise BenchError(
-        f"no command keepstep (looked for {', '.join(candidates)}); run `make build`, or set KEEPSTEP_COMMAND"
-    )
+    try:
+        return _command.keepstep_command()
+    except KeepstepError as error:
+        raise BenchError(str(error)) from None
 
 
 def bench_program(name: str) -> str:

@@ -23,10 +23,12 @@ commands:
   keepstep ckpt COMMAND --help    all options of a command
 
 A place is a folder, file:///folder or s3://bucket/prefix. PLACE@120 is step 120 of it, PLACE alone the newest complete
-checkpoint, or the one that the folder itself is (DCP's own, too).
+checkpoint, or the one that the folder itself is (DCP's own, too). For ls, show and verify also memory://JOB: what the
+agents of a running job hold; JOB as for `keepstep stacks`, HOST:PORT with a token.
 
 examples:
-  keepstep ckpt ls /data/run s3://bucket/run
+  keepstep ckpt ls                     of the jobs of this machine: in memory, and where they save to
+  keepstep ckpt ls memory://train-4f2a /data/run s3://bucket/run
   keepstep ckpt verify s3://bucket/run@120
   keepstep ckpt export /data/run --prefix model. --out hf
 """

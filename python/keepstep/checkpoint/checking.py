@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from keepstep import _checkpoint
-from keepstep.checkpoint import places, tensors
-from keepstep.checkpoint.words import in_bytes, parser, shape
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint import memory, places, tensors
+from keepstep.checkpoint.words import in_bytes, parser, shape, token_option
 from keepstep.data.builder.progress import progress
 
 _MOST_SHOWN = 50
@@ -66,20 +67,77 @@ def _verify_sizes(opened: places.Opened) -> list[str]:
     return problems
 
 
+def _verify_memory(place: str, step: int | None, token_file: str | None, quiet: bool) -> dict[str, Any]:
+    """All agents read what they hold. What is overwritten meanwhile is counted, and no problem."""
+    with memory.Job(place, token_file) as job:
+        held = job.held()
+        names = {node["node"]: node["name"] for node in held["nodes"]}
+        problems = [f"node {node} does not say what it holds" for node in held["silent"]]
+        lines = [line for line in held["held"] if step in (None, line["version"])]
+        if not lines:
+            there = places.steps_in_words(sorted({line["version"] for line in held["held"]}))
+            why = memory.NOTHING if not held["held"] else f"no step {step} (any more) is in memory; there are {there}"
+            raise KeepstepError(f"{place}: {why}")
+        good: list[dict[str, Any]] = []
+        gone = corrupt = done = 0
+        with progress("reading", sum(line["bytes"] for line in lines), quiet=quiet, command="ckpt") as shown:
+            for node in sorted({line["node"] for line in lines}):
+                for checked in job.check(node, step):
+                    for line in checked:
+                        what = (
+                            f"the copy of the shard of rank {line['rank']}" if "rank" in line
+                            else f"parity {line['row']} of the shards of ranks {', '.join(map(str, line['members']))}"
+                        )  # fmt: skip
+                        if line["result"] == "corrupt":
+                            corrupt += 1
+                            problems.append(
+                                f"{what} on node {node} ({names[node]}) at step {line['version']} is corrupt"
+                            )
+                        gone += line["result"] == "gone"
+                        good += [line] if line["result"] == "good" else []
+                        done += line["bytes"]
+                    shown.update(done)
+        if not good and not corrupt:
+            newest = ", ".join(str(each["version"]) for each in job.held()["versions"][:1])
+            of = "all that was there" if step is None else f"step {step}"
+            raise KeepstepError(f"{place}: {of} was overwritten while it was read; the newest is {newest or 'none'}")
+    return {
+        "where": place, "step": step, "checksums": True, "bytes": sum(line["bytes"] for line in good),
+        "problems": problems,
+        "memory": {
+            "good": len(good), "of_parity": sum("members" in line for line in good), "overwritten": gone,
+            "steps": sorted({line["version"] for line in good}),
+        },
+    }  # fmt: skip
+
+
+def _memory_words(result: dict[str, Any]) -> str:
+    found = result["memory"]
+    steps = places.steps_in_words(found["steps"])
+    over = f"; {found['overwritten']} were overwritten meanwhile" if found["overwritten"] else ""
+    parity = f", {found['of_parity']} of them blocks of parity," if found["of_parity"] else ""
+    return f"{found['good']} copies{parity} of steps {steps}, {in_bytes(result['bytes'])}{over}"
+
+
 def verify(arguments: list[str]) -> int:
     options_parser = parser(
         "verify",
         "Reads all of a checkpoint and compares it with its checksums. Exit code 1 if anything is wrong. What DCP "
-        "itself wrote has no checksums: then only sizes are compared.",
+        "itself wrote has no checksums: then only sizes are compared. In the memory of a job everything is read, all "
+        "steps and all copies.",
     )
     options_parser.add_argument("checkpoints", nargs="+", metavar="PLACE[@STEP]")
     options_parser.add_argument("--all", action="store_true", help="all complete checkpoints of each place")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     options_parser.add_argument("--quiet", action="store_true", help="no progress")
+    token_option(options_parser)
     options = options_parser.parse_args(arguments)
     results: list[dict[str, Any]] = []
     for text in options.checkpoints:
         place, step = places.split_step(text)
+        if memory.is_memory(place):
+            results.append(_verify_memory(place, step, options.token_file, options.quiet or options.json))
+            continue
         steps = [step]
         if options.all and step is None:
             catalog = _checkpoint.Catalog(places.open_store(place))
@@ -98,6 +156,7 @@ def verify(arguments: list[str]) -> int:
             print(f"keepstep ckpt verify: {result['where']}: {problem}", file=sys.stderr)
         if not result["problems"]:
             how = in_bytes(result["bytes"]) if result["checksums"] else "sizes only: DCP itself wrote it"
+            how = _memory_words(result) if "memory" in result else how
             print(f"{result['where']}: good ({how})")
     return 1 if any(result["problems"] for result in results) else 0
 
@@ -132,6 +191,7 @@ def diff(arguments: list[str]) -> int:
     options_parser.add_argument("--data", action="store_true", help="also compare the elements, byte by byte")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     options = options_parser.parse_args(arguments)
+    memory.refuse("diff", [options.first, options.second])
     first = places.open_checkpoint(*places.split_step(options.first))
     second = places.open_checkpoint(*places.split_step(options.second))
     a, b = first.tensors, second.tensors

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import places, tensors
+from keepstep.checkpoint import memory, places, tensors
 from keepstep.checkpoint.words import in_bytes, parser
 from keepstep.data.builder.progress import Silent, progress
 
@@ -108,6 +108,7 @@ def export(arguments: list[str]) -> int:
     options_parser.add_argument("--quiet", action="store_true", help="no progress")
     options_parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     options = options_parser.parse_args(arguments)
+    memory.refuse("export", [options.checkpoint])
     opened = places.open_checkpoint(*places.split_step(options.checkpoint))
     names = [name for name in opened.tensors if name.startswith(options.prefix) and name != options.prefix]
     if not names:

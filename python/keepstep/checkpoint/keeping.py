@@ -8,7 +8,7 @@ import time
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import places
+from keepstep.checkpoint import memory, places
 from keepstep.checkpoint.words import parser
 
 
@@ -36,6 +36,7 @@ def rm(arguments: list[str]) -> int:
     options_parser.add_argument("checkpoints", nargs="+", type=_named, metavar="PLACE@STEP")
     options_parser.add_argument("--last", action="store_true", help="also the newest complete one")
     options = options_parser.parse_args(arguments)
+    memory.refuse("rm", [place for place, _ in options.checkpoints])
     for place, step in options.checkpoints:
         store = places.open_store(place)
         catalog = _checkpoint.Catalog(store)
@@ -60,6 +61,7 @@ def pin(arguments: list[str]) -> int:
     options_parser.add_argument("--remove", action="store_true", help="they may go again")
     options_parser.add_argument("--why", default="", metavar="TEXT", help="is kept with the pin")
     options = options_parser.parse_args(arguments)
+    memory.refuse("pin", [place for place, _ in options.checkpoints])
     for place, step in options.checkpoints:
         catalog = _checkpoint.Catalog(places.open_store(place))
         if options.remove:

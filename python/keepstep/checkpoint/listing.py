@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import places
-from keepstep.checkpoint.words import age, in_bytes, parser, shape, table
+from keepstep.checkpoint import memory, places
+from keepstep.checkpoint.words import age, in_bytes, parser, shape, table, token_option
 
 _MOST_SHOWN = 40
 
@@ -49,16 +52,88 @@ def _rows(place: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | N
     return rows, owner
 
 
+@dataclass
+class _Memory:
+    """What a job's memory holds."""
+
+    place: str
+    rows: list[dict[str, Any]]
+    lines: list[str]  # more to be said, each after the place's name
+    silent: list[int]  # nodes that did not answer
+    saves_to: list[str]
+
+
+def _memory_rows(place: str, token_file: str | None) -> _Memory:
+    with memory.Job(place, token_file) as job:
+        held = job.held()
+    now = time.time()
+    rows = [
+        {
+            "step": each["version"], "complete": not each["lost"], "dcp_only": False, "pinned": False,
+            "bytes": each["bytes"], "files": None, "where": place, "modified": now - each["age_ns"] / 1e9,
+            "age_s": round(each["age_ns"] / 1e9, 1),
+            "memory": {
+                "world": each["world"], "nodes": each["nodes"], "held_bytes": each["held_bytes"],
+                "fewest_copies": each["copies"], "fewest_parity": each["parity"], "lost_ranks": each["lost"],
+            },
+        }
+        for each in held["versions"]
+    ]  # fmt: skip
+    lines = [] if rows else [memory.NOTHING]
+    if rows and not any(row["complete"] for row in rows):  # one that is being copied, or overwritten, is usual
+        ranks = _ranks(rows[0]["memory"]["lost_ranks"])
+        lines.append(f"no step is complete; of step {rows[0]['step']} the shards of ranks {ranks} are missing")
+    return _Memory(place, rows, lines, held["silent"], held["saves_to"])
+
+
+def _copies(row: dict[str, Any]) -> str:
+    """Of the shard with the fewest."""
+    copies, parity = row["memory"]["fewest_copies"], row["memory"]["fewest_parity"]
+    text = f"{copies} {'copy' if copies == 1 else 'copies'}"
+    return f"{text}, {parity} parity" if parity else text
+
+
+def _where(row: dict[str, Any]) -> str:
+    if "memory" not in row:
+        return str(row["where"])
+    nodes = row["memory"]["nodes"]
+    return f"{row['where']} ({'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))})"
+
+
+def _at_hand() -> list[str]:
+    """Without a place: the memory of the jobs of this machine, and where these save to."""
+    found = []
+    for place in memory.jobs_here():
+        found.append(place)
+        try:
+            found += _memory_rows(place, None).saves_to
+        except KeepstepError:
+            continue  # said when it is its turn
+    return [*dict.fromkeys(found)]
+
+
 def ls(arguments: list[str]) -> int:
-    options_parser = parser("ls", "The checkpoints of one or more places. Nothing is read but names and sizes.")
-    options_parser.add_argument("places", nargs="+", metavar="PLACE")
+    options_parser = parser(
+        "ls", "The checkpoints of one or more places, the newest first. Nothing is read but names and sizes. Without a "
+        "place: those in the memory of this machine's jobs, and where these save to.",
+    )  # fmt: skip
+    options_parser.add_argument("places", nargs="*", metavar="PLACE")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
+    token_option(options_parser)
     options = options_parser.parse_args(arguments)
-    rows = []
+    rows: list[dict[str, Any]] = []
     owners = []
     failed = []
-    for place in options.places:
+    said: list[tuple[str, str]] = []
+    asked = options.places or _at_hand()
+    for place in asked:
         try:
+            if memory.is_memory(place):
+                told_by = _memory_rows(place, options.token_file)
+                rows += told_by.rows
+                said += [(place, line) for line in told_by.lines]
+                failed += [(place, f"node {node} does not say what it holds") for node in told_by.silent]
+                continue
             found, owner = _rows(place)
         except (KeepstepError, _checkpoint.Error, OSError) as error:
             failed.append((place, str(error)))  # the others are shown all the same
@@ -66,7 +141,7 @@ def ls(arguments: list[str]) -> int:
         rows += found
         if owner is not None:
             owners.append((place, owner))
-    rows.sort(key=lambda row: (row["step"] is None, row["step"]))
+    rows.sort(key=lambda row: -1 if row["step"] is None else row["step"], reverse=True)
     if options.json:
         told = [
             {"where": place, "job": owner.job, "host": owner.host, "pid": owner.pid, "token": owner.token,
@@ -77,9 +152,11 @@ def ls(arguments: list[str]) -> int:
         print(json.dumps({"checkpoints": rows, "owners": told, "failed": failures}))
         return 1 if failed else 0
     for place, why in failed:
-        print(f"keepstep ckpt ls: {place}: {why}", file=sys.stderr)
-    if not rows:
-        empty = [place for place in options.places if place not in dict(failed)]
+        print(f"keepstep ckpt ls: {place}: {why.removeprefix(f'{place}: ')}", file=sys.stderr)
+    if not asked:
+        print("no job of yours runs on this machine; give a place: a folder, file:///folder or s3://bucket/prefix")
+    elif not rows:
+        empty = [place for place in asked if place not in dict(failed) and place not in dict(said)]
         if empty:
             print("no checkpoints in " + ", ".join(empty))
     else:
@@ -90,12 +167,15 @@ def ls(arguments: list[str]) -> int:
                     "-" if row["step"] is None else str(row["step"]),
                     ("yes" if row["complete"] else "DCP's own" if row["dcp_only"] else "no")
                     + (", pinned" if row["pinned"] else ""),
-                    in_bytes(row["bytes"]), str(row["files"]), age(row["age_s"]), row["where"],
+                    in_bytes(row["bytes"]), _copies(row) if "memory" in row else str(row["files"]), age(row["age_s"]),
+                    _where(row),
                 ]
                 for row in rows
             ],
             right=(0, 2, 3),
         )  # fmt: skip
+    for place, line in said:
+        print(f"{place}: {line}")
     for place, owner in owners:
         gone = owner.is_gone(int(time.time()))
         doing = "let go" if owner.released else "is gone" if gone else "is at work"
@@ -109,7 +189,10 @@ def show(arguments: list[str]) -> int:
     options_parser.add_argument("--all", action="store_true", help=f"all tensors, not only the first {_MOST_SHOWN}")
     options_parser.add_argument("--files", action="store_true", help="also the files and their checksums")
     options_parser.add_argument("--json", action="store_true", help="one JSON object, with everything")
+    token_option(options_parser)
     options = options_parser.parse_args(arguments)
+    if memory.is_memory(options.checkpoint):
+        return _show_memory(options)
     opened = places.open_checkpoint(*places.split_step(options.checkpoint))
     for reason in opened.skipped:
         print(f"keepstep ckpt show: {reason}", file=sys.stderr)
@@ -177,3 +260,80 @@ def _as_json(opened: places.Opened) -> dict[str, Any]:
         },
         "objects": sorted(opened.objects),
     }  # fmt: skip
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """``0-3, 8``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _show_memory(options: argparse.Namespace) -> int:
+    place, step = places.split_step(options.checkpoint)
+    with memory.Job(place, options.token_file) as job:
+        held, version, contents = memory.look(job, step)
+    names = {node["node"]: node["name"] for node in held["nodes"]}
+    copies = [
+        line for line in held["held"]
+        if (line["version"], line["sharding"]) == (version["version"], version["sharding"])
+    ]  # fmt: skip
+    only_parity = sorted(set(range(version["world"])) - {line["rank"] for line in copies if "rank" in line})
+    if options.json:
+        told = {
+            "where": place, "job": held["job"], "step": version["version"], "complete": not version["lost"],
+            "world": version["world"], "bytes": version["bytes"], "held_bytes": version["held_bytes"],
+            "age_s": round(version["age_ns"] / 1e9, 1), "lost_ranks": version["lost"],
+            "not_shown_ranks": only_parity,
+            "copies": [
+                {"node": line["node"], "node_name": names.get(line["node"]), "bytes": line["bytes"],
+                 **({"rank": line["rank"]} if "rank" in line else {"parity_of": line["members"], "row": line["row"]})}
+                for line in copies
+            ],
+            "tensors": {
+                name: {
+                    "dtype": tensor.dtype, "shape": list(tensor.shape),
+                    "parts": [
+                        {"offsets": list(offsets), "lengths": list(lengths), "ranks": ranks}
+                        for (offsets, lengths), ranks in tensor.parts.items()
+                    ],
+                }
+                for name, tensor in contents.tensors.items()
+            },
+            "objects": sorted(contents.values), "capsules": contents.capsules,
+        }  # fmt: skip
+        print(json.dumps(told))
+        return 0
+    print(f"{place}, step {version['version']}")
+    complete = "complete" if not version["lost"] else f"not complete: no shard of ranks {_ranks(version['lost'])}"
+    print(f"step     {version['version']}, {age(version['age_ns'] / 1e9)} old, of {version['world']} ranks, {complete}")
+    print(f"size     {in_bytes(version['bytes'])}; {in_bytes(version['held_bytes'])} with all copies and parity")
+    for node in version["nodes"]:
+        ranks = _ranks({line["rank"] for line in copies if line["node"] == node and "rank" in line})
+        blocks = [line for line in copies if line["node"] == node and "members" in line]
+        of = "; ".join(f"parity {line['row']} of ranks {_ranks(line['members'])}" for line in blocks)
+        has = "; ".join([*([f"shards of ranks {ranks}"] if ranks else []), *([of] if of else [])])
+        print(f"node {node:<4}{names.get(node, '?')}: {has}")
+    elements = sum(math.prod(tensor.shape) for tensor in contents.tensors.values())
+    print(
+        f"tensors  {len(contents.tensors):,} with {elements:,} elements; {len(contents.values):,} other objects; "
+        f"what forward changed: {in_bytes(sum(contents.capsules.values()))} of {len(contents.capsules)} ranks"
+    )
+    if only_parity and not version["lost"]:
+        print(f"         without those of ranks {_ranks(only_parity)}, which are in parity alone")
+    print()
+    shown = list(contents.tensors) if options.all else list(contents.tensors)[:_MOST_SHOWN]
+    rows = []
+    for name in shown:
+        tensor = contents.tensors[name]
+        holders = {rank for ranks in tensor.parts.values() for rank in ranks}
+        parts = str(len(tensor.parts)) if tensor.parted else "whole"
+        rows.append([name, tensor.dtype, shape(tensor.shape), parts, _ranks(holders)])
+    table(["tensor", "dtype", "shape", "parts", "ranks"], rows, right=(3,))
+    if len(shown) < len(contents.tensors):
+        print(f"... and {len(contents.tensors) - len(shown)} more (--all)")
+    return 0

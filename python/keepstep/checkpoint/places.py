@@ -27,6 +27,11 @@ def url_of(place: str | os.PathLike[str]) -> str:
 
 
 def open_store(place: str | os.PathLike[str]) -> _checkpoint.Store:
+    if os.fspath(place).startswith("memory://"):
+        raise KeepstepError(
+            f"'{place}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. A "
+            "place for checkpoints is a folder, file:///folder or s3://bucket/prefix"
+        )
     try:
         return _checkpoint.open_store(url_of(place))
     except _checkpoint.Error as error:

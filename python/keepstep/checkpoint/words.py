@@ -7,11 +7,17 @@ from collections.abc import Sequence
 
 from keepstep.data.builder.progress import in_bytes, in_time
 
-__all__ = ["age", "in_bytes", "parser", "shape", "table"]
+__all__ = ["age", "in_bytes", "parser", "shape", "table", "token_option"]
 
 
 def parser(name: str, what: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"keepstep ckpt {name}", description=what, allow_abbrev=False)
+
+
+def token_option(options_parser: argparse.ArgumentParser) -> None:
+    options_parser.add_argument(
+        "--token-file", metavar="FILE", help="the job token, for memory://HOST:PORT; else KEEPSTEP_TOKEN"
+    )
 
 
 def age(seconds: float) -> str:

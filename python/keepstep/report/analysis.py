@@ -39,6 +39,7 @@ class Totals:
     lost_rank_seconds: float
     lost_money: float | None
     lost_steps: int
+    redone_steps: int
     bytes_moved: int
 
 
@@ -129,6 +130,7 @@ def _totals(
         lost_rank_seconds=lost_rank_seconds,
         lost_money=money,
         lost_steps=sum(recovery.lost_steps for recovery in recoveries),
+        redone_steps=sum(recovery.redone_steps for recovery in recoveries),
         bytes_moved=sum(recovery.bytes_moved for recovery in recoveries),
     )
 

@@ -60,6 +60,7 @@ def recovery_json(recovery: Recovery) -> dict[str, Any]:
             for hydration in recovery.hydrations
         ],
         "lost_steps": recovery.lost_steps,
+        "redone_steps": recovery.redone_steps,
     }
 
 
@@ -117,6 +118,7 @@ def report_json(analysis: Analysis) -> dict[str, Any]:
             "lost_rank_seconds": round(totals.lost_rank_seconds, 6),
             "lost_money": totals.lost_money,
             "lost_steps": totals.lost_steps,
+            "redone_steps": totals.redone_steps,
             "bytes_moved": totals.bytes_moved,
         },
         "memory": {

@@ -117,6 +117,7 @@ class Recovery:
     newcomers: list[int] = field(default_factory=list)
     hydrations: list[Hydration] = field(default_factory=list)
     lost_steps: int = 0
+    redone_steps: int = 0  # that were committed, by ranks that went back to copies of sharded state
     downtime_s: float | None = None
 
     @property

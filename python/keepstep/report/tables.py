@@ -80,7 +80,8 @@ def summary_table(analysis: Analysis) -> Table:
     end = "-" if analysis.ended is None else f"exit code {analysis.ended}"
     table.add_row("end", f"{end} {analysis.ended_because}".strip())
     table.add_row("committed steps", f"{len(analysis.commits)}, median {words.milliseconds(analysis.median_step_s)} ms")
-    table.add_row("recoveries", f"{len(analysis.recoveries)}, lost steps {totals.lost_steps}")
+    redone = f", committed steps done again {totals.redone_steps}" if totals.redone_steps else ""
+    table.add_row("recoveries", f"{len(analysis.recoveries)}, lost steps {totals.lost_steps}{redone}")
     if analysis.spares_lost:
         table.add_row("spares lost", ", ".join(f"{words.who(f)}: {f.how()}" for f in analysis.spares_lost))
     for straggler in analysis.stragglers:

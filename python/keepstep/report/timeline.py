@@ -68,6 +68,7 @@ class _Reader:
         self._open.verdict = line.text("verdict")
         self._open.verdict_because = line.because
         self._open.step = line.integer("step")
+        self._open.redone_steps += line.integer("redone_steps") or 0
 
     def _on_restart(self, line: Line) -> None:
         recovery = self._current(line)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from keepstep._errors import KeepstepError
 
+MOST_MEMORY_EVERY = 1_000_000
 MOST_PLACES = 8  # each has two flags in the votes
 T = TypeVar("T")
 
@@ -59,3 +60,19 @@ def terms_of(
             raise KeepstepError(f"run.checkpoint(max_age_s={age}): seconds above 0 are needed, or None for any age")
         found.append(Terms(url, steps, count, age))
     return tuple(found)
+
+
+def check_memory_every(steps: int | None, elastic: bool) -> None:
+    """Raises where copies in memory cannot be made so often. `elastic`: the job may change its size."""
+    if steps is None or (type(steps) is int and steps == 1):
+        return
+    if type(steps) is not int or not 1 <= steps <= MOST_MEMORY_EVERY:
+        raise KeepstepError(
+            f"run.checkpoint(memory_every={steps!r}): a number of steps from 1 to {MOST_MEMORY_EVERY:,} is needed, or "
+            "None: sharded state is copied into memory in every step, other state not at all"
+        )
+    if elastic:
+        raise KeepstepError(
+            f"run.checkpoint(memory_every={steps}): this job is elastic (--nnodes MIN:MAX or --min-replicas), and who "
+            "leaves it gives away copies of the step at which it leaves; give 1, or leave it out"
+        )

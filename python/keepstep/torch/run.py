@@ -296,15 +296,14 @@ class Run:
             keep: so many complete checkpoints stay, the newest; None: all.
             max_age_s: older ones go, too; never the newest complete one, or one that is pinned. None: of any age stay.
             memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
-                all workers die at once. Of sharded state they always do.
+                all workers die at once. Of sharded state they always do; with a larger number only after steps that it
+                divides, and when a generation begins: then a lost shard takes all ranks back to the newest of these, at
+                most so many steps. The same on all ranks. None: 1 for sharded state, none of other state.
 
         Raises:
             KeepstepError: a place cannot be used.
         """
-        if memory_every not in (None, 1):
-            raise KeepstepError(
-                f"run.checkpoint(memory_every={memory_every}): copies in memory are made every step (1)"
-            )
+        durable_terms.check_memory_every(memory_every, elastic=bool(self._session.welcome["elastic"]))
         terms = durable_terms.terms_of(durable, every, keep, max_age_s)
         if self.rehearsing:
             return
@@ -316,6 +315,7 @@ class Run:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         if memory_every == 1:
             self._shards.built_by_rank()
+        self._shards.copy_every(memory_every or 1)
 
     @overload
     def replicate(
@@ -820,6 +820,7 @@ class Run:
 
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
+        self._shards.check()
         load = None if self._durable is None else functools.partial(self._load, self._durable, self._capsule)
         while True:
             try:

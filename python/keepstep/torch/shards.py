@@ -58,10 +58,26 @@ class Shards:
         self._layout: ShardLayout | None = None
         self._trained = False  # this process did a step, so that it is not what was built any more
         self._sharded: bool | None = None
+        self._every = 1
+        self._under_way: int | None = None  # the version that is copied
 
     def built_by_rank(self) -> None:
         """``run.shard`` built what depends on the rank."""
         self._built = True
+
+    def copy_every(self, steps: int) -> None:
+        """Copies are made of every `steps`-th version only, and when a generation begins. The same on all ranks."""
+        self._every = steps
+
+    def check(self) -> None:
+        """Raises where copies of some versions only would cost steps that a peer could save."""
+        if self._every > 1 and not self.wanted:
+            raise KeepstepError(
+                f"run.checkpoint(memory_every={self._every}): all ranks hold the same state here, and with copies of "
+                f"every {self._every}th step in memory the death of one rank would take all back to the last of these. "
+                "Give 1 (copies of every step) or leave it out (living ranks are the copies); durable= saves every so "
+                "many steps"
+            )
 
     @property
     def wanted(self) -> bool:
@@ -81,6 +97,7 @@ class Shards:
         text = engine.find_shard(activation, need)
         assignment = self._session.assignment
         assert assignment is not None
+        self._under_way = None
         if assignment.kept_in != assignment.sharding:
             needs = need and text is None
             shards = engine.find_shards_of_before(activation, needs)
@@ -102,7 +119,7 @@ class Shards:
             capsule.save(engine, 0)
         engine.form()
         self._session.formed = True
-        self.protect(version)
+        self._copy(version)  # whoever was replaced has no copies elsewhere yet
         return version
 
     def _take_part(self, shards: list[bytes], version: int, capsule: Capsule) -> bytes:
@@ -149,13 +166,20 @@ class Shards:
             capsule.restore(engine, version)
 
     def wait(self, version: int) -> None:
-        """Before the vote on the next step: `version` is safe. What is copied may change from here on."""
-        self._session.engine.wait_shard(version)
+        """Before the vote on the step after `version`: what is copied of the versions up to it is safe, and what it was
+        copied from may change from here on."""
+        if self._under_way is not None and self._under_way <= version:
+            self._session.engine.wait_shard(self._under_way)
+            self._under_way = None
         self._held = []
         self._trained = True  # from here on an update may begin, and fail half way
 
     def protect(self, version: int) -> None:
-        """Begins to copy the state, which is that of `version`."""
+        """Begins to copy the state, which is that of `version`, where that is due."""
+        if version % self._every == 0:
+            self._copy(version)
+
+    def _copy(self, version: int) -> None:
         engine = self._session.engine
         ids = self._session.capsule_ids()
         flat = None if self._layout is None else self._layout.again(ids)
@@ -167,3 +191,4 @@ class Shards:
         saved = engine.load_capsule(version)
         text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())
         engine.protect_shard(version, self._layout.regions, text, self._copies, self._parity)
+        self._under_way = version

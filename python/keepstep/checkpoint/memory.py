@@ -1,0 +1,261 @@
+"""The memory of a running job's agents as a place: ``memory://JOB``, JOB as for ``keepstep stacks``.
+
+The job's agents are asked through the command ``keepstep ask``, which has doors and tokens. What ranks say of their
+shards comes from processes that run anybody's code: each word is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from keepstep import _checkpoint
+from keepstep._command import keepstep_command
+from keepstep._errors import KeepstepError
+
+SCHEME = "memory://"
+_QUICK_S, _READ_S = 15.0, 660.0  # the agents' own limits are below these
+_MOST_DIMENSIONS, _MOST_ELEMENTS, _MOST_NAME = 64, 1 << 62, 4096
+_RANKS_AT_ONCE = 500  # a question has at most 16 KiB
+_TRIES = 10  # at a version that is overwritten while it is looked at
+
+NOTHING = (
+    "its agents hold no copies. State that all ranks have alike is kept by the ranks that live; "
+    "run.checkpoint(memory_every=1) has the agents keep it, too"
+)
+_REFUSED = {
+    "rm": "there is nothing to remove: it is overwritten as training goes on, and gone with the job",
+    "pin": "it cannot be kept: it is overwritten as training goes on. run.checkpoint(durable=...) saves to places "
+    "where checkpoints can be pinned",
+    "export": "it is overwritten as training goes on, before it could be read. Export what "
+    "run.checkpoint(durable=...) has saved",
+    "diff": "it is overwritten as training goes on, before it could be read. Compare what run.checkpoint(durable=...) "
+    "has saved",
+}  # fmt: skip
+
+
+def is_memory(place: str | os.PathLike[str]) -> bool:
+    return os.fspath(place).startswith(SCHEME)
+
+
+def refuse(command: str, places: Sequence[str]) -> None:
+    """Raises for a place in memory, which `command` cannot do anything with, and says what to do."""
+    for place in places:
+        if is_memory(place):
+            raise KeepstepError(f"{place} is the memory of a running job: {_REFUSED[command]}")
+
+
+class Job:
+    """A job that runs, asked from outside. Used in a ``with``."""
+
+    def __init__(self, place: str, token_file: str | None = None) -> None:
+        self.place = place
+        token = [] if token_file is None else ["--token-file", token_file]
+        command = [keepstep_command(), "ask", place.removeprefix(SCHEME), *token]
+        self._said = tempfile.TemporaryFile()  # a pipe could fill up
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()  # it keeps nothing that would be lost
+        self._process.communicate()
+        self._said.close()
+
+    def ask(self, limit_s: float = _QUICK_S, **question: Any) -> dict[str, Any]:
+        """KeepstepError: there is no such job, it does not answer, or it refuses."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            line = {"limit_s": limit_s, "request": {"op": "memory", **question}}
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+            text = self._process.stdout.readline()
+        except BrokenPipeError:
+            text = ""
+        if not text:
+            self._process.wait()
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip().removeprefix("keepstep ask: ")
+            raise KeepstepError(f"{self.place}: {said or 'the command keepstep ask ended without a word'}")
+        answer = json.loads(text)
+        if not isinstance(answer, dict) or answer.get("ok") is not True:
+            why = answer.get("error") if isinstance(answer, dict) else None
+            raise KeepstepError(f"{self.place}: {why or 'the job gives an answer that is none'}")
+        return answer
+
+    def held(self) -> dict[str, Any]:
+        """Everything that the agents hold, and the versions that come of it; the newest first."""
+        return self.ask(do="hold")
+
+    def texts(self, version: dict[str, Any], held: dict[str, Any]) -> dict[int, str] | None:
+        """What describes the shard of each rank that has a copy; None: some of it was overwritten meanwhile."""
+        nodes: dict[int, list[int]] = {}  # by rank
+        for line in held["held"]:
+            same = (line["version"], line["sharding"]) == (version["version"], version["sharding"])
+            if same and "rank" in line and line["rank"] < version["world"]:
+                nodes.setdefault(line["rank"], []).append(line["node"])
+        found: dict[int, str] = {}
+        while missing := [rank for rank in nodes if rank not in found]:
+            node = nodes[missing[0]][0]
+            ranks = [rank for rank in missing if nodes[rank][0] == node][:_RANKS_AT_ONCE]
+            answer = self.ask(
+                do="texts", node=node, version=version["version"], sharding=version["sharding"], ranks=ranks
+            )
+            if not answer["texts"]:
+                raise KeepstepError(f"{self.place}: node {node} gives an answer that is none")
+            for line in answer["texts"]:
+                rank = line["rank"]
+                if line["result"] == "good" and rank in ranks:
+                    found[rank] = line["text"]
+                elif len(nodes.get(rank, ())) > 1:
+                    nodes[rank].pop(0)  # another node has one
+                elif line["result"] == "corrupt":
+                    raise KeepstepError(f"{self.place}: the copy of the shard of rank {rank} on node {node} is corrupt")
+                else:
+                    return None
+        return found
+
+    def check(self, node: int, version: int | None) -> Iterator[list[dict[str, Any]]]:
+        """Has the agent of `node` read what it holds, or of it `version`; what came of it, a part at a time."""
+        after, over = 0, False
+        which = {} if version is None else {"version": version}
+        while not over:
+            answer = self.ask(_READ_S, do="check", node=node, after=after, **which)
+            after, over = answer["last"], answer["over"]
+            yield answer["checked"]
+
+
+# ---- what describes shards ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tensor:
+    """One tensor as ranks hold it: whole, or in parts of a DTensor.
+
+    Attributes:
+        parts: offsets and lengths of each box, with the ranks that have it.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    parted: bool
+    parts: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Contents:
+    """What is in a version.
+
+    Attributes:
+        tensors: by name; where ranks hold different tensors under one name, the name says of which ranks each is.
+        values: names of what is no tensor.
+        capsules: bytes of what forward changed, by rank.
+    """
+
+    tensors: dict[str, Tensor]
+    values: list[str]
+    capsules: dict[int, int]
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        raise ValueError("a shape that is none")
+    if any(type(number) is not int or not 0 <= number < _MOST_ELEMENTS for number in value):
+        raise ValueError("a shape that is none")
+    if math.prod(value) >= _MOST_ELEMENTS:
+        raise ValueError("a shape that no memory holds")
+    return tuple(value)
+
+
+def _tensor(name: Any, dtype: Any, shape: Any, layout: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Dtype, whole shape and offsets."""
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+        raise ValueError("a name that is none")
+    if not isinstance(dtype, str) or _checkpoint.dtype_bytes(dtype) == 0:
+        raise ValueError(f"'{name}' of a dtype that is none")
+    lengths = _numbers(shape)
+    if layout is None:
+        return dtype, lengths, (0,) * len(lengths)
+    if not isinstance(layout, list) or len(layout) != 2:
+        raise ValueError(f"'{name}' in a layout that is none")
+    whole, offsets = map(_numbers, layout)
+    if not len(whole) == len(offsets) == len(lengths) or any(
+        begin + count > end for begin, count, end in zip(offsets, lengths, whole, strict=True)
+    ):
+        raise ValueError(f"'{name}' outside of its shape")
+    return dtype, whole, offsets
+
+
+def contents(texts: dict[int, str]) -> Contents:
+    """Of all ranks' texts (python/keepstep/torch/shard_layout.py). KeepstepError: they are none."""
+    found: dict[str, dict[tuple[str, tuple[int, ...]], Tensor]] = {}
+    values: dict[str, None] = {}
+    capsules = {}
+    for rank in sorted(texts):
+        try:
+            said = json.loads(texts[rank])
+            tensors, layout, small, capsule = (said[key] for key in ("tensors", "layout", "values", "capsule"))
+            if not (isinstance(tensors, list) and isinstance(layout, dict) and isinstance(small, dict)):
+                raise ValueError("no lists of tensors and values")
+            for name, dtype, shape in tensors:
+                kind, whole, offsets = _tensor(name, dtype, shape, layout.get(name))
+                of = found.setdefault(name, {})
+                tensor = of.setdefault((kind, whole), Tensor(kind, whole, name in layout))
+                tensor.parts.setdefault((offsets, _numbers(shape)), []).append(rank)
+            values |= dict.fromkeys(name for name in small if name.isprintable())
+            if capsule:
+                capsules[rank] = len(capsule) * 3 // 4 - capsule[-2:].count("=")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise KeepstepError(f"what describes the shard of rank {rank} is not understood: {error}") from None
+    whole_names = {}
+    for name, kinds in found.items():
+        for tensor in kinds.values():
+            ranks = sorted({rank for held in tensor.parts.values() for rank in held})
+            whose = f" (of ranks {', '.join(map(str, ranks))})" if len(kinds) > 1 else ""
+            whole_names[name + whose] = tensor
+    return Contents(whole_names, [*values], capsules)
+
+
+def look(job: Job, step: int | None) -> tuple[dict[str, Any], dict[str, Any], Contents]:
+    """What the agents hold, the version of `step` or else the newest complete one, and what is in it."""
+    for _ in range(_TRIES):
+        held = job.held()
+        versions = held["versions"]
+        if not versions:
+            raise KeepstepError(f"{job.place}: {NOTHING}")
+        wanted = [each for each in versions if (each["version"] == step if step is not None else not each["lost"])]
+        if not wanted:
+            there = ", ".join(f"{each['version']}{' (not complete)' if each['lost'] else ''}" for each in versions)
+            what = "no complete step" if step is None else f"no step {step} (any more)"
+            raise KeepstepError(f"{job.place}: {what} is in memory; there are {there}")
+        texts = job.texts(wanted[0], held)
+        if texts is not None:
+            return held, wanted[0], contents(texts)
+    raise KeepstepError(
+        f"{job.place}: each step was overwritten while it was looked at, {_TRIES} times: the job's steps are too short"
+    )
+
+
+def jobs_here() -> list[str]:
+    """The places of this user's jobs on this machine. KeepstepError: they cannot be listed."""
+    listed = subprocess.run([keepstep_command(), "jobs", "--json"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        raise KeepstepError(f"the jobs of this machine are not known: {listed.stderr.strip()}")
+    jobs = [json.loads(line) for line in listed.stdout.splitlines()]
+    # Node 0's launcher answers for all; where it is not here, who is asked says where it is.
+    first = {job["job"] for job in jobs if job.get("node") == 0}
+    asked = [job for job in jobs if job.get("node") == 0 or job["job"] not in first]
+    names = [job["job"] for job in asked]
+    return [SCHEME + (job["job"] if names.count(job["job"]) == 1 else str(job["pid"])) for job in asked]
