@@ -1,0 +1,110 @@
+"""Saves that outlive the ranks that they are of: the disk takes its time, ranks die meanwhile, and that very version is
+completed. It does not outlive the job."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from held import Held
+
+from harness import KEEPSTEP, json_lines
+from several_nodes import assert_nothing_is_left
+from test_durable import Trouble, run, saved_steps, verify
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """A save of step 4 that everything was handed over of, and that is not complete before it is let go."""
+    slow = Held(tmp_path / "held", "/step-000000000004/.metadata")
+    for name, value in slow.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slow
+    slow.close()
+
+
+@pytest.fixture
+def job(tmp_path, held):
+    jobs = []
+
+    def start_it(kind, **how):
+        jobs.append(Trouble(tmp_path / "job", tmp_path / "saves", kind=kind, **how))
+        return jobs[-1]
+
+    yield start_it
+    for each in jobs:
+        each.end()
+
+
+def pid_of(job, rank):
+    notes = [note for path in job.folder.glob("*.jsonl") for note in json_lines(path)]
+    entries = [note for note in notes if note.get("rank") == rank and "entry" in note]
+    return max(entries, key=lambda note: note["generation"])["pid"]
+
+
+def assert_same_as_undisturbed(tmp_path, kind, saves, monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD")
+    reference = run(tmp_path / "reference", tmp_path / "reference-saves", kind=kind, until=4)
+    assert reference.exit_code == 0, reference.explain()
+    command = [KEEPSTEP, "ckpt", "diff", f"{tmp_path / 'reference-saves'}@4", f"{saves}@4"]
+    compared = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [
+        ("ddp", [0]),
+        pytest.param("fsdp", [1], marks=pytest.mark.long),
+        pytest.param("fsdp", [0], marks=pytest.mark.long),
+        pytest.param("zero", [0], marks=pytest.mark.long),
+        pytest.param("ddp", [1], marks=pytest.mark.long),
+        pytest.param("fsdp", [0, 1], marks=pytest.mark.long),
+    ],
+)
+def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypatch, kind, ranks):
+    running = job(kind, spares=1)
+    saves = tmp_path / "saves"
+    (drain,) = held.wait()
+    dead = [pid_of(running, rank) for rank in ranks]
+    for pid in dead:
+        os.kill(pid, signal.SIGKILL)
+    running.wait("a new process", lambda: all(pid_of(running, rank) not in dead for rank in ranks))
+    running.wait_more_steps(2)
+    assert 4 not in saved_steps(saves)
+    held.let_go()
+    running.wait("the save of step 4", lambda: running.events("saved", version=4))
+    running.wait_saved(after=4)
+    ended = running.stop()
+    assert not ended.events("not_saved"), ended.explain()
+    assert not ended.events("restart"), ended.explain()
+    assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
+    assert len(ended.events("drain_started")) == 1 and str(drain) in ended.events("drain_started")[0]["because"]
+    verify(saves)
+    assert_same_as_undisturbed(tmp_path, kind, saves, monkeypatch)
+    assert_nothing_is_left(str(running.folder))
+
+
+def test_the_process_that_writes_ends_with_its_agent_in_the_middle_of_a_save(tmp_path, job, held):
+    running = job("ddp")
+    held.wait()
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+    assert_nothing_is_left(str(tmp_path / "job"))
+    assert_nothing_is_left(str(held.folder))
+    assert 4 not in saved_steps(tmp_path / "saves")
+
+
+def test_another_process_writes_when_the_first_one_is_killed(tmp_path, job, held):
+    running = job("fsdp")
+    (drain,) = held.wait()
+    os.kill(drain, signal.SIGKILL)
+    missed = running.wait("a save that fails", lambda: running.events("not_saved"))[0]
+    assert missed["step"] == 4 and "drain_ended" in missed["because"]
+    held.let_go()
+    running.wait_saved(after=4)
+    ended = running.stop()
+    assert len(ended.events("drain_started")) == 2
+    assert "signal 9" in ended.events("drain_ended")[0]["because"]
+    assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
+    verify(tmp_path / "saves")
