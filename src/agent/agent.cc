@@ -131,7 +131,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   rings_.reset();
   health_watch_.reset();
   if (drain_ != nullptr && !gives_up_) {
-    drain_->end(kDrainGrace);
+    drain_->end(kDrainGrace, signal_fd_.get());
   }
   drain_.reset();
   if (gives_up_) {

@@ -141,13 +141,13 @@ void DrainProcess::forget() {
   pid_ = 0;
 }
 
-void DrainProcess::end(std::chrono::milliseconds limit) {
+void DrainProcess::end(std::chrono::milliseconds limit, int hurry) {
   if (pid_ == 0) {
     return;
   }
   (void)socket_.try_send(nlohmann::json{{"end", true}}.dump());
-  pollfd gone{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-  (void)poll(&gone, 1, static_cast<int>(limit.count()));
+  pollfd gone[] = {{.fd = pidfd_.get(), .events = POLLIN, .revents = 0}, {.fd = hurry, .events = POLLIN, .revents = 0}};
+  (void)poll(gone, 2, static_cast<int>(limit.count()));
   kill(pid_, SIGKILL);  // does nothing to one that has ended
   waitpid(pid_, nullptr, 0);
   forget();

@@ -39,8 +39,9 @@ class DrainProcess {
 
   // From a process like it on another node. Dropped where none runs, or takes no more: what matters is said again.
   void hand(brain::NodeId from, const std::string& message);
-  // At the end of the job: it lets go of its places, and is killed if that takes longer than `limit`.
-  void end(std::chrono::milliseconds limit);
+  // At the end of the job: it lets go of its places, and is killed if that takes longer than `limit`, or when
+  // `hurry` can be read.
+  void end(std::chrono::milliseconds limit, int hurry);
 
  private:
   DrainProcess(EventLoop& loop, Fd listener, std::string python, brain::NodeId node, Callbacks callbacks)

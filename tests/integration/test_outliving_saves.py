@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from held import Held
 
-from harness import KEEPSTEP, json_lines
-from several_nodes import assert_nothing_is_left
+from harness import JOBS, KEEPSTEP, json_lines
+from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
 from test_durable import Trouble, run, saved_steps, verify
 
 
@@ -37,7 +37,11 @@ def job(tmp_path, held):
 
 
 def pid_of(job, rank):
-    notes = [note for path in job.folder.glob("*.jsonl") for note in json_lines(path)]
+    return pid_in(job.folder, rank)
+
+
+def pid_in(folder, rank):
+    notes = [note for path in folder.glob("*.jsonl") for note in json_lines(path)]
     entries = [note for note in notes if note.get("rank") == rank and "entry" in note]
     return max(entries, key=lambda note: note["generation"])["pid"]
 
@@ -108,3 +112,36 @@ def test_another_process_writes_when_the_first_one_is_killed(tmp_path, job, held
     assert "signal 9" in ended.events("drain_ended")[0]["because"]
     assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
     verify(tmp_path / "saves")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_save_of_two_nodes_is_completed_though_a_rank_dies(tmp_path, held, killed):
+    """Rank 1 is on the other node: how its file is, comes through the agents."""
+    folder, saves = tmp_path / "job", tmp_path / "saves"
+    nodes = start_nodes(
+        folder, JOBS / "sharded.py", "--out", folder, "--until", 1_000_000, "--sleep", 0.05, "--every", 2,
+        "--durable", saves, world=1,
+    )  # fmt: skip
+
+    def events(name, **wanted):
+        found = [line for line in json_lines(folder / "journal" / "journal.jsonl") if line["event"] == name]
+        return [line for line in found if all(line[key] == value for key, value in wanted.items())]
+
+    try:
+        nodes[0].wait_for(lambda: list(held.folder.glob("reached-*")), "file that is held")
+        dead = pid_in(folder, killed)
+        os.kill(dead, signal.SIGKILL)
+        nodes[0].wait_for(lambda: pid_in(folder, killed) != dead, "new process")
+        assert 4 not in saved_steps(saves)
+        held.let_go()
+        nodes[0].wait_for(lambda: events("saved", version=4), "save of step 4")
+        for node in nodes:
+            os.kill(node.process.pid, signal.SIGUSR1)
+        ended = finish_nodes(nodes)
+    finally:
+        for node in nodes:
+            kill(node)
+    assert not ended.events("not_saved"), ended.explain()
+    verify(saves)
+    assert_nothing_is_left(str(folder))

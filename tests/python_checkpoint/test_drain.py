@@ -36,14 +36,16 @@ class Drain:
     def __init__(self, node=0, environment=()):
         self.name = f"keepstep-drain-test-{uuid.uuid4()}"
         self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, theirs:
-            listener.bind(b"\0" + self.name.encode())
-            listener.listen()
-            fds = (listener.fileno(), theirs.fileno())
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
-                pass_fds=fds, env={**os.environ, **dict(environment)},
-            )  # fmt: skip
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(b"\0" + self.name.encode())
+        self.listener.listen()
+        fds = (self.listener.fileno(), theirs.fileno())
+        self.start = lambda: subprocess.Popen(
+            [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
+            pass_fds=fds, env={**os.environ, **dict(environment)},
+        )  # fmt: skip
+        self.process = self.start()
+        self._theirs = theirs
 
     def link(self, place):
         return Link(self.name, place.as_uri(), "one job")
@@ -52,7 +54,15 @@ class Drain:
         packets.send(self.agent, {"end": True})
         assert self.process.wait(LIMIT_S) == 0
 
+    def kill(self):
+        """And another one in its place."""
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+        self.process = self.start()
+
     def close(self):
+        self.listener.close()
+        self._theirs.close()
         if self.agent.fileno() >= 0:
             self.agent.shutdown(socket.SHUT_RDWR)  # also where a thread reads from it
             self.agent.close()
@@ -225,6 +235,20 @@ def test_a_write_that_fails_is_told_to_who_waits_and_to_who_comes(tmp_path, drai
     assert "rank 0: give its name to" in ended["error"]
     hand_over(drain, place, 4)[0].await_complete()
     assert_whole(place, 4)
+
+
+def test_another_process_takes_over_what_the_first_one_was_asked_for(tmp_path, drains):
+    drain = drains()
+    link, _ = hand_over(drain, tmp_path, 1)
+    link.await_complete()
+    drain.kill()
+    assert link.await_free(0) == []
+    hand_over(drain, tmp_path, 2)[0].await_complete()
+    drain.kill()
+    with pytest.raises(KeepstepError, match="drain_ended"):
+        link.await_complete()
+    assert steps_of(tmp_path) == [1, 2]
+    assert_whole(tmp_path, 2)
 
 
 def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drains, held):

@@ -13,8 +13,8 @@ from states import assert_same, load, save, state
 from torch.distributed.checkpoint.api import CheckpointException
 
 from keepstep import _checkpoint
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 KEEPSTEP = os.environ.get("KEEPSTEP_COMMAND") or shutil.which("keepstep", path=Path(sys.executable).parent)
 

@@ -8,6 +8,7 @@ and the next step makes another. Whoever starts the job again begins with the ne
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import uuid
@@ -58,7 +59,8 @@ class Durable:
         self._job = _job_of(session)
         self._links = [Link(session.welcome["drain"], each.url, self._job) for each in terms]
         for link in self._links:
-            link.connect()  # what writes is started while the script goes on
+            with contextlib.suppress(KeepstepError):  # a save will find out
+                link.connect()  # what writes is started while the script goes on
         self._places: list[Place] = []  # made when this process has a rank
         self._announced = False
         self._pool = Pool()

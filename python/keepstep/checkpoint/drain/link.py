@@ -19,10 +19,13 @@ def environment_for_stores(values: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name.startswith("AWS_") or name == "HOME"}
 
 
-class Link:
-    """For one place; one thread at a time. KeepstepError, of every call: what was refused and why, or the process ended.
+# What means the same to the process that follows one that ended.
+_SAID_AGAIN = ("claim", "free", "begin", "file", "told", "prune")
 
-    After the latter the next call begins anew, with another process.
+
+class Link:
+    """For one place; one thread at a time. KeepstepError, of every call: what was refused and why; or that the process
+    ended. After that the next call begins anew, with another one.
     """
 
     def __init__(self, socket_name: str, url: str, job: str) -> None:
@@ -93,21 +96,31 @@ class Link:
         self._ask({"op": "prune", "keep": keep or 0, "max_age_s": max_age_s or 0.0})
 
     def _ask(self, message: packets.Message, fds: tuple[int, ...] = ()) -> packets.Message:
+        for may_be_old in (self._opened and message.get("op") in _SAID_AGAIN, False):
+            try:
+                return self._ask_once(message, fds)
+            except OSError as error:
+                self._forget()
+                if not may_be_old:  # else it ended some time ago, and the next one answers
+                    raise KeepstepError(
+                        "the process that writes this node's checkpoints ended (drain_ended in the journal says how): "
+                        f"{error}"
+                    ) from None
+        raise AssertionError("unreachable")
+
+    def _ask_once(self, message: packets.Message, fds: tuple[int, ...]) -> packets.Message:
         self.connect()
-        assert self._connection is not None
-        try:
-            if not self._opened:
-                environment = environment_for_stores(os.environ)
-                self._answer_to({"op": "open", "url": self._url, "job": self._job, "environment": environment})
-                self._opened = True
-            return self._answer_to(message, fds)
-        except OSError as error:
+        if not self._opened:
+            environment = environment_for_stores(os.environ)
+            self._answer_to({"op": "open", "url": self._url, "job": self._job, "environment": environment})
+            self._opened = True
+        return self._answer_to(message, fds)
+
+    def _forget(self) -> None:
+        if self._connection is not None:
             self._connection.close()
-            self._connection = None
-            self._opened = False
-            raise KeepstepError(
-                f"the process that writes this node's checkpoints ended (drain_ended in the journal says how): {error}"
-            ) from None
+        self._connection = None
+        self._opened = False
 
     def _answer_to(self, message: packets.Message, fds: tuple[int, ...] = ()) -> packets.Message:
         assert self._connection is not None

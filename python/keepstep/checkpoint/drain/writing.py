@@ -12,7 +12,7 @@ from keepstep.checkpoint.drain.recipe import Piece, pieces_of
 
 
 def write(store: _checkpoint.Store, key: str, expected: int, recipe: bytes, memory: int) -> _checkpoint.FileSums:
-    """Durable when this returns. `expected`: bytes of the file, as many as the recipe must make. `memory`: a descriptor.
+    """Durable when this returns. `expected`: the bytes that the recipe must make. `memory`: a descriptor.
 
     KeepstepError, `_checkpoint.Error`, OSError: it is not there, and nothing is left of it.
     """
