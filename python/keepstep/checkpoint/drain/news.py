@@ -19,7 +19,7 @@ from keepstep._errors import KeepstepError
 from keepstep.checkpoint.drain import sums as sums_json
 
 SAY_AGAIN_S = 5.0
-NOT_HEARD_S = 60.0  # of a file: then its node is taken for lost
+NOT_HEARD_S = 30.0  # of a file: then its node is taken for lost
 MOST_MESSAGE_BYTES = 16 << 20  # src/agent/drain_process.cc
 MOST_KNOWN = 100_000  # files of other nodes
 
