@@ -161,15 +161,36 @@ def test_a_save_outlives_who_handed_it_over_and_the_next_one_waits_for_it_and_he
     kill(rank)
     successor = drain.link(place)
     with ThreadPoolExecutor(1) as threads:
-        free = threads.submit(successor.await_free, 0)
-        assert drain.link(place).await_free(1) == [], "another rank has nothing to wait for"
+        free = threads.submit(successor.await_free, 0, 7)
+        assert drain.link(place).await_free(1, 7) == [], "another rank has nothing to wait for"
         assert not free.done() and not steps_of(place)
         slow.let_go()
         (ended,) = free.result(LIMIT_S)
     assert (ended["version"], ended["error"]) == (3, "")
     assert_whole(place, 3)
     successor.told(ended["attempt"])
-    assert successor.await_free(0) == []
+    assert successor.await_free(0, 7) == []
+
+
+@pytest.mark.parametrize("name", ["/__0_0.1-2.distcp", "/step-000000000003/.metadata", "/manifest.json"])
+def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, drains, held, name):
+    """All ranks died, and the job goes on from step 2: of step 3 nobody knows."""
+    place = tmp_path / "saves"
+    slow = held(f"/step-000000000003{name}" if "manifest" in name else name)
+    drain = drains(environment=slow.environment)
+    link, _ = hand_over(drain, place, 2)
+    link.await_complete()
+    link.told(1)
+    rank = rank_that_hands_over(drain, place, 3)
+    slow.wait()
+    kill(rank)
+    with ThreadPoolExecutor(1) as threads:
+        free = threads.submit(drain.link(place).await_free, 0, 2)
+        slow.let_go()
+        assert free.result(LIMIT_S) == []
+    assert steps_of(place) == [2]
+    hand_over(drain, place, 3)[0].await_complete()
+    assert_whole(place, 3)
 
 
 def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
@@ -230,7 +251,7 @@ def test_a_write_that_fails_is_told_to_who_waits_and_to_who_comes(tmp_path, drai
         link.await_complete()
     link.await_file()
     successor = drain.link(place)
-    (ended,) = successor.await_free(0)
+    (ended,) = successor.await_free(0, 7)
     assert ended["attempt"] == writer.attempt
     assert "rank 0: give its name to" in ended["error"]
     hand_over(drain, place, 4)[0].await_complete()
@@ -242,7 +263,7 @@ def test_another_process_takes_over_what_the_first_one_was_asked_for(tmp_path, d
     link, _ = hand_over(drain, tmp_path, 1)
     link.await_complete()
     drain.kill()
-    assert link.await_free(0) == []
+    assert link.await_free(0, 7) == []
     hand_over(drain, tmp_path, 2)[0].await_complete()
     drain.kill()
     with pytest.raises(KeepstepError, match="drain_ended"):
@@ -381,7 +402,7 @@ def test_a_request_that_cannot_be_is_refused_and_the_next_one_answered(tmp_path,
     link.claim()
     with pytest.raises(KeepstepError):
         link._ask(message)
-    assert link.await_free(0) == []
+    assert link.await_free(0, 7) == []
 
 
 def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_path, drains):

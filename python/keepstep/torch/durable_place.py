@@ -145,12 +145,10 @@ class Place:
             self._after_saved(attempt)
 
     def _await_free(self, rank: int, version: int) -> None:
-        """`version`: what the job goes on from. A save of a later one is not made known: it is made again."""
+        """`version`: what the job goes on from."""
         try:
-            for ended in self._link.await_free(rank):
-                if ended["version"] > version:
-                    self._link.told(ended["attempt"])
-                elif ended["error"]:
+            for ended in self._link.await_free(rank, version):
+                if ended["error"]:
                     self._on_failure(ended["version"], KeepstepError(ended["error"]))
                     self._link.told(ended["attempt"])
                 else:

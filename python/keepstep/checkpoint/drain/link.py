@@ -50,10 +50,11 @@ class Link:
         """Makes sure that the place is this job's."""
         self._ask({"op": "claim"})
 
-    def await_free(self, rank: int) -> list[dict[str, Any]]:
+    def await_free(self, rank: int, version: int) -> list[dict[str, Any]]:
         """Until nothing is under way that another process of `rank` handed over. For rank 0: how saves ended of which
-        nobody was told (`told`): their version, attempt, seconds and error ("": it is complete)."""
-        return list(self._ask({"op": "free", "rank": rank})["ended"])
+        nobody was told (`told`): their version, attempt, seconds and error ("": it is complete). `version`: what the
+        job goes on from; what others saved of later ones is given up, or removed if it is complete."""
+        return list(self._ask({"op": "free", "rank": rank, "version": version})["ended"])
 
     def begin(self, step: int) -> tuple[Begun, int]:
         """And the node where the save is completed: this one."""

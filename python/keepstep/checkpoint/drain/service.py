@@ -39,6 +39,7 @@ class _Rest:
     client: int
     seconds: float = 0.0
     error: str | None = None
+    given_up: bool = False  # the job goes on from an earlier version
 
 
 class Service:
@@ -181,7 +182,7 @@ class Service:
         names = [(url, f"{_checkpoint.folder_of(rest.version)}/{file}") for file in draft.layout.files]
         error = ""
         try:
-            sums = self._await_files(names, draft.sums)
+            sums = self._await_files(rest, names, draft.sums)
             manifest = _checkpoint.Manifest(
                 step=draft.step, world=draft.world, created_s=draft.created_s, job=draft.job, token=draft.token,
                 layout=draft.layout, sums=sums, metadata=draft.metadata,
@@ -203,10 +204,14 @@ class Service:
             self.stores.discard(store)
             self.changed.notify_all()
 
-    def _await_files(self, names: list[Name], expected: list[_checkpoint.FileSums]) -> list[_checkpoint.FileSums]:
+    def _await_files(
+        self, rest: _Rest, names: list[Name], expected: list[_checkpoint.FileSums]
+    ) -> list[_checkpoint.FileSums]:
         began = time.monotonic()
         with self.changed:
             while True:
+                if rest.given_up:
+                    raise KeepstepError("the job goes on from an earlier step")
                 states = [self._state_of(name) for name in names]
                 for (_, key), state in zip(names, states, strict=True):
                     if state is not None and state.error:
@@ -265,7 +270,7 @@ class _Client:
         owners.owner_of(self._url, self._store(), self._job)
 
     def free(self, message: packets.Message, fds: list[int]) -> packets.Message:
-        rank = _whole(message, "rank")
+        rank, version = _whole(message, "rank"), _whole(message, "version")
         service = self._service
 
         def others() -> bool:
@@ -276,15 +281,23 @@ class _Client:
             return of_rank or (rank == 0 and any(r.client != self._number for r in service.under_way(self._url)))
 
         with service.changed:
+            for rest in service.under_way(self._url) if rank == 0 else []:
+                rest.given_up = rest.client != self._number and rest.version > version
+            service.changed.notify_all()
             service.changed.wait_for(lambda: not others())
-            rests = list(service.rests.get(self._url, {}).values()) if rank == 0 else []
-            return {
-                "ended": [
-                    {"version": r.version, "attempt": r.attempt, "seconds": r.seconds, "error": r.error}
-                    for r in rests
-                    if r.error is not None
-                ]
-            }
+            of_place = service.rests.get(self._url, {}) if rank == 0 else {}
+            ended = [rest for rest in of_place.values() if rest.error is not None]
+            later = [rest for rest in ended if rest.version > version and rest.client != self._number]
+            for rest in later:
+                del of_place[rest.attempt]
+        self._remove([rest.version for rest in later if not rest.error])
+        return {
+            "ended": [
+                {"version": rest.version, "attempt": rest.attempt, "seconds": rest.seconds, "error": rest.error}
+                for rest in ended
+                if rest not in later
+            ]
+        }
 
     def begin(self, message: packets.Message, fds: list[int]) -> packets.Message:
         service = self._service
@@ -339,6 +352,14 @@ class _Client:
         store = self._store()
         owner = owners.owner_of(self._url, store, self._job)
         _checkpoint.Catalog(store).prune(owner, keep, max_age_s)
+
+    def _remove(self, steps: list[int]) -> None:
+        """Of a history that was given up: retention would take them for the newest."""
+        if steps:
+            store = self._store()
+            owners.owner_of(self._url, store, self._job)
+            for step in steps:
+                _checkpoint.Catalog(store).remove(step)
 
     def _store(self) -> _checkpoint.Store:
         return places.open_store(self._url, self._environment)
