@@ -22,12 +22,12 @@ class Held:
         self._gate = -1
 
     def wait(self, count=1, limit_s=60):
-        """Until so many are held; the processes that are."""
+        """Until so many are held: which process, and what it wanted to name."""
         deadline = time.monotonic() + limit_s
         while len(found := sorted(self.folder.glob("reached-*"))) < count:
             assert time.monotonic() < deadline, f"{len(found)} files were held, not {count}"
             time.sleep(0.01)
-        return [int(path.name.split("-")[1]) for path in found]
+        return [(int(path.name.split("-")[1]), Path(path.read_text())) for path in found]
 
     def let_go(self):
         """Of those that are held, and of all that come."""

@@ -1,6 +1,6 @@
 // For LD_PRELOAD: whoever gives a file a name that ends as the first line of $KEEPSTEP_HELD_FILES/which says is held
 // before it does, as if the disk took its time: until somebody opens the FIFO $KEEPSTEP_HELD_FILES/gate for writing.
-// Each that is held leaves a file there, reached-PID-NUMBER. Without the gate nobody is held.
+// Each that is held leaves a file there, reached-PID-NUMBER, with the name in it. Without the gate nobody is held.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/limits.h>
@@ -35,8 +35,11 @@ void hold(const char* name) {
   if (access(gate.c_str(), F_OK) != 0) {
     return;
   }
-  const std::string mark = std::string(folder) + "/reached-" + std::to_string(getpid()) + "-" + std::to_string(++number);
-  close(open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  const std::string who = std::to_string(getpid()) + "-" + std::to_string(++number);
+  const std::string mark = std::string(folder) + "/reached-" + who;
+  const std::string unfinished = std::string(folder) + "/writes-" + who;
+  std::ofstream(unfinished) << name;
+  std::rename(unfinished.c_str(), mark.c_str());
   const int fd = open(gate.c_str(), O_RDONLY | O_CLOEXEC);  // waits
   if (fd >= 0) {
     close(fd);

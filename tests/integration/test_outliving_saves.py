@@ -15,8 +15,8 @@ from test_durable import Trouble, run, saved_steps, verify
 
 @pytest.fixture
 def held(tmp_path, monkeypatch):
-    """A save of step 4 that everything was handed over of, and that is not complete before it is let go."""
-    slow = Held(tmp_path / "held", "/step-000000000004/.metadata")
+    """The first save: everything is handed over, and it is not complete before it is let go."""
+    slow = Held(tmp_path / "held", "/.metadata")
     for name, value in slow.environment.items():
         monkeypatch.setenv(name, value)
     yield slow
@@ -36,6 +36,12 @@ def job(tmp_path, held):
         each.end()
 
 
+def save_in(held):
+    """Which process is held, and the version that it saves."""
+    ((pid, name),) = held.wait()
+    return pid, int(name.parent.name.removeprefix("step-"))
+
+
 def pid_of(job, rank):
     return pid_in(job.folder, rank)
 
@@ -46,11 +52,11 @@ def pid_in(folder, rank):
     return max(entries, key=lambda note: note["generation"])["pid"]
 
 
-def assert_same_as_undisturbed(tmp_path, kind, saves, monkeypatch):
+def assert_same_as_undisturbed(tmp_path, kind, saves, version, monkeypatch):
     monkeypatch.delenv("LD_PRELOAD")
-    reference = run(tmp_path / "reference", tmp_path / "reference-saves", kind=kind, until=4)
+    reference = run(tmp_path / "reference", tmp_path / "reference-saves", kind=kind, until=version)
     assert reference.exit_code == 0, reference.explain()
-    command = [KEEPSTEP, "ckpt", "diff", f"{tmp_path / 'reference-saves'}@4", f"{saves}@4"]
+    command = [KEEPSTEP, "ckpt", "diff", f"{tmp_path / 'reference-saves'}@{version}", f"{saves}@{version}"]
     compared = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert compared.returncode == 0, compared.stdout + compared.stderr
 
@@ -69,23 +75,23 @@ def assert_same_as_undisturbed(tmp_path, kind, saves, monkeypatch):
 def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypatch, kind, ranks):
     running = job(kind, spares=1)
     saves = tmp_path / "saves"
-    (drain,) = held.wait()
+    drain, version = save_in(held)
     dead = [pid_of(running, rank) for rank in ranks]
     for pid in dead:
         os.kill(pid, signal.SIGKILL)
     running.wait("a new process", lambda: all(pid_of(running, rank) not in dead for rank in ranks))
     running.wait_more_steps(2)
-    assert 4 not in saved_steps(saves)
+    assert not saved_steps(saves)
     held.let_go()
-    running.wait("the save of step 4", lambda: running.events("saved", version=4))
-    running.wait_saved(after=4)
+    running.wait("that save", lambda: running.events("saved", version=version))
+    running.wait_saved(after=version)
     ended = running.stop()
     assert not ended.events("not_saved"), ended.explain()
     assert not ended.events("restart"), ended.explain()
     assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
     assert len(ended.events("drain_started")) == 1 and str(drain) in ended.events("drain_started")[0]["because"]
     verify(saves)
-    assert_same_as_undisturbed(tmp_path, kind, saves, monkeypatch)
+    assert_same_as_undisturbed(tmp_path, kind, saves, version, monkeypatch)
     assert_nothing_is_left(str(running.folder))
 
 
@@ -96,17 +102,17 @@ def test_the_process_that_writes_ends_with_its_agent_in_the_middle_of_a_save(tmp
     running.process.wait()
     assert_nothing_is_left(str(tmp_path / "job"))
     assert_nothing_is_left(str(held.folder))
-    assert 4 not in saved_steps(tmp_path / "saves")
+    assert not saved_steps(tmp_path / "saves")
 
 
 def test_another_process_writes_when_the_first_one_is_killed(tmp_path, job, held):
     running = job("fsdp")
-    (drain,) = held.wait()
+    drain, version = save_in(held)
     os.kill(drain, signal.SIGKILL)
     missed = running.wait("a save that fails", lambda: running.events("not_saved"))[0]
-    assert missed["step"] == 4 and "drain_ended" in missed["because"]
+    assert missed["step"] == version and "drain_ended" in missed["because"]
     held.let_go()
-    running.wait_saved(after=4)
+    running.wait_saved(after=version)
     ended = running.stop()
     assert len(ended.events("drain_started")) == 2
     assert "signal 9" in ended.events("drain_ended")[0]["because"]
@@ -130,12 +136,13 @@ def test_a_save_of_two_nodes_is_completed_though_a_rank_dies(tmp_path, held, kil
 
     try:
         nodes[0].wait_for(lambda: list(held.folder.glob("reached-*")), "file that is held")
+        _, version = save_in(held)
         dead = pid_in(folder, killed)
         os.kill(dead, signal.SIGKILL)
         nodes[0].wait_for(lambda: pid_in(folder, killed) != dead, "new process")
-        assert 4 not in saved_steps(saves)
+        assert not saved_steps(saves)
         held.let_go()
-        nodes[0].wait_for(lambda: events("saved", version=4), "save of step 4")
+        nodes[0].wait_for(lambda: events("saved", version=version), "save that was held")
         for node in nodes:
             os.kill(node.process.pid, signal.SIGUSR1)
         ended = finish_nodes(nodes)

@@ -157,7 +157,8 @@ def test_a_save_outlives_who_handed_it_over_and_the_next_one_waits_for_it_and_he
     place = tmp_path / "saves"
     drain = drains(environment=slow.environment)
     rank = rank_that_hands_over(drain, place, 3)
-    assert slow.wait() == [drain.process.pid]
+    ((pid, named),) = slow.wait()
+    assert pid == drain.process.pid and str(named).endswith(name)
     kill(rank)
     successor = drain.link(place)
     with ThreadPoolExecutor(1) as threads:
