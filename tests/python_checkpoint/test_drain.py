@@ -22,7 +22,9 @@ from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint.drain import packets
 from keepstep.checkpoint.drain.link import Link
+from keepstep.checkpoint.drain.news import News
 from keepstep.checkpoint.drain.recipe import Recipe
+from keepstep.checkpoint.drain.sums import as_json, from_json
 from keepstep.checkpoint.saving import Begun
 from keepstep.torch.durable_memory import Memory
 from keepstep.torch.durable_writer import HandingOver
@@ -334,6 +336,33 @@ def carry(nodes, number):
         os.close(copy)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[", "[" * 100_000, "[]", "{}", '{"kind": "written", "url": "u", "key": 7}',
+        '{"kind": "written", "url": "u", "key": "k"}', '{"kind": "written", "url": "u", "key": "k", "sums": [1, 2, 3]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, []]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, [[0, -1]]]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, [[0, true]]]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [9999999999999999999999, 0, 0, []]}',
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_what_another_node_says_that_cannot_be_is_refused(text):
+    said = []
+    news = News(lambda node, message: said.append(message), lambda: None)
+    with pytest.raises(KeepstepError, match="cannot be read"):
+        news.take(1, text)
+    assert not said and news.of(("u", "k")) is None
+
+
+def test_sums_come_back_as_they_were():
+    for size in (0, 1, 4 << 20, (4 << 20) + 1):
+        sums = _checkpoint.sums_of(bytes(size))
+        again = from_json(json.loads(json.dumps(as_json(sums))))
+        assert again.__getstate__() == sums.__getstate__()
+
+
 def garbage(kind, memory):
     """What a request for a file could hold that it must not; the descriptors it comes with."""
     recipe = Recipe(memory.address, memory.bytes)
@@ -410,9 +439,10 @@ def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_pa
     drain = drains()
     link = drain.link(tmp_path)
     link.claim()
-    link._connection.send(b"\xff{")
-    answer, _ = packets.receive(link._connection)
-    assert "error" in answer
+    for nonsense in (b"\xff{", b"[]", b"[" * 100_000, b"{" * 1000, b'{"op": 1' + b"0" * 10_000 + b"}"):
+        link._connection.send(nonsense)
+        answer, _ = packets.receive(link._connection)
+        assert "error" in answer
     begun, node = link.begin(1)
     other = Begun(begun.step, begun.token + 1, begun.attempt)
     manifest = _checkpoint.Manifest(

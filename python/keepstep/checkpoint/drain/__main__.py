@@ -53,7 +53,7 @@ def _on_agent(agent: _Agent, service: Service) -> None:
             threading.Thread(target=_end, args=(service,), name="keepstep-end", daemon=True).start()
         elif len(fds) == 1:
             service.news.take(int(message["from"]), packets.body_of(fds[0], MOST_MESSAGE_BYTES).decode())
-    except (KeepstepError, ValueError, KeyError) as error:
+    except (KeepstepError, ValueError, KeyError, TypeError) as error:
         print(f"keepstep: {error}", file=sys.stderr)
     finally:
         packets.close(fds)

@@ -54,7 +54,7 @@ class News:
     def __init__(self, send: Callable[[int, str], None], changed: Callable[[], None]) -> None:
         self._send = send
         self._changed = changed
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._heard: dict[Name, State] = {}
         self._telling: dict[Name, _Told] = {}
         self._thread: threading.Thread | None = None
@@ -85,7 +85,7 @@ class News:
             kind = message["kind"]
             if not all(type(each) is str for each in (*name, kind)):
                 raise TypeError("names that are none")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise KeepstepError(f"node {node} sent what cannot be read about a file of a checkpoint: {error}") from None
         if kind == "heard":
             with self._lock:

@@ -55,7 +55,7 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
         message = json.loads(data)
         if not isinstance(message, dict):
             raise ValueError("it is no JSON object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         close(fds)
         raise KeepstepError(f"a packet about a checkpoint cannot be read: {error}") from None
     return message, list(fds)
