@@ -11,6 +11,7 @@ from held import Held
 from harness import JOBS, KEEPSTEP, json_lines
 from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
 from test_durable import Trouble, run, saved_steps, verify
+from test_sharded_elastic import sharded
 
 
 @pytest.fixture
@@ -152,3 +153,27 @@ def test_a_save_of_two_nodes_is_completed_though_a_rank_dies(tmp_path, held, kil
     assert not ended.events("not_saved"), ended.explain()
     verify(saves)
     assert_nothing_is_left(str(folder))
+
+
+@pytest.mark.long
+def test_saves_of_a_job_whose_ranks_come_and_go_are_whole(tmp_path):
+    saves = tmp_path / "saves"
+    with sharded(tmp_path / "elastic", "--durable", saves, "--every", 1, "--keep", 1000) as job:
+        job.start(0)
+        job.wait_for_world(2)
+        job.scale(1)
+        job.wait_for_world(1)
+        job.start(1)
+        job.scale(4)
+        job.wait_for_world(4)
+        job.kill_rank(3)
+        job.wait_for_more_steps(2)
+        job.kill_rank(0)
+        job.wait_for_more_steps(2)
+        job.leave(1)
+        job.wait_for_world(2)
+        done = job.stop()
+    assert not done.events("not_saved"), done.explain()
+    assert saved_steps(saves)[-1] == len(done.metrics), done.explain()
+    verify(saves)
+    assert_nothing_is_left(str(tmp_path))
