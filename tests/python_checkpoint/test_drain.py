@@ -212,6 +212,14 @@ def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, 
     assert _checkpoint.read_owner(_checkpoint.open_store(tmp_path.as_uri())).released
 
 
+def test_credentials_that_a_rank_renews_are_used_from_then_on(tmp_path, drains, monkeypatch):
+    link = drains().link(tmp_path)
+    (first, _), (second, _) = link.begin(1), link.begin(2)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a newer one")
+    (third, _), (fourth, _) = link.begin(3), link.begin(4)
+    assert [each.token for each in (first, second, third, fourth)] == [1, 1, 2, 2], "claimed anew with them"
+
+
 def test_it_ends_with_its_agent_in_the_middle_of_a_write(tmp_path, drains, held):
     slow = held("/__0_0.1-1.distcp")
     place = tmp_path / "saves"

@@ -34,6 +34,7 @@ class Link:
         self._job = job
         self._connection: socket.socket | None = None
         self._opened = False
+        self._environment: dict[str, str] = {}
 
     def connect(self) -> None:
         """Lets the agent start the process, and waits for nothing."""
@@ -111,10 +112,11 @@ class Link:
 
     def _ask_once(self, message: packets.Message, fds: tuple[int, ...]) -> packets.Message:
         self.connect()
-        if not self._opened:
-            environment = environment_for_stores(os.environ)
+        environment = environment_for_stores(os.environ)
+        if not self._opened or environment != self._environment:  # a script may renew its credentials
             self._answer_to({"op": "open", "url": self._url, "job": self._job, "environment": environment})
             self._opened = True
+            self._environment = environment
         return self._answer_to(message, fds)
 
     def _forget(self) -> None:

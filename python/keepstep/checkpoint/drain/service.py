@@ -365,7 +365,7 @@ class _Client:
         return places.open_store(self._url, self._environment)
 
     def _let_go_of_other_rights(self) -> None:
-        """A new process of rank 0 may come with newer credentials than those that the place was claimed with."""
+        """Rank 0 may come with newer credentials than those that the place was claimed with."""
         service = self._service
         with service.changed:
             before = service.claimed_with.get(self._url)
