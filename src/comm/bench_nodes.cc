@@ -4,8 +4,9 @@
 //   keepstep_nodes_bench NODE RANKS_PER_NODE STREAMS OPERATION BYTES REPEATS ADDRESS...
 //
 // OPERATION is all_reduce (float32), or stream: parts of BYTES from rank 0 to the last rank, REPEATS of them, into the
-// same buffer again and again as iperf3 does. ADDRESS: IP:PORT of each rank. The job token is in KEEPSTEP_TOKEN;
-// SOCKET_BUFFER_BYTES sets another size of the kernel's buffers (0: as the system tunes it).
+// same buffer again and again as iperf3 does; or messages: the same with send and receive. ADDRESS: IP:PORT of each
+// rank. The job token is in KEEPSTEP_TOKEN; SOCKET_BUFFER_BYTES sets another size of the kernel's buffers (0: as the
+// system tunes it).
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -116,6 +117,35 @@ void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank s
   }
 }
 
+void messages(Communicator& comm, const Setup& setup, Rank self) {
+  const auto last = static_cast<Rank>(setup.addresses.size() - 1);
+  std::vector<std::byte> buffer(setup.bytes, std::byte{1});
+  constexpr size_t kAhead = 8;
+  const auto run = [&](size_t repeats) {
+    expect_done(comm, comm.barrier(kWorld));
+    OpId ops[kAhead] = {};
+    const int64_t begin_ns = monotonic_ns();
+    for (size_t i = 0; i < repeats + kAhead && (self == 0 || self == last); ++i) {
+      OpId& op = ops[i % kAhead];
+      if (i >= kAhead) {
+        expect_done(comm, op);
+      }
+      if (i < repeats) {
+        op = self == 0 ? comm.send(kWorld, buffer.data(), buffer.size(), last, 1)
+                       : comm.receive(kWorld, buffer.data(), buffer.size(), 0, 1);
+      }
+    }
+    const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+    expect_done(comm, comm.barrier(kWorld));
+    return seconds;
+  };
+  run(kAhead);
+  const double seconds = run(setup.repeats);
+  if (self == last) {
+    std::printf("{\"bytes_per_second\": %.0f}\n", static_cast<double>(setup.bytes * setup.repeats) / seconds);
+  }
+}
+
 void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std::byte* arenas, Rank self,
               std::atomic<uint32_t>& interrupted) {
   const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
@@ -137,14 +167,20 @@ void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std:
                                                  : nullptr);
   }
   Communicator comm(config, std::move(endpoint));
-  setup.operation == "stream" ? stream(comm, *transport, setup, self) : all_reduce(comm, setup, self);
+  if (setup.operation == "stream") {
+    stream(comm, *transport, setup, self);
+  } else if (setup.operation == "messages") {
+    messages(comm, setup, self);
+  } else {
+    all_reduce(comm, setup, self);
+  }
   std::fflush(stdout);
 }
 
 int main_of(int argc, char** argv) {
   const char* secret = std::getenv("KEEPSTEP_TOKEN");
   if (argc < 9 || secret == nullptr) {
-    fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream BYTES REPEATS ADDRESS... , and KEEPSTEP_TOKEN");
+    fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream|messages BYTES REPEATS ADDRESS... , and KEEPSTEP_TOKEN");
   }
   const StatusOr<JobToken> token = JobToken::parse(secret);
   if (!token.ok()) {

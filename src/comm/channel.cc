@@ -77,10 +77,10 @@ void AnySource::end_all(Outcome outcome, Completions& completions) {
 
 // ---- both ends
 
-bool Channel::advance(const std::atomic<uint32_t>& interrupted) {
+Channel::Change Channel::advance(const std::atomic<uint32_t>& interrupted) {
   if (const uint64_t by = pair_.given_up_by.load(kSeqCst); by != 0) {
     if (idle()) {
-      return false;
+      return Change::kNone;
     }
     const GivenUp who = GivenUp::from(by);
     if (who.link) {
@@ -95,7 +95,7 @@ bool Channel::advance(const std::atomic<uint32_t>& interrupted) {
                                                 "cannot exchange messages in this generation any more",
                                                 who.by));
     }
-    return true;
+    return Change::kWords;
   }
   return move(interrupted);
 }
@@ -111,6 +111,12 @@ bool Channel::expire(int64_t now_ns) {
 void Channel::give_up() {
   uint64_t nobody = 0;
   pair_.given_up_by.compare_exchange_strong(nobody, GivenUp{self_}.word(), kSeqCst);
+}
+
+void Channel::stop_bytes() {
+  if (bytes_ != nullptr) {
+    bytes_->cancel();
+  }
 }
 
 void Channel::end(const Transfer& transfer, Outcome outcome, const std::string& why) {
@@ -138,10 +144,14 @@ void Channel::from_ring(uint64_t position, std::byte* to, size_t bytes) const {
 
 // ---- the sending end
 
-bool SendChannel::move(const std::atomic<uint32_t>&) {
+Channel::Change SendChannel::move(const std::atomic<uint32_t>&) {
   const bool offered = write_offers();
   const bool granted = read_grants();
-  return write_bytes() || offered || granted;
+  const bool moved = bytes_ != nullptr ? end_moved() : write_bytes();
+  if (offered || granted || (moved && bytes_ == nullptr)) {
+    return Change::kWords;
+  }
+  return moved ? Change::kHere : Change::kNone;
 }
 
 bool SendChannel::write_offers() {
@@ -181,6 +191,9 @@ bool SendChannel::read_grants() {
     } else if (transfer.bytes == 0) {
       end(transfer, Outcome::kDone);
     } else {
+      if (bytes_ != nullptr) {
+        bytes_->add({transfer.data, transfer.bytes});
+      }
       granted_.push_back(std::move(transfer));
     }
   }
@@ -213,6 +226,18 @@ bool SendChannel::write_bytes() {
     } else {
       break;  // tell the peer about this piece, and look after the others
     }
+  }
+  return any;
+}
+
+bool SendChannel::end_moved() {
+  const uint64_t moved = granted_.empty() ? 0 : bytes_->moved();
+  bool any = false;
+  while (!granted_.empty() && moved - over_ >= granted_.front().bytes) {
+    over_ += granted_.front().bytes;
+    end(granted_.front(), Outcome::kDone);
+    granted_.pop_front();
+    any = true;
   }
   return any;
 }
@@ -250,6 +275,9 @@ bool SendChannel::end_expired(int64_t now_ns) {
     }
     return over;
   });
+  if (std::any_of(granted_.begin(), granted_.end(), [&](const Transfer& each) { return expired(each, now_ns); })) {
+    stop_bytes();
+  }
   std::erase_if(granted_, [&](const Transfer& transfer) {
     const bool over = expired(transfer, now_ns);
     if (over) {
@@ -263,6 +291,7 @@ bool SendChannel::end_expired(int64_t now_ns) {
 }
 
 void SendChannel::end_all(Outcome outcome, const std::string& why) {
+  stop_bytes();
   for (const Transfer& transfer : granted_) {
     end(transfer, outcome, why);
   }
@@ -305,10 +334,14 @@ bool ReceiveChannel::take_offered(Transfer& transfer) {
   return true;
 }
 
-bool ReceiveChannel::move(const std::atomic<uint32_t>& interrupted) {
+Channel::Change ReceiveChannel::move(const std::atomic<uint32_t>& interrupted) {
   const bool offers = read_offers();
   const bool grants = write_grants();
-  return read_bytes(interrupted) || offers || grants;
+  const bool moved = bytes_ != nullptr ? end_moved(interrupted) : read_bytes(interrupted);
+  if (offers || grants || (moved && bytes_ == nullptr)) {
+    return Change::kWords;
+  }
+  return moved ? Change::kHere : Change::kNone;
 }
 
 bool ReceiveChannel::read_offers() {
@@ -355,6 +388,9 @@ bool ReceiveChannel::write_grants() {
     Match match = std::move(matched_.front());
     matched_.pop_front();
     const Transfer& receive = match.receive;
+    if (bytes_ != nullptr && receive.bytes >= match.offer.bytes) {
+      bytes_->add({receive.data, match.offer.bytes});
+    }
     pair_.grants[number % kPendingOffers] = {match.offer.number, receive.bytes};
     written.store(number + 1, kSeqCst);
     any = true;
@@ -402,6 +438,21 @@ bool ReceiveChannel::read_bytes(const std::atomic<uint32_t>& interrupted) {
   return any;
 }
 
+bool ReceiveChannel::end_moved(const std::atomic<uint32_t>& interrupted) {
+  const uint64_t moved = incoming_.empty() ? 0 : bytes_->moved();
+  bool any = false;
+  while (!incoming_.empty() && moved - over_ >= incoming_.front().offer.bytes) {
+    if (interrupted.load(kSeqCst) != 0) {
+      return true;  // as with a ring: once interrupted, nothing arrives
+    }
+    over_ += incoming_.front().offer.bytes;
+    end(incoming_.front().receive, Outcome::kDone);
+    incoming_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
 int64_t ReceiveChannel::next_deadline_ns() const {
   int64_t next = kNoDeadline;
   for (const auto& [key, queues] : queues_) {
@@ -429,6 +480,10 @@ bool ReceiveChannel::end_expired(int64_t now_ns) {
     });
   }
   bool in_step = true;
+  if (std::any_of(incoming_.begin(), incoming_.end(),
+                  [&](const Match& match) { return expired(match.receive, now_ns); })) {
+    stop_bytes();
+  }
   for (auto* matches : {&matched_, &incoming_}) {
     std::erase_if(*matches, [&](const Match& match) {
       const bool over = expired(match.receive, now_ns);
@@ -444,6 +499,7 @@ bool ReceiveChannel::end_expired(int64_t now_ns) {
 }
 
 void ReceiveChannel::end_all(Outcome outcome, const std::string& why) {
+  stop_bytes();
   for (auto* matches : {&incoming_, &matched_}) {
     for (const Match& match : *matches) {
       end(match.receive, outcome, why);

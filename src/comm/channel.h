@@ -63,6 +63,7 @@ class Channel {
         why_lost_(pair.why_lost),
         ring_(pair.ring),
         ring_bytes_(pair.ring_bytes),
+        bytes_(pair.bytes),
         self_(self),
         completions_(completions) {}
   virtual ~Channel() = default;
@@ -71,15 +72,20 @@ class Channel {
   virtual bool idle() const = 0;
   virtual int64_t next_deadline_ns() const = 0;
 
-  // Does what can be done now. True when something changed; the peer must then be rung.
-  bool advance(const std::atomic<uint32_t>& interrupted);
+  enum class Change : uint8_t {
+    kNone,
+    kHere,   // messages are over; nobody else need know
+    kWords,  // the peer must be rung
+  };
+  // Does what can be done now.
+  Change advance(const std::atomic<uint32_t>& interrupted);
   // Fails what ran out of time. True when the peer must be rung.
   bool expire(int64_t now_ns);
   // Completes everything outstanding; an interrupted receive is filled with zeros.
   virtual void end_all(Outcome outcome, const std::string& why) = 0;
 
  protected:
-  virtual bool move(const std::atomic<uint32_t>& interrupted) = 0;
+  virtual Change move(const std::atomic<uint32_t>& interrupted) = 0;
   // Ends transfers whose time is over; false when one of them was under way, so that the pair is out of step.
   virtual bool end_expired(int64_t now_ns) = 0;
 
@@ -87,6 +93,8 @@ class Channel {
   void end_misfit(const Transfer& transfer, uint64_t message_bytes, uint64_t capacity);
   // Both ends stop using this pair in this generation.
   void give_up();
+  // Before a message that may be under way is over for the caller, who then uses its memory.
+  void stop_bytes();
   // Copies between a buffer and the ring at a counter's position; at most the ring's size.
   void to_ring(uint64_t position, const std::byte* from, size_t bytes);
   void from_ring(uint64_t position, std::byte* to, size_t bytes) const;
@@ -96,6 +104,7 @@ class Channel {
   const std::string* why_lost_;
   std::byte* ring_;
   size_t ring_bytes_;
+  Transport::Bytes* bytes_;  // null: the ring
   Rank self_;
   Completions& completions_;
 };
@@ -109,16 +118,18 @@ class SendChannel final : public Channel {
   void end_all(Outcome outcome, const std::string& why) override;
 
  private:
-  bool move(const std::atomic<uint32_t>& interrupted) override;
+  Change move(const std::atomic<uint32_t>& interrupted) override;
   bool end_expired(int64_t now_ns) override;
   bool write_offers();
   bool read_grants();
   bool write_bytes();
+  bool end_moved();
 
   std::deque<Transfer> waiting_;          // no room for the offer yet
   std::map<uint64_t, Transfer> offered_;  // by number of the offer
   std::deque<Transfer> granted_;          // in the order of their bytes in the ring
-  size_t sent_ = 0;                       // of the first one
+  size_t sent_ = 0;                       // of the first one, into the ring
+  uint64_t over_ = 0;                     // without a ring: bytes of those that are over
 };
 
 class ReceiveChannel final : public Channel {
@@ -146,11 +157,12 @@ class ReceiveChannel final : public Channel {
     Known offer;
     Transfer receive;
   };
-  bool move(const std::atomic<uint32_t>& interrupted) override;
+  Change move(const std::atomic<uint32_t>& interrupted) override;
   bool end_expired(int64_t now_ns) override;
   bool read_offers();
   bool write_grants();
   bool read_bytes(const std::atomic<uint32_t>& interrupted);
+  bool end_moved(const std::atomic<uint32_t>& interrupted);
 
   Rank peer_;
   AnySource& any_;
@@ -158,7 +170,8 @@ class ReceiveChannel final : public Channel {
   size_t posted_ = 0;           // receives in queues_
   std::deque<Match> matched_;   // no room for the grant yet
   std::deque<Match> incoming_;  // in the order of their bytes in the ring
-  size_t got_ = 0;              // of the first one
+  size_t got_ = 0;              // of the first one, from the ring
+  uint64_t over_ = 0;           // without a ring: bytes of those that are over
 };
 
 }  // namespace keepstep::comm

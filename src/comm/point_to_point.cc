@@ -44,10 +44,11 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
   if (channel == nullptr) {
     const Rank from = is_send ? endpoint_.self : peer;
     const Rank to = is_send ? peer : endpoint_.self;
-    Transport::Pair pair;
+    Transport::Pair pair{};
     if (is_here(peer)) {
-      pair = {&layout_.pair(endpoint_.generation, from, to), layout_.ring(endpoint_.arenas[from], to),
-              layout_.ring_bytes()};
+      pair.words = &layout_.pair(endpoint_.generation, from, to);
+      pair.ring = layout_.ring(endpoint_.arenas[from], to);
+      pair.ring_bytes = layout_.ring_bytes();
     } else {
       pair = endpoint_.transport->pair(from, to);
     }
@@ -121,13 +122,16 @@ bool PointToPoint::advance_all() {
     if (channels_[i] == nullptr) {
       continue;
     }
-    const bool moved = channels_[i]->advance(*endpoint_.interrupted);
+    const Channel::Change change = channels_[i]->advance(*endpoint_.interrupted);
     const bool gave_up = channels_[i]->expire(now_ns);
-    if (moved || gave_up) {
-      note_moved(moved_);
-      tell(static_cast<Rank>(i / 2));
-      any = true;
+    if (change == Channel::Change::kNone && !gave_up) {
+      continue;
     }
+    note_moved(moved_);
+    if (change == Channel::Change::kWords || gave_up) {
+      tell(static_cast<Rank>(i / 2));
+    }
+    any = true;
   }
   return any;
 }

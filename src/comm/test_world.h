@@ -86,7 +86,7 @@ class TestWorld {
   TcpConfig tcp_config(Rank self) const {
     TcpConfig config{.identity = identity_, .self = self, .addresses = addresses_, .token = token_};
     config.stripe_bytes = 16 << 10;  // small, so that tests see several
-    config.ring_bytes = config_.ring_bytes;
+    config.message_frame_bytes = config_.ring_bytes;
     return config;
   }
   std::shared_ptr<Transport> transport(Rank self) {

@@ -2,9 +2,10 @@
 // (RDMA through UCX) implements this interface and nothing else changes.
 //
 // Two halves. *Parts* are what collectives exchange: both sides know that and when, so a receive is posted for each and
-// bytes go straight to where they belong. *Pairs* carry send and receive: the words and the ring of one ordered pair of
-// ranks (layout.h), each end with a copy of its own, which the transport keeps in step; so the code above them is the
-// same as in shared memory.
+// bytes go straight to where they belong. *Pairs* carry send and receive: the words of one ordered pair of ranks
+// (layout.h), each end with a copy of its own, which the transport keeps in step; so the code above them is the same as
+// in shared memory. Only there is no ring: the bytes of granted messages go from the sender's memory into the
+// receiver's.
 //
 // A transport belongs to one generation and one rank. Everything it is told to keep must live until it is destroyed.
 #pragma once
@@ -52,7 +53,7 @@ class Transport {
   virtual ~Transport() = default;
 
   // Once, before anything else. `interrupted` is looked at after `interruption` rang; `messages` is rung when the words
-  // of a pair changed. `moved` grows whenever bytes of parts came or went while somebody waited for them (progress.h).
+  // of a pair changed, or all of a message moved. `moved` grows whenever bytes came or went (progress.h).
   virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
                      std::atomic<uint64_t>& moved) = 0;
 
@@ -73,10 +74,23 @@ class Transport {
   virtual std::string why_lost(Rank peer) const = 0;
 
   // ---- pairs; by the thread that makes progress on messages ----
+  // Granted messages of one direction, in the order of their grants at both ends.
+  class Bytes {
+   public:
+    virtual ~Bytes() = default;
+    // The next one. At the receiving end before the grant is written. The memory must stay until moved() has passed it
+    // or cancel() returned; a sender's is only read.
+    virtual void add(std::span<std::byte> message) = 0;
+    // Bytes of all those together that are with the system, or came.
+    virtual uint64_t moved() const = 0;
+    // For good: once it returned, no memory that was added is touched any more.
+    virtual void cancel() = 0;
+  };
   struct Pair {
     PairBlock* words;
-    std::byte* ring;
+    std::byte* ring;  // in shared memory; and then no `bytes`
     size_t ring_bytes;
+    Bytes* bytes = nullptr;
     // Why the link broke, once words->given_up_by says that it did, and not before.
     const std::string* why_lost = nullptr;
   };

@@ -20,11 +20,11 @@
 
 namespace keepstep::state {
 
-inline constexpr uint32_t kLayoutVersion = 0x6b730002;   // changes with this file
-inline constexpr uint32_t kChannels = 4;                 // targets of this node served at the same time
-inline constexpr uint32_t kRelayChannel = kChannels;     // the Relay's: those elsewhere wait for nobody here
-inline constexpr uint32_t kSlots = 4;                    // requests a target may have out; a power of two
-inline constexpr size_t kSlotBytes = size_t{256} << 10;  // the largest reply: one chunk
+inline constexpr uint32_t kLayoutVersion = 0x6b730003;  // changes with this file
+inline constexpr uint32_t kChannels = 4;                // targets of this node served at the same time
+inline constexpr uint32_t kRelayChannel = kChannels;    // the Relay's: those elsewhere wait for nobody here
+inline constexpr uint32_t kSlots = 4;                   // requests a target may have out; a power of two
+inline constexpr size_t kSlotBytes = size_t{1} << 20;   // the largest reply: one chunk
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
 inline constexpr int64_t kNapNs = 2'000'000;  // longest sleep before the interruption is looked at
 // A source silent for this long is lost. Far above what one request costs: a digest of 20 GB takes about 2 s.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace keepstep::state {
 namespace {
 
@@ -30,27 +32,13 @@ Status Relay::look() {
   return found_ ? absl::OkStatus() : absl::UnavailableError("publishes nothing");
 }
 
-StatusOr<Reply> Relay::reply_to(const Request& request, brain::Version version) {
-  if (!link_.has_channel()) {
-    KEEPSTEP_RETURN_IF_ERROR(link_.take_channel());
-  }
-  link_.ask(request, version);
-  StatusOr<Reply> reply = link_.reply();
-  link_.done();
-  return reply;
-}
-
-StatusOr<Relay::Answered> Relay::answer(const RemoteRequest& request) {
+Relay::Begun Relay::begun(const RemoteRequest& request) {
   const bool is_look = request.kind == static_cast<uint32_t>(RemoteKind::kLook);
-  if (link_.is_interrupted()) {
-    return absl::AbortedError("the generation was interrupted");
-  }
   if (request.layout != kRemoteLayoutVersion) {
     return refuse(request, absl::StrFormat("speaks layout %#x, this worker %#x: another version of keepstep",
                                            kRemoteLayoutVersion, request.layout));
   }
-  const uint64_t unit = unit_of(request.kind);
-  if (!is_look && (!is_kind(request.kind) || request.bytes > kSlotBytes / unit)) {
+  if (!is_look && (!is_kind(request.kind) || request.bytes > kSlotBytes / unit_of(request.kind))) {
     return refuse(request, "refused the request as malformed");
   }
   if (request.identity != pack(identity_)) {
@@ -59,21 +47,49 @@ StatusOr<Relay::Answered> Relay::answer(const RemoteRequest& request) {
   if (const Status found = look(); !found.ok()) {
     return refuse(request, std::string(found.message()));
   }
-  RemoteAnswer head{.number = request.number, .offset = request.offset, .bytes = request.bytes};
   if (is_look) {
     const Published& published = link_.published();
-    head.version = published.version;
-    head.manifest_bytes = published.manifest_bytes;
-    head.entries = published.entries;
-    head.total_bytes = published.total_bytes;
-    head.sizes_checksum = published.sizes_checksum;
-    return Answered{head, {}};
+    return Answered{{.number = request.number,
+                     .offset = request.offset,
+                     .bytes = request.bytes,
+                     .version = published.version,
+                     .manifest_bytes = published.manifest_bytes,
+                     .entries = published.entries,
+                     .total_bytes = published.total_bytes,
+                     .sizes_checksum = published.sizes_checksum},
+                    {}};
   }
-  const StatusOr<Reply> reply =
-      reply_to({static_cast<Kind>(request.kind), request.offset, request.bytes}, request.version);
+  if (!link_.has_channel()) {
+    if (const Status taken = link_.take_channel(); !taken.ok()) {
+      return refuse(request, std::string(taken.message()));
+    }
+  }
+  link_.ask({static_cast<Kind>(request.kind), request.offset, request.bytes}, request.version);
+  return request;
+}
+
+void Relay::begin(const RemoteRequest& request) {
+  KEEPSTEP_CHECK(begun_.size() < kSlots, "more requests begun than there are slots");
+  begun_.push_back(begun(request));
+}
+
+StatusOr<Relay::Answered> Relay::answer() {
+  KEEPSTEP_CHECK(has_begun(), "nothing was begun");
+  const Begun oldest = begun_.front();
+  begun_.pop_front();
+  if (link_.is_interrupted()) {
+    return absl::AbortedError("the generation was interrupted");
+  }
+  if (const auto* known = std::get_if<Answered>(&oldest); known != nullptr) {
+    return *known;
+  }
+  const RemoteRequest& request = std::get<RemoteRequest>(oldest);
+  const StatusOr<Reply> reply = link_.reply();
+  link_.done();
   if (absl::IsAborted(reply.status())) {
     return reply.status();
   }
+  RemoteAnswer head{.number = request.number, .offset = request.offset, .bytes = request.bytes};
   if (absl::IsDataLoss(reply.status())) {
     head.offset = kNothing;
     return Answered{head, {}};
@@ -82,7 +98,7 @@ StatusOr<Relay::Answered> Relay::answer(const RemoteRequest& request) {
     return refuse(request, std::string(reply.status().message()));
   }
   head.checksum = reply->checksum;
-  return Answered{head, {reply->bytes, request.bytes * unit}};
+  return Answered{head, {reply->bytes, request.bytes * unit_of(request.kind)}};
 }
 
 }  // namespace keepstep::state

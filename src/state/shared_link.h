@@ -21,7 +21,7 @@ class SharedLink final : public Link {
   bool can_ask() const override { return has_channel() && asked_ - taken_ < kSlots; }
   void ask(const Request& request, brain::Version version) override;
   StatusOr<Reply> reply() override;
-  // Whoever asks nothing ahead may use the reply's bytes until the kSlots-th request after it.
+  // The reply's bytes may be used until the kSlots-th request after its own is asked.
   void done() override { ++taken_; }
 
  private:

@@ -1,4 +1,4 @@
-// All protected tensors one after another, without gaps: one space of offsets, so that a chunk of 256 KiB carries one
+// All protected tensors one after another, without gaps: one space of offsets, so that a chunk of 1 MiB carries one
 // piece of a large tensor or hundreds of small ones at the same price. Internal to src/state.
 //
 // Copies in and out give the XXH3 checksum of the tensors' bytes, taken from the tensors' own memory and never from the

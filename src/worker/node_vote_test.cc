@@ -72,7 +72,6 @@ class Nodes {
       NodeTree tree(nodes_, rank);
       if (tree.leads) {  // nobody else votes for its node
         comm::TcpConfig tcp{.identity = kIdentity, .self = rank, .addresses = addresses, .token = token_};
-        tcp.ring_bytes = kConfig.ring_bytes;
         tcp.patience_ns = 20'000'000;
         communicators_[rank] = std::make_unique<comm::Communicator>(
             kConfig, endpoint(rank, make_tcp_transport(tcp, std::move(listeners[rank]))));

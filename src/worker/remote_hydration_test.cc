@@ -574,7 +574,8 @@ TEST(RemoteHydration, garbage_from_the_wire_is_refused_and_the_source_goes_on_se
 
 TEST(RemoteHydration, an_interruption_in_the_middle_ends_both_sides) {
   Job job({0, 1}, {0}, {1});
-  const std::vector<uint64_t> sizes = model_sizes();
+  const std::vector<uint64_t> sizes(40, state::kSlotBytes);  // each a chunk
+  constexpr size_t kReadAtOnce = size_t{64} << 10;
   std::atomic<int> reads{0};
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     HookedCopy copy;
@@ -596,8 +597,9 @@ TEST(RemoteHydration, an_interruption_in_the_middle_ends_both_sides) {
     EXPECT_TRUE(absl::IsAborted(status)) << "neither done nor given up after a silence, but: " << status;
   });
   // Both came here without the other's goodbye, and nobody served or asked on.
-  EXPECT_LE(reads, static_cast<int>(5 + state::kRemoteWindow));
-  EXPECT_LT(reads, static_cast<int>(sum_of(sizes) / state::kSlotBytes)) << "the model is too small for this test";
+  constexpr int kReadsOfChunk = state::kSlotBytes / kReadAtOnce;
+  EXPECT_LE(reads, kReadsOfChunk * static_cast<int>(1 + state::kRemoteWindow));
+  EXPECT_LT(reads, kReadsOfChunk * static_cast<int>(sizes.size())) << "the model is too small for this test";
 }
 
 TEST(RemoteHydration, an_interruption_ends_the_wait_for_a_source_that_never_publishes) {

@@ -54,62 +54,90 @@ comm::Completion RemoteSource::wait(comm::OpId op) {
 }
 
 void RemoteSource::run() {
-  size_t turn = 0;
-  while (!targets_.empty()) {
-    Incoming& now = incoming_[turn % 2];
-    if (now.op == 0) {
-      post(now);
+  while (!targets_.empty() || !asking_.empty()) {
+    while (!outgoing_.empty() && is_sent(outgoing_.front())) {
+      wait_first_sent();
     }
-    const comm::Completion came = wait(std::exchange(now.op, 0));
-    if (came.outcome == Outcome::kInterrupted) {
-      break;
-    }
-    if (came.outcome == Outcome::kFailed) {
-      continue;  // not one of our messages: larger than a request
-    }
-    const auto kind = static_cast<RemoteKind>(now.request.kind);
-    if (kind == RemoteKind::kStop && came.source == self_) {
-      stopped_ = true;
-      break;
-    }
-    if (kind == RemoteKind::kBye) {
-      targets_.erase(came.source);
+    const bool has_room = asking_.size() + outgoing_.size() < state::kSlots;
+    // Requests that are here are begun first: the source copies while answers leave.
+    if (has_room && !targets_.empty() && take_request(asking_.empty())) {
       continue;
     }
-    if (!targets_.contains(came.source)) {
-      continue;  // said goodbye already, or never was to be served
+    if (over_for_us_) {
+      break;
     }
-    post(incoming_[++turn % 2]);  // so that the next one comes while we answer this
-    answer(now.request, came.source);
+    if (!asking_.empty()) {
+      answer();
+    } else if (!has_room) {
+      wait_first_sent();
+    }
   }
-  for (Outgoing& outgoing : outgoing_) {
-    wait_sent(outgoing);
+  while (!outgoing_.empty()) {
+    wait_first_sent();
   }
   const std::lock_guard lock(mutex_);
   over_ = true;
   ended_.notify_all();
 }
 
-void RemoteSource::answer(const state::RemoteRequest& request, comm::Rank target) {
-  // The answer's bytes lie in a slot of the region that is used again for the kSlots-th request after this one.
-  Outgoing& outgoing = outgoing_[turn_++ % outgoing_.size()];
-  wait_sent(outgoing);
-  const StatusOr<state::Relay::Answered> answered = relay_.answer(request);
+// False: none is there, and there was no waiting; or nothing comes any more.
+bool RemoteSource::take_request(bool wait_for_one) {
+  Incoming& now = incoming_[turn_ % 2];
+  if (now.op == 0) {
+    post(now);
+  }
+  if (!wait_for_one && comm_.test(now.op).outcome == Outcome::kPending) {
+    return false;
+  }
+  const comm::Completion came = wait(std::exchange(now.op, 0));
+  if (came.outcome == Outcome::kInterrupted) {
+    over_for_us_ = true;
+    return false;
+  }
+  if (came.outcome == Outcome::kFailed) {
+    return true;  // not one of our messages: larger than a request
+  }
+  const auto kind = static_cast<RemoteKind>(now.request.kind);
+  if (kind == RemoteKind::kStop && came.source == self_) {
+    stopped_ = over_for_us_ = true;
+    return false;
+  }
+  if (kind == RemoteKind::kBye) {
+    targets_.erase(came.source);
+    return true;
+  }
+  if (!targets_.contains(came.source)) {
+    return true;  // said goodbye already, or never was to be served
+  }
+  post(incoming_[++turn_ % 2]);  // so that the next one comes while we answer this
+  relay_.begin(now.request);
+  asking_.push_back(came.source);
+  return true;
+}
+
+void RemoteSource::answer() {
+  const comm::Rank target = asking_.front();
+  asking_.pop_front();
+  const StatusOr<state::Relay::Answered> answered = relay_.answer();
   if (!answered.ok()) {
     return;  // interrupted: so is the receive that comes next
   }
+  Outgoing& outgoing = outgoing_.emplace_back();
   outgoing.head = answered->head;
   outgoing.head_sent = comm_.send(comm::kWorld, &outgoing.head, sizeof(outgoing.head), target, kTagHydrationAnswer);
   outgoing.bytes_sent =
       comm_.send(comm::kWorld, answered->bytes.data(), answered->bytes.size(), target, kTagHydrationBytes);
 }
 
-void RemoteSource::wait_sent(Outgoing& outgoing) {
-  for (comm::OpId* op : {&outgoing.head_sent, &outgoing.bytes_sent}) {
-    if (*op != 0) {
-      (void)wait(std::exchange(*op, 0));
-    }
-  }
+bool RemoteSource::is_sent(const Outgoing& outgoing) {
+  return comm_.test(outgoing.head_sent).outcome != Outcome::kPending &&
+         comm_.test(outgoing.bytes_sent).outcome != Outcome::kPending;
+}
+
+void RemoteSource::wait_first_sent() {
+  (void)wait(outgoing_.front().head_sent);
+  (void)wait(outgoing_.front().bytes_sent);
+  outgoing_.pop_front();
 }
 
 }  // namespace keepstep::worker

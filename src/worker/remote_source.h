@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -41,8 +42,10 @@ class RemoteSource {
   };
   void run();
   void post(Incoming& incoming);
-  void answer(const state::RemoteRequest& request, comm::Rank target);
-  void wait_sent(Outgoing& outgoing);
+  bool take_request(bool wait_for_one);
+  bool is_sent(const Outgoing& outgoing);
+  void answer();
+  void wait_first_sent();
   comm::Completion wait(comm::OpId op);
 
   comm::Communicator& comm_;
@@ -50,9 +53,11 @@ class RemoteSource {
   state::Relay relay_;
   std::set<comm::Rank> targets_;  // that may still ask
   std::array<Incoming, 2> incoming_;
-  std::array<Outgoing, state::kSlots> outgoing_;
-  size_t turn_ = 0;  // in outgoing_
+  size_t turn_ = 0;                // in incoming_
+  std::deque<comm::Rank> asking_;  // whose requests are begun
+  std::deque<Outgoing> outgoing_;  // elements stay where they are
   bool stopped_ = false;
+  bool over_for_us_ = false;  // interrupted, or stopped
   std::mutex mutex_;
   std::condition_variable ended_;
   bool over_ = false;  // under mutex_

@@ -7,6 +7,8 @@ takes a fraction of one. What changes from step to step (learning rates, counter
 from __future__ import annotations
 
 import json
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -29,12 +31,18 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 
 
-def _places(tensors: list[torch.Tensor], dtensors: list[Any]) -> list[tuple[int, int]]:
-    # What a DTensor holds may be replaced while it stays.
-    return [
-        *((tensor.data_ptr(), tensor.numel()) for tensor in tensors),
-        *((tensor._local_tensor.data_ptr(), tensor._local_tensor.numel()) for tensor in dtensors),
-    ]
+# After every step, and the training thread waits: no loop of the interpreter's over all tensors.
+_local = attrgetter("_local_tensor")
+_values = methodcaller("values")
+
+
+def _places(tensors: list[torch.Tensor], dtensors: list[Any]) -> tuple[list[int], list[int]]:
+    every = [*tensors, *map(_local, dtensors)]  # what a DTensor holds may be replaced while it stays
+    return [*map(torch.Tensor.data_ptr, every)], [*map(torch.Tensor.numel, every)]
+
+
+def _contents(holders: list[Any]) -> tuple[list[int], list[int]]:
+    return [*map(len, holders)], _ids(chain.from_iterable(map(_values, holders)))
 
 
 class ShardLayout:
@@ -72,7 +80,7 @@ class ShardLayout:
     def _watch(self) -> None:
         """Remembers who holds the tensors of modules and optimizers, and where they lie."""
         self._modules: list[torch.nn.Module] = []
-        self._holders: list[tuple[Any, list[int]]] = []  # dicts, and ids of their values
+        self._holders: list[Any] = []  # dicts whose values must stay who they are
         self._mixed: list[tuple[dict[str, Any], list[str], list[int]]] = []  # with values that are no tensors
         self._loose: list[tuple[str, dict[str, Any], str]] = []  # these values: they may change
         self._optimizers: list[tuple[Optimizer, Any, list[list[int]]]] = []
@@ -80,16 +88,14 @@ class ShardLayout:
         for module in self._registry.modules():
             for part in module.modules():
                 self._modules.append(part)  # as long as it is held nothing else has its id
-                self._holders += [
-                    (each, _ids(each.values())) for each in (part._parameters, part._buffers, part._modules)
-                ]
+                self._holders += [part._parameters, part._buffers, part._modules]
                 watched += [each for each in (*part._parameters.values(), *part._buffers.values()) if each is not None]
         for name, item in self._registry.objects.items():
             if not isinstance(item, Optimizer):
                 continue
             states = state_of(item)
             self._optimizers.append((item, states, [_ids(group["params"]) for group in item.param_groups]))
-            self._holders.append((states, _ids(states.values())))
+            self._holders.append(states)
             parameters = [parameter for group in item.param_groups for parameter in group["params"]]
             watched += parameters
             for index, parameter in enumerate(parameters):
@@ -100,15 +106,16 @@ class ShardLayout:
                     self._mixed.append((state, [*state], _tensor_ids(state)))
                     self._loose += [(f"{name}/state/{index}/{key}", state, key) for key in loose]
                 else:
-                    self._holders.append((state, _ids(state.values())))
+                    self._holders.append(state)
         once = {id(tensor): tensor for tensor in watched}.values()
         self._dtensors: list[Any] = [tensor for tensor in once if sharding.is_dtensor(tensor)]
         self._plain = [tensor for tensor in once if not sharding.is_dtensor(tensor)]
         self._places = _places(self._plain, self._dtensors)
+        self._contents = _contents(self._holders)
 
     def _same_tensors(self) -> bool:
         return (
-            all(_ids(holder.values()) == ids for holder, ids in self._holders)
+            _contents(self._holders) == self._contents
             and all([*state] == keys and _tensor_ids(state) == ids for state, keys, ids in self._mixed)
             and all(
                 state_of(item) is state and [_ids(group["params"]) for group in item.param_groups] == ids

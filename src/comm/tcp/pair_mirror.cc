@@ -1,12 +1,9 @@
 #include "comm/tcp/pair_mirror.h"
 
-#include <algorithm>
-
 namespace keepstep::comm::tcp {
 namespace {
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;  // as in channel.cc: a counter may be what somebody sleeps on
-constexpr size_t kMostBytesAtOnce = 128 << 10;       // so that offers and grants need not wait long behind them
 
 void end_pair(PairBlock& pair, GivenUp who) {
   uint64_t nobody = 0;
@@ -14,9 +11,6 @@ void end_pair(PairBlock& pair, GivenUp who) {
 }
 
 }  // namespace
-
-PairMirror::PairMirror(Rank peer, size_t ring_bytes)
-    : peer_(peer), ring_bytes_(ring_bytes), rings_(std::make_unique_for_overwrite<std::byte[]>(2 * ring_bytes)) {}
 
 std::optional<PairMirror::Telling> PairMirror::next() {
   PairBlock& out = outgoing();
@@ -26,8 +20,7 @@ std::optional<PairMirror::Telling> PairMirror::next() {
     if (by != 0 && !end_told_[direction]) {
       end_told_[direction] = true;
       return Telling{
-          {.kind = FrameKind::kPairEnded, .part = GivenUp::from(by).by, .operation = static_cast<uint64_t>(direction)},
-          nullptr};
+          {.kind = FrameKind::kPairEnded, .part = GivenUp::from(by).by, .operation = static_cast<uint64_t>(direction)}};
     }
   }
   if (offers_told_ < out.sender.offers_written.load(kSeqCst)) {
@@ -36,45 +29,34 @@ std::optional<PairMirror::Telling> PairMirror::next() {
                     .part = offer.tag,
                     .context = offer.context,
                     .operation = offers_told_++,
-                    .total = offer.bytes},
-                   nullptr};
+                    .total = offer.bytes}};
   }
   if (grants_told_ < in.receiver.grants_written.load(kSeqCst)) {
     const Grant& grant = in.grants[grants_told_ % kPendingOffers];
     return Telling{
-        {.kind = FrameKind::kGrant, .operation = grants_told_++, .offset = grant.offer, .total = grant.capacity},
-        nullptr};
+        {.kind = FrameKind::kGrant, .operation = grants_told_++, .offset = grant.offer, .total = grant.capacity}};
   }
   const uint64_t offers_read = in.receiver.offers_read.load(kSeqCst);
-  const uint64_t bytes_read = in.receiver.bytes_read.load(kSeqCst);
   const uint64_t grants_read = out.sender.grants_read.load(kSeqCst);
-  if (offers_read != offers_read_told_ || bytes_read != bytes_read_told_ || grants_read != grants_read_told_) {
+  if (offers_read != offers_read_told_ || grants_read != grants_read_told_) {
     offers_read_told_ = offers_read;
-    bytes_read_told_ = bytes_read;
     grants_read_told_ = grants_read;
-    return Telling{{.kind = FrameKind::kRead, .operation = offers_read, .offset = bytes_read, .total = grants_read},
-                   nullptr};
+    return Telling{{.kind = FrameKind::kRead, .operation = offers_read, .total = grants_read}};
   }
-  const uint64_t written = out.sender.bytes_written.load(kSeqCst);
-  if (bytes_told_ < written) {
-    const size_t at = bytes_told_ % ring_bytes_;
-    const size_t n = std::min({written - bytes_told_, ring_bytes_ - at, kMostBytesAtOnce});
-    const Telling telling{{.kind = FrameKind::kBytes, .bytes = static_cast<uint32_t>(n), .offset = bytes_told_},
-                          outgoing_ring() + at};
-    bytes_told_ += n;
-    return telling;
+  if (const auto piece = outgoing_bytes_.take(frame_bytes_); piece.has_value()) {
+    return Telling{
+        {.kind = FrameKind::kBytes, .bytes = static_cast<uint32_t>(piece->bytes.size()), .offset = piece->position},
+        piece->bytes.data(),
+        piece->ends_message};
   }
   return std::nullopt;
 }
 
-std::byte* PairMirror::place(const Frame& frame) {
-  PairBlock& in = incoming();
-  const uint64_t written = in.sender.bytes_written.load(std::memory_order_relaxed);
-  const uint64_t used = written - in.receiver.bytes_read.load(kSeqCst);
-  const size_t at = written % ring_bytes_;
-  const bool fits = frame.offset == written && used <= ring_bytes_ && frame.bytes <= ring_bytes_ - used &&
-                    frame.bytes <= ring_bytes_ - at;
-  return fits ? incoming_ring() + at : nullptr;
+std::optional<PairMirror::Place> PairMirror::place(const Frame& frame) {
+  if (const auto piece = incoming_bytes_.take_exactly(frame.offset, frame.bytes); piece.has_value()) {
+    return Place{piece->bytes.data(), piece->ends_message};
+  }
+  return incoming_bytes_.cancelled() ? std::optional(Place{}) : std::nullopt;
 }
 
 bool PairMirror::apply_read(const Frame& frame) {
@@ -84,12 +66,10 @@ bool PairMirror::apply_read(const Frame& frame) {
     return to >= counter.load(std::memory_order_relaxed) && to <= most;
   };
   if (!grows(out.receiver.offers_read, frame.operation, offers_told_) ||
-      !grows(out.receiver.bytes_read, frame.offset, bytes_told_) ||
       !grows(in.sender.grants_read, frame.total, grants_told_)) {
     return false;
   }
   out.receiver.offers_read.store(frame.operation, kSeqCst);
-  out.receiver.bytes_read.store(frame.offset, kSeqCst);
   in.sender.grants_read.store(frame.total, kSeqCst);
   return true;
 }
@@ -117,7 +97,7 @@ bool PairMirror::apply(const Frame& frame) {
       return true;
     }
     case FrameKind::kBytes:
-      in.sender.bytes_written.store(frame.offset + frame.bytes, kSeqCst);  // place() checked it
+      incoming_bytes_.add_moved(frame.bytes);
       return true;
     case FrameKind::kRead:
       return apply_read(frame);

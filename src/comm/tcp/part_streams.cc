@@ -194,13 +194,18 @@ void SendStream::cancel() {
     return;
   }
   queue_.erase(queue_.begin() + 1, queue_.end());
-  Outgoing& half = queue_.front();
-  if (half.own == nullptr && half.bytes > 0) {
-    half.own = std::make_unique<std::byte[]>(half.bytes);
-    std::memcpy(half.own.get(), half.payload, half.bytes);
-    half.payload = half.own.get();
+  copy_queued();
+  queue_.front().request = nullptr;
+}
+
+void SendStream::copy_queued() {
+  for (Outgoing& out : queue_) {
+    if (out.own == nullptr && out.bytes > 0) {
+      out.own = std::make_unique_for_overwrite<std::byte[]>(out.bytes);
+      std::memcpy(out.own.get(), out.payload, out.bytes);
+      out.payload = out.own.get();
+    }
   }
-  half.request = nullptr;
 }
 
 // ---- in

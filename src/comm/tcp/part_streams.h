@@ -32,6 +32,8 @@ class SendStream {
   bool advance(int64_t now_ns);
   // Forgets what has not begun; of a frame half sent the rest is copied.
   void cancel();
+  // Copies what is queued, so that nobody else's memory is read any more.
+  void copy_queued();
 
   int fd() const { return dial_ != nullptr ? dial_->fd() : fd_.get(); }
   // What to poll for; 0: nothing.

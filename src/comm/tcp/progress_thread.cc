@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/engine_thread.h"
+#include "comm/progress.h"
 #include "comm/sync.h"
 
 namespace keepstep::comm::tcp {
@@ -18,47 +20,88 @@ namespace {
 
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // after accept failed, say for want of descriptors
 constexpr int64_t kLongestSleepNs = 900'000'000;
+constexpr int kMostFramesAtOnce = 32;  // of one link, then the others have their turn
+constexpr size_t kDroppedAtOnce = 16 << 10;
 
 }  // namespace
 
 // ---- stream 0, in
 
-ProgressThread::Incoming::State ProgressThread::Incoming::advance(PairMirror& mirror) {
-  bool any = false;
-  while (true) {
-    const bool in_header = got_ < kFrameHeaderBytes;
-    const size_t total = kFrameHeaderBytes + (in_header ? 0 : frame_.bytes);
-    if (got_ < total) {
-      std::byte* to = in_header ? header_.data() + got_ : destination_ + (got_ - kFrameHeaderBytes);
-      const ssize_t n = recv(fd_.get(), to, total - got_, MSG_DONTWAIT);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return any ? State::kChanged : State::kWait;
-      }
-      if (n <= 0) {
-        why_ = n == 0 ? "it closed the connection" : std::string("the connection: ") + std::strerror(errno);
-        return State::kLost;
-      }
-      got_ += static_cast<size_t>(n);
-      if (in_header && got_ == kFrameHeaderBytes) {
-        const auto frame = parse_frame(header_, 0);
-        if (!frame.has_value()) {
-          return malformed();
-        }
-        frame_ = *frame;
-        destination_ = frame_.kind == FrameKind::kBytes ? mirror.place(frame_) : nullptr;
-        if (frame_.kind == FrameKind::kBytes && destination_ == nullptr) {
-          return malformed();
-        }
-      }
+// What is left of the payload under way, and the next header with it.
+std::optional<ProgressThread::Incoming::State> ProgressThread::Incoming::read() {
+  std::byte dropped[kDroppedAtOnce];
+  const size_t payload = destination_ != nullptr ? left_ : std::min(left_, sizeof dropped);
+  iovec parts[2];
+  int count = 0;
+  if (payload > 0) {
+    parts[count++] = {destination_ != nullptr ? destination_ : dropped, payload};
+  }
+  if (payload == left_) {
+    parts[count++] = {header_.data() + got_, kFrameHeaderBytes - got_};
+  }
+  const ssize_t n = readv(fd_.get(), parts, count);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return State::kWait;
+  }
+  if (n <= 0) {
+    why_ = n == 0 ? "it closed the connection" : std::string("the connection: ") + std::strerror(errno);
+    return State::kLost;
+  }
+  const size_t placed = std::min(static_cast<size_t>(n), payload);
+  left_ -= placed;
+  if (destination_ != nullptr) {
+    destination_ += placed;
+  }
+  got_ += static_cast<size_t>(n) - placed;
+  return std::nullopt;
+}
+
+bool ProgressThread::Incoming::begin(PairMirror& mirror) {
+  frame_ = parse_frame(header_, 0);
+  got_ = 0;
+  if (!frame_.has_value()) {
+    return false;
+  }
+  left_ = frame_->bytes;
+  destination_ = nullptr;
+  ends_message_ = false;
+  if (frame_->kind == FrameKind::kBytes) {
+    const std::optional<PairMirror::Place> place = mirror.place(*frame_);
+    if (!place.has_value()) {
+      return false;
     }
-    if (got_ >= kFrameHeaderBytes && got_ == kFrameHeaderBytes + frame_.bytes) {
-      if (!mirror.apply(frame_)) {
+    destination_ = place->to;
+    ends_message_ = place->ends_message;
+  }
+  return true;
+}
+
+ProgressThread::Incoming::State ProgressThread::Incoming::advance(PairMirror& mirror, std::atomic<uint64_t>& moved) {
+  bool changed = false;
+  int frames = 0;
+  while (frames < kMostFramesAtOnce) {
+    if (const std::optional<State> nothing = read(); nothing.has_value()) {
+      return *nothing == State::kWait && changed ? State::kChanged : *nothing;
+    }
+    while (frame_.has_value() ? left_ == 0 : got_ == kFrameHeaderBytes) {
+      if (!frame_.has_value()) {
+        if (!begin(mirror)) {
+          return malformed();
+        }
+        continue;
+      }
+      if (!mirror.apply(*frame_)) {
         return malformed();
       }
-      got_ = 0;
-      any = true;
+      if (frame_->kind == FrameKind::kBytes) {
+        note_moved(moved);
+      }
+      changed = changed || frame_->kind != FrameKind::kBytes || ends_message_;
+      frame_.reset();
+      ++frames;
     }
   }
+  return changed ? State::kChanged : State::kWait;
 }
 
 ProgressThread::Incoming::State ProgressThread::Incoming::malformed() {
@@ -84,9 +127,10 @@ ProgressThread::~ProgressThread() {
   }
 }
 
-void ProgressThread::start(const std::atomic<uint32_t>& interrupted, Bell& messages) {
+void ProgressThread::start(const std::atomic<uint32_t>& interrupted, Bell& messages, std::atomic<uint64_t>& moved) {
   interrupted_ = &interrupted;
   messages_ = &messages;
+  moved_ = &moved;
   thread_ = start_engine_thread("ks-transport", [this] { loop(); });
 }
 
@@ -99,7 +143,7 @@ void ProgressThread::changed() {
 ProgressThread::Link& ProgressThread::link(Rank peer) {
   Link& link = links_[peer];
   if (link.mirror == nullptr) {
-    link.mirror = std::make_unique<PairMirror>(peer, config_.ring_bytes);
+    link.mirror = std::make_unique<PairMirror>(peer, config_.message_frame_bytes);
     link.out = std::make_unique<SendStream>(config_, peer, 0);
   }
   return link;
@@ -108,9 +152,24 @@ ProgressThread::Link& ProgressThread::link(Rank peer) {
 Transport::Pair ProgressThread::pair(Rank from, Rank to) {
   const std::lock_guard lock(mutex_);
   const bool outgoing = from == config_.self;
-  PairMirror& mirror = *link(outgoing ? to : from).mirror;
-  return {outgoing ? &mirror.outgoing() : &mirror.incoming(),
-          outgoing ? mirror.outgoing_ring() : mirror.incoming_ring(), mirror.ring_bytes(), &mirror.why_ended()};
+  const Rank peer = outgoing ? to : from;
+  Link& with = link(peer);
+  LinkBytes& bytes = bytes_.try_emplace({peer, outgoing}, with, outgoing).first->second;
+  PairMirror& mirror = *with.mirror;
+  return {outgoing ? &mirror.outgoing() : &mirror.incoming(), nullptr, 0, &bytes, &mirror.why_ended()};
+}
+
+void ProgressThread::LinkBytes::cancel() {
+  if (bytes().cancelled()) {
+    return;
+  }
+  const std::lock_guard lock(link_.in_use);
+  bytes().cancel();
+  if (outgoing_) {
+    link_.out->copy_queued();
+  } else if (link_.in != nullptr) {
+    link_.in->drop();
+  }
 }
 
 void ProgressThread::add_counters(Transport::Counters& counters) const {
@@ -185,7 +244,9 @@ void ProgressThread::admit(Reception& reception) {
     return adopt_(hello.from, hello.stream, reception.take());
   }
   const std::lock_guard lock(mutex_);
-  link(hello.from).in = std::make_unique<Incoming>(reception.take());
+  Link& from = link(hello.from);
+  const std::lock_guard in_use(from.in_use);
+  from.in = std::make_unique<Incoming>(reception.take());
 }
 
 void ProgressThread::hear(int64_t now_ns) {
@@ -215,10 +276,42 @@ void ProgressThread::lose(Link& link, const std::string& why, int64_t now_ns) {
   }
 }
 
+// What the peer does not know yet. True when a message left as a whole.
+bool ProgressThread::tell(Link& link, int64_t now_ns) {
+  bool over = false;
+  for (int frames = 0; frames < kMostFramesAtOnce; ++frames) {
+    link.out->advance(now_ns);
+    if (!link.out->idle() || !link.out->lost().empty()) {
+      break;
+    }
+    if (link.leaving > 0) {
+      link.mirror->outgoing_bytes().add_moved(link.leaving);
+      note_moved(*moved_);
+      over = over || link.leaving_ends_message;
+      link.leaving = 0;
+    }
+    // Words leave together with the bytes that follow them.
+    while (link.leaving == 0) {
+      const std::optional<PairMirror::Telling> telling = link.mirror->next();
+      if (!telling.has_value()) {
+        break;
+      }
+      link.out->push(telling->frame, telling->payload, nullptr);
+      link.leaving = telling->frame.bytes;
+      link.leaving_ends_message = telling->ends_message;
+    }
+    if (link.out->idle()) {
+      break;
+    }
+  }
+  return over;
+}
+
 bool ProgressThread::advance(Link& link, int64_t now_ns) {
+  const std::lock_guard in_use(link.in_use);
   bool heard = false;
   if (link.in != nullptr) {
-    const Incoming::State state = link.in->advance(*link.mirror);
+    const Incoming::State state = link.in->advance(*link.mirror, *moved_);
     heard = state != Incoming::State::kWait;
     if (state == Incoming::State::kLost || state == Incoming::State::kMalformed) {
       malformed_.fetch_add(state == Incoming::State::kMalformed ? 1 : 0);
@@ -226,18 +319,11 @@ bool ProgressThread::advance(Link& link, int64_t now_ns) {
       link.in.reset();
     }
   }
+  if (link.out->lost().empty()) {
+    heard = tell(link, now_ns) || heard;
+  }
   if (!link.out->lost().empty()) {
     lose(link, link.out->lost(), now_ns);
-  } else {
-    link.out->advance(now_ns);
-    while (link.out->idle() && link.out->lost().empty()) {
-      const auto telling = link.mirror->next();
-      if (!telling.has_value()) {
-        break;
-      }
-      link.out->push(telling->frame, telling->payload, nullptr);
-      link.out->advance(now_ns);
-    }
   }
   if (link.lost_at_ns != 0 && !link.ended && now_ns - link.lost_at_ns >= config_.patience_ns) {
     link.ended = true;  // no interruption came

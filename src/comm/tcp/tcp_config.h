@@ -23,13 +23,13 @@ struct TcpConfig {
   uint32_t streams = kStreams;      // for parts, per ordered pair of ranks; 1 to tcp::kMaxStreams
   size_t stripe_bytes = 256 << 10;  // parts above this are cut and go over all streams; at most 1 MiB
   size_t socket_buffer_bytes =
-      kSocketBufferBytes;                // of the kernel, each way; 0, or not allowed: as the system tunes it
-  size_t ring_bytes = 1 << 20;           // of messages under way, per ordered pair of ranks; equal on all ranks
-  int64_t patience_ns = 2'000'000'000;   // from a broken link to an error, for the interruption to come
-  int64_t connect_ns = 15'000'000'000;   // without any connection to a peer this is an error: the link is broken
-  int64_t silent_ns = 10'000'000'000;    // without an acknowledgement of what was sent the link is broken
-  int64_t handshake_ns = 5'000'000'000;  // for a stranger to introduce itself
-  size_t most_strangers = 1024;          // connections in a handshake at one time
+      kSocketBufferBytes;                  // of the kernel, each way; 0, or not allowed: as the system tunes it
+  size_t message_frame_bytes = 256 << 10;  // messages are cut into such frames; at most 1 MiB
+  int64_t patience_ns = 2'000'000'000;     // from a broken link to an error, for the interruption to come
+  int64_t connect_ns = 15'000'000'000;     // without any connection to a peer this is an error: the link is broken
+  int64_t silent_ns = 10'000'000'000;      // without an acknowledgement of what was sent the link is broken
+  int64_t handshake_ns = 5'000'000'000;    // for a stranger to introduce itself
+  size_t most_strangers = 1024;            // connections in a handshake at one time
 };
 
 }  // namespace keepstep::comm

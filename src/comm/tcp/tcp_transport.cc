@@ -19,6 +19,7 @@ TcpConfig bounded(TcpConfig config) {
   config.streams = std::clamp<uint32_t>(config.streams, 1, tcp::kMaxStreams);
   config.socket_buffer_bytes = grantable_socket_buffer(config.socket_buffer_bytes);
   config.stripe_bytes = std::clamp<size_t>(config.stripe_bytes, 4096, tcp::kMaxFrameBytes);
+  config.message_frame_bytes = std::clamp<size_t>(config.message_frame_bytes, 4096, tcp::kMaxFrameBytes);
   return config;
 }
 
@@ -45,7 +46,7 @@ class TcpTransport final : public Transport {
     KEEPSTEP_CHECK(interruption_ == nullptr, "a transport serves one communicator");
     interruption_ = &interruption;
     parts_.start(interrupted, moved);
-    progress_.start(interrupted, messages);
+    progress_.start(interrupted, messages, moved);
     watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
   }
 

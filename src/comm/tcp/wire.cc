@@ -14,7 +14,7 @@ constexpr uint32_t kHelloMagic = 0x4844'534b;   // "KSDH"
 constexpr uint32_t kAnswerMagic = 0x4144'534b;  // "KSDA"
 constexpr uint32_t kProofMagic = 0x5044'534b;   // "KSDP"
 constexpr uint32_t kFrameMagic = 0x4644'534b;   // "KSDF"
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 
 struct WireHello {
   uint32_t magic;
@@ -89,7 +89,7 @@ bool sound(const Frame& frame, uint32_t stream) {
     case FrameKind::kBytes:
       return frame.bytes > 0 && frame.context == 0 && frame.part == 0 && frame.operation == 0 && frame.total == 0;
     case FrameKind::kRead:
-      return frame.context == 0 && frame.part == 0;
+      return frame.context == 0 && frame.part == 0 && frame.offset == 0;
     case FrameKind::kPairEnded:
       return frame.part <= kMaxRank && frame.context == 0 && frame.operation <= 1 && frame.offset == 0 &&
              frame.total == 0;

@@ -59,8 +59,8 @@ enum class FrameKind : uint16_t {
   kGiveUp = 2,    // rank `part` ended the group `context`; `operation`: its link to that rank, less 1, broke; or 0
   kOffer = 3,     // offer number `operation`: tag `part`, `total` bytes, in `context`
   kGrant = 4,     // grant number `operation`: offer `offset`, capacity `total`
-  kBytes = 5,     // bytes of the ring, from counter `offset` on
-  kRead = 6,      // counters: offers_read `operation`, bytes_read `offset`; grants_read `total` of the other direction
+  kBytes = 5,     // bytes of granted messages, from `offset` on where all of them are counted
+  kRead = 6,      // counters: offers_read `operation`; grants_read `total` of the other direction
   kPairEnded = 7  // rank `part` gave up messages from here to there (`operation` 0) or from there to here (1)
 };
 

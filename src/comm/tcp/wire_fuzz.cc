@@ -58,6 +58,7 @@ void fuzz_parts(Bytes bytes) {
 
 void fuzz_pairs(Bytes bytes) {
   PairMirror mirror(1, 512);
+  std::array<std::byte, 4096> memory;
   while (bytes.size() >= kFrameHeaderBytes) {
     const auto frame = parse_frame(bytes.first<kFrameHeaderBytes>(), 0);
     bytes = bytes.subspan(kFrameHeaderBytes);
@@ -65,12 +66,13 @@ void fuzz_pairs(Bytes bytes) {
       return;
     }
     if (frame->kind == FrameKind::kBytes) {
-      std::byte* place = mirror.place(*frame);
-      if (place == nullptr) {
+      mirror.incoming_bytes().add(std::span(memory).first(std::min<size_t>(frame->bytes, memory.size())));
+      const auto place = mirror.place(*frame);
+      if (!place.has_value()) {
         return;
       }
       const size_t n = std::min<size_t>(frame->bytes, bytes.size());
-      std::memcpy(place, bytes.data(), n);
+      std::memcpy(place->to, bytes.data(), n);
       bytes = bytes.subspan(n);
     }
     if (!mirror.apply(*frame)) {
@@ -79,7 +81,6 @@ void fuzz_pairs(Bytes bytes) {
     // The end above reads everything and answers.
     PairBlock& in = mirror.incoming();
     in.receiver.offers_read = in.sender.offers_written.load();
-    in.receiver.bytes_read = in.sender.bytes_written.load();
     while (mirror.next().has_value()) {
     }
   }
