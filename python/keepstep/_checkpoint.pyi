@@ -33,7 +33,8 @@ class Store:
     def put(self, key: str, bytes: bytes) -> None: ...
     def remove(self, key: str) -> None: ...
 
-def open_store(url: str) -> Store: ...
+def open_store(url: str, environment: dict[str, str] | None = None) -> Store:
+    """`environment`: where S3 finds its credentials, in the place of os.environ."""
 
 class FileSums:
     @property
@@ -44,6 +45,8 @@ class FileSums:
     def __setstate__(self, arg: tuple[int, int, int, Sequence[tuple[int, int]]], /) -> None: ...
 
 def sums_of(bytes: bytes) -> FileSums: ...
+def sums_to_come(bytes: int) -> FileSums:
+    """Of a file of this size that is not written yet: zeros, one for each chunk."""
 
 class FileWriter:
     """A file of a checkpoint, piece by piece (file_recipe.h)."""

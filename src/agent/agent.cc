@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "agent/drain_process.h"
 #include "agent/ports.h"
 #include "agent/ring_service.h"
 #include "agent/torchrun_env.h"
@@ -26,7 +27,8 @@ using worker::MessageType;
 
 namespace {
 
-constexpr int64_t kGraceNs = 5'000'000'000;  // between SIGTERM and SIGKILL at the end of a job
+constexpr std::chrono::seconds kDrainGrace{12};  // it lets go of its places: one that is not reached takes 10 s
+constexpr int64_t kGraceNs = 5'000'000'000;      // between SIGTERM and SIGKILL at the end of a job
 
 // In rank order.
 std::vector<brain::NodeId> nodes_of(const brain::RankTable& table) {
@@ -90,6 +92,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   open_door();
   open_endpoint();
   open_rings();
+  open_drain();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -129,6 +132,10 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   rings_.reset();
   memory_tier_.reset();
   health_watch_.reset();
+  if (drain_ != nullptr && !gives_up_) {
+    drain_->end(kDrainGrace, signal_fd_.get());
+  }
+  drain_.reset();
   if (gives_up_) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
     starter_->stop();
@@ -152,6 +159,20 @@ void Agent::open_rings() {
     return;
   }
   rings_ = *std::move(rings);
+}
+
+void Agent::open_drain() {
+  drain_socket_ = "keepstep-drain-" + to_hex(random_nonce());
+  auto drain = DrainProcess::open(
+      *loop_, drain_socket_, config_.spec.python, config_.node,
+      {[this](const std::string& event, const std::string& because) { journal_.write(event, {}, because); },
+       [this](brain::NodeId to, const std::string& message) { route(to, 'D', message); }});
+  if (!drain.ok()) {
+    drain_socket_.clear();
+    spdlog::warn("run.checkpoint will not work in this job: {}", std::string(drain.status().message()));
+    return;
+  }
+  drain_ = *std::move(drain);
 }
 
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.

@@ -45,6 +45,7 @@
 
 namespace keepstep::agent {
 
+class DrainProcess;
 class RingService;
 
 // The exit code of a job that stopped because of a notice: BSD's EX_TEMPFAIL, "try again later".
@@ -113,6 +114,7 @@ class Agent {
   // agent.cc: start, end, effects
   void on_signal();
   void open_rings();
+  void open_drain();
   void write_memory();
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
@@ -309,9 +311,11 @@ class Agent {
   std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
   std::string job_;                             // its name for commands
   std::unique_ptr<ControlDoor> door_;
-  std::string rings_socket_;            // where ranks ask for rings; empty: nowhere
-  std::unique_ptr<RingService> rings_;  // null then
-  std::set<pid_t> groups_;              // process groups of dead workers that may still have members
+  std::string rings_socket_;             // where ranks ask for rings; empty: nowhere
+  std::unique_ptr<RingService> rings_;   // null then
+  std::string drain_socket_;             // where ranks hand over what they save; empty: nowhere
+  std::unique_ptr<DrainProcess> drain_;  // null then
+  std::set<pid_t> groups_;               // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;

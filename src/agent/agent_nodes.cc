@@ -5,7 +5,8 @@
 // wait for other nodes (hang_watch.h), W how long ranks compute (brain/stragglers.h), T what time it is
 // (clock_probe.h), Q that the job has to stop soon (agent_notice.cc), N that the job's programs attach (--no-python),
 // E how long a node that is told to leave has for it (agent_elastic.cc), V what is in its agent's memory
-// (agent_memory.cc); A and X are node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
+// (agent_memory.cc), D what processes that write checkpoints tell each other (drain_process.h), any text of theirs; A
+// and X are node 0's answers, fits and does not fit. Node 0 compares and speaks for the job.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -17,6 +18,7 @@
 
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
+#include "agent/drain_process.h"
 #include "agent/node_facts.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -158,6 +160,10 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
     bad = outcome.status();
     if (outcome.ok()) {
       carry_out(*outcome);
+    }
+  } else if (message.starts_with('D')) {
+    if (drain_ != nullptr) {
+      drain_->hand(from, message.substr(1));
     }
   } else {
     try {

@@ -293,6 +293,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"inject", waiting_faults()},
                          {"rank_variables", rank_variables},
                          {"rings", rings_socket_},
+                         {"drain", drain_socket_},
                          {"learn", config_.spec.preload && !preload_sent_},
                          {"term_is_notice", is_notice(config_.spec, SIGTERM)},
                          {"comm", worker::to_json(comm_config_)}};

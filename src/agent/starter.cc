@@ -1,68 +1,16 @@
 #include "agent/starter.h"
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <csignal>
-#include <cstring>
 #include <utility>
 #include <vector>
 
-extern char** environ;
+#include "agent/start_process.h"
 
 namespace keepstep::agent {
-namespace {
-
-// Descriptors 0-2 and those in `inherit` (as they are numbered there; the same number twice: it stays open); everything
-// else of ours is close-on-exec.
-StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
-                              const std::vector<std::string>& extra_environment) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  for (const auto& [from, to] : inherit) {
-    posix_spawn_file_actions_adddup2(&actions, from, to);
-  }
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);  // the agent blocks signals it reads from a signalfd
-  posix_spawnattr_setpgroup(&attributes, 0);       // Ctrl-C in the terminal is the launcher's to handle
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  std::vector<char*> arguments;
-  for (const std::string& argument : argv) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  std::vector<char*> environment;
-  for (const std::string& entry : extra_environment) {
-    environment.push_back(const_cast<char*>(entry.c_str()));
-  }
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const std::string_view name = text.substr(0, text.find('=') + 1);
-    bool replaced = false;
-    for (const std::string& mine : extra_environment) {
-      replaced |= mine.starts_with(name);
-    }
-    if (!replaced) {
-      environment.push_back(*entry);
-    }
-  }
-  environment.push_back(nullptr);
-  pid_t pid = 0;
-  const int error = posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    return absl::InternalError(absl::StrFormat("start %s: %s", argv[0], strerror(error)));
-  }
-  return pid;
-}
-
-}  // namespace
 
 Starter::~Starter() { stop(); }
 

@@ -1,6 +1,6 @@
 // A file of a checkpoint as a recipe: bytes that are written down here, and ranges of memory that are somewhere else.
 //
-// Whoever has the tensors (a rank, or an agent that keeps copies of them) writes the same file from the same recipe:
+// Whoever has the tensors (a rank, or the process that writes for it) writes the same file from the same recipe:
 // what torch.save puts around a tensor is literal bytes, the tensor itself a range.
 #pragma once
 

@@ -130,7 +130,20 @@ void bind_store(nb::module_& module) {
           "remove",
           [](ObjectStore& self, const std::string& key) { throw_if_error(unlocked([&] { return self.remove(key); })); },
           "key"_a);
-  module.def("open_store", [](const std::string& url) -> Store { return value_or_throw(open_store(url)); }, "url"_a);
+  module.def(
+      "open_store",
+      [](const std::string& url, const std::optional<std::map<std::string, std::string>>& environment) -> Store {
+        StoreOptions options;
+        if (environment) {
+          options.environment = [values = *environment](const char* name) -> const char* {
+            const auto found = values.find(name);
+            return found == values.end() ? nullptr : found->second.c_str();
+          };
+        }
+        return value_or_throw(open_store(url, options));
+      },
+      "url"_a, "environment"_a = nb::none(),
+      "`environment`: where S3 finds its credentials, in the place of os.environ.");
 }
 
 void bind_files(nb::module_& module) {
@@ -161,6 +174,14 @@ void bind_files(nb::module_& module) {
         return stream.finish();
       },
       "bytes"_a);
+  module.def(
+      "sums_to_come",
+      [](uint64_t bytes) {
+        FileSums sums{.bytes = bytes};
+        sums.chunks.resize((bytes + kChunkBytes - 1) / kChunkBytes);
+        return sums;
+      },
+      "bytes"_a, "Of a file of this size that is not written yet: zeros, one for each chunk.");
   nb::class_<FileWriter>(module, "FileWriter", "A file of a checkpoint, piece by piece (file_recipe.h).")
       .def(
           "__init__",

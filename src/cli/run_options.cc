@@ -210,12 +210,10 @@ void Reader::kinds() {
       "seed", spec_.seed,
       [](const auto& text) { return integer_in<uint64_t>(text, 0, std::numeric_limits<uint64_t>::max()); },
       "give a whole number from 0 to 18446744073709551615");
-  if (!spec_.no_python) {
-    if (around_.python.ok()) {
-      spec_.python = *around_.python;
-    } else {
-      mistakes_.push_back(std::string(around_.python.status().message()));
-    }
+  if (around_.python.ok()) {
+    spec_.python = *around_.python;  // a program may be a Python script, and save checkpoints
+  } else if (!spec_.no_python) {
+    mistakes_.push_back(std::string(around_.python.status().message()));
   }
 }
 

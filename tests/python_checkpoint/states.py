@@ -5,8 +5,8 @@ import warnings
 import torch
 import torch.distributed.checkpoint as dcp
 
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import LoadPlanner, Reader, Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 

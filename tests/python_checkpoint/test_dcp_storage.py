@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import LoadPlanner, Reader, Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 
 def folder(place, step):

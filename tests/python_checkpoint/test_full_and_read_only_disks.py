@@ -12,8 +12,8 @@ import torch.distributed.checkpoint as dcp
 from states import assert_same, load, save, state
 from torch.distributed.checkpoint.api import CheckpointException
 
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 MS_RDONLY, MS_REMOUNT = 1, 32
 

@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from keepstep import _checkpoint
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import Reader, Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.float8_e5m2)

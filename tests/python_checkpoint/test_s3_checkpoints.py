@@ -13,8 +13,8 @@ from states import assert_same, load, save, state
 from torch.distributed.checkpoint.api import CheckpointException
 
 from keepstep import _checkpoint
+from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import Writer
-from keepstep.torch.checkpoint.owners import let_go
 
 KEEPSTEP = os.environ.get("KEEPSTEP_COMMAND") or shutil.which("keepstep", path=Path(sys.executable).parent)
 
@@ -72,3 +72,12 @@ def test_wrong_credentials_and_buckets_are_named(bucket, monkeypatch):
     with pytest.raises(CheckpointException) as caught:
         dcp.save(state(1), storage_writer=Writer(bucket, 1))
     assert "the secret key from the environment" in str(caught.value.failures[0][0])
+
+
+def test_credentials_are_those_of_the_environment_that_was_given(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of this process")
+    nothing = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nowhere"}
+    store = _checkpoint.open_store("s3://bucket/x?endpoint=http://127.0.0.1:1&region=here", nothing)
+    with pytest.raises(_checkpoint.Error, match="no credentials"):
+        store.head("some")

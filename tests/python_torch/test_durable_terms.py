@@ -48,9 +48,9 @@ def test_memory_of_snapshots_is_used_again_where_it_fits():
     small, large = {"a": torch.zeros(2)}, {"a": torch.zeros(3)}
     first = pool.take(small)
     second = pool.take(small)
-    assert first["a"].data_ptr() != second["a"].data_ptr()
+    assert first.tensors["a"].data_ptr() != second.tensors["a"].data_ptr()
     pool.give_back(first)
-    assert pool.take(small)["a"] is first["a"]
+    assert pool.take(small).tensors["a"] is first.tensors["a"]
     pool.give_back(second)
-    assert pool.take(large)["a"].shape == (3,)
-    assert pool.take(small)["a"] is not second["a"], "what does not fit any more is let go of"
+    assert pool.take(large).tensors["a"].shape == (3,)
+    assert pool.take(small).tensors["a"] is not second.tensors["a"], "what does not fit any more is let go of"

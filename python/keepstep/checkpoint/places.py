@@ -26,14 +26,15 @@ def url_of(place: str | os.PathLike[str]) -> str:
     return Path(text).absolute().as_uri()
 
 
-def open_store(place: str | os.PathLike[str]) -> _checkpoint.Store:
+def open_store(place: str | os.PathLike[str], environment: dict[str, str] | None = None) -> _checkpoint.Store:
+    """`environment`: where S3 finds whose requests these are; None: os.environ."""
     if os.fspath(place).startswith("memory://"):
         raise KeepstepError(
             f"'{place}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. A "
             "place for checkpoints is a folder, file:///folder or s3://bucket/prefix"
         )
     try:
-        return _checkpoint.open_store(url_of(place))
+        return _checkpoint.open_store(url_of(place), environment)
     except _checkpoint.Error as error:
         raise KeepstepError(f"'{place}' is no place for checkpoints: {error}") from None
 

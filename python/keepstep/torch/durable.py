@@ -1,13 +1,14 @@
 """``run.checkpoint``: the protected state to disk or S3, every so many steps, while training goes on; and back.
 
-At a save each rank's state is copied in the background while the next step computes, then written by a thread of this
-process for each place that it is due at, as a DCP checkpoint (`keepstep.torch.checkpoint`). A fault while the ranks
-agree cancels the save, and the next step makes another. Whoever starts the job again begins with the newest complete
-checkpoint.
+At a save each rank's state is copied in the background while the next step computes. A thread of this process for each
+place that it is due at plans a DCP checkpoint with the other ranks and hands it over to a process of the node, which
+writes it whatever becomes of this one (`keepstep.checkpoint.drain`). A fault while the ranks agree cancels the save,
+and the next step makes another. Whoever starts the job again begins with the newest complete checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import uuid
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._session import Assignment, Session
+from keepstep.checkpoint import owners, places
 from keepstep.torch import durable_state as states
 from keepstep.torch import durable_values, sharding
 from keepstep.torch.capsule import Capsule
@@ -42,8 +44,10 @@ class Durable:
         self, session: Session, registry: Registry, terms: tuple[Terms, ...], sharded: Callable[[], bool]
     ) -> None:
         from keepstep import _checkpoint
-        from keepstep.checkpoint import places
+        from keepstep.checkpoint.drain.link import Link
 
+        if not session.welcome["drain"]:
+            raise KeepstepError("run.checkpoint: the agent of this node takes no checkpoints; its log says why")
         self.terms = terms
         self._session = session
         self._registry = registry
@@ -52,6 +56,11 @@ class Durable:
         self._open = places.open_store
         for each in terms:
             self._open(each.url)  # what is wrong with it is told here
+        self._job = _job_of(session)
+        self._links = [Link(session.welcome["drain"], each.url, self._job) for each in terms]
+        for link in self._links:
+            with contextlib.suppress(KeepstepError):  # a save will find out
+                link.connect()  # what writes is started while the script goes on
         self._places: list[Place] = []  # made when this process has a rank
         self._announced = False
         self._pool = Pool()
@@ -67,15 +76,12 @@ class Durable:
         if self._announced:
             return
         self._announced = True
-        from keepstep.torch.checkpoint import owners
-
         found: list[tuple[int, str]] = []
-        for each in self.terms:
-            store = self._open(each.url)
+        for each, link in zip(self.terms, self._links, strict=True):
             try:
-                owners.owner_of(each.url, store, self._job())  # another job that uses it is told of at once
-                found += [(step, each.url) for step in self._complete(store)]
-            except self._checkpoints.Error as error:
+                link.claim()  # another job that uses it is told of at once
+                found += [(step, each.url) for step in self._complete(self._open(each.url))]
+            except (KeepstepError, self._checkpoints.Error) as error:
                 raise KeepstepError(f"run.checkpoint: {error}") from None
         if found:
             newest = max(step for step, _ in found)
@@ -141,6 +147,10 @@ class Durable:
 
     # ---- saving ----
 
+    def enter(self) -> None:
+        """In each generation, before its first step: finds out what processes before this one have handed over."""
+        self._all_places()
+
     def flags(self) -> int:
         """Of this rank's vote: where it has not ended the save before; on rank 0, which places rest or are behind."""
         found = 0
@@ -202,6 +212,8 @@ class Durable:
         places = self._all_places()
         for place in places:
             place.join()
+            place.enter(self._given())
+            place.join()
         given = self._given()
         missing = [number for number, place in enumerate(places) if place.saved != version]
         try:
@@ -222,22 +234,23 @@ class Durable:
         return self._session.assignment
 
     def _all_places(self) -> list[Place]:
+        given = self._given()
         if not self._places:
-            job = self._job()
-            self._places = [Place(self._session, each, job) for each in self.terms]
+            self._places = [
+                Place(self._session, each, self._job, link) for each, link in zip(self.terms, self._links, strict=True)
+            ]
+        for place in self._places:
+            place.enter(given)
         return self._places
 
-    def _job(self) -> str:
-        """The same on all processes that ever are rank 0 of this job."""
-        from keepstep.torch.checkpoint import owners
 
-        named = owners.job_name()
-        if named:
-            return named
-        # An empty expectation: set by the first that asks, told to all others.
-        mine = f"job {uuid.uuid4()}".encode()
-        pair = b"0:" + mine
-        answered, _, _, value = self._session.store(
-            "compare_set", "job/checkpoint-owner", pair, -1, ends_with_generation=False
-        )
-        return (value if answered and value else mine).decode()
+def _job_of(session: Session) -> str:
+    """The same on all processes that ever are rank 0 of this job."""
+    named = owners.job_name()
+    if named:
+        return named
+    # An empty expectation: set by the first that asks, told to all others.
+    mine = f"job {uuid.uuid4()}".encode()
+    pair = b"0:" + mine
+    answered, _, _, value = session.store("compare_set", "job/checkpoint-owner", pair, -1, ends_with_generation=False)
+    return (value if answered and value else mine).decode()

@@ -1,4 +1,4 @@
-"""One place that ``run.checkpoint`` saves to: the thread that writes, and how far behind the job it is.
+"""One place that ``run.checkpoint`` saves to: the thread that plans and hands over, and how far behind the job it is.
 
 A place that is slow, full or gone costs no step. What is due while a save is under way is left out. A place that missed
 two, or failed, is behind: then the newest state is saved as soon as it can be, due or not. After a failure it rests.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import logging
 import sys
 import threading
 import time
@@ -17,12 +18,16 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._session import Session
+from keepstep._session import Assignment, Session
+from keepstep.checkpoint.drain.link import Link
 from keepstep.torch import durable_state as states
 from keepstep.torch import durable_values
 from keepstep.torch.durable_exchange import Cancelled, Exchange
 from keepstep.torch.durable_snapshot import Small, Snapshot
 from keepstep.torch.durable_terms import Terms
+from keepstep.torch.durable_writer import HandingOver
+
+_log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0  # after a save that failed; twice as long after each that fails, too
 LONGEST_PAUSE_S = 60.0
@@ -30,12 +35,14 @@ MOST_NAMED = 16  # steps that were left out
 
 
 class Place:
-    """All but `_save` and what it calls is the main thread's."""
+    """All but `_save`, `_await_free` and what they call is the main thread's."""
 
-    def __init__(self, session: Session, terms: Terms, job: str) -> None:
+    def __init__(self, session: Session, terms: Terms, job: str, link: Link) -> None:
         self.terms = terms
         self._session = session
         self._job = job
+        self._link = link  # of the thread, while it is there
+        self._rank: int | None = None  # that this process has entered with
         self._thread: threading.Thread | None = None
         self.compared = False  # that ranks mean the same by the same names
         self.saved = 0  # the newest version that this process knows to be there, whole
@@ -82,6 +89,21 @@ class Place:
             f"{self._began_version} {why}; {self._newest(version)}",
         )
 
+    def enter(self, given: Assignment) -> None:
+        """This process has a rank, maybe another one than before: what that rank's process handed over goes first.
+
+        Else there would be more snapshots than places, and two saves that end at the same time.
+        """
+        if self._rank == given.rank or self.busy:
+            return
+        self._rank = given.rank
+        self._began = time.monotonic()
+        self._began_version = given.version
+        self._thread = threading.Thread(
+            target=self._await_free, args=(given.rank, given.version), name="keepstep-checkpoint", daemon=True
+        )
+        self._thread.start()
+
     def start(self, version: int, exchange: Exchange, snapshot: Snapshot, copies: bool) -> None:
         """Begins to save. `copies`: this place's thread makes the snapshot, for all."""
         self._began = time.monotonic()
@@ -104,8 +126,9 @@ class Place:
         began = time.monotonic()
         if copies:
             snapshot.copy()
+        attempt = 0
         try:
-            self._write(version, exchange, snapshot)
+            attempt = self._write(version, exchange, snapshot)
             self.compared = True
         except Cancelled:
             self._failed = max(1, self._failed)  # by no fault of the place: the next step makes up for it
@@ -119,6 +142,28 @@ class Place:
         self._failed = 0
         if exchange.rank == 0:
             self._on_saved(version, time.monotonic() - began)
+            self._after_saved(attempt)
+
+    def _await_free(self, rank: int, version: int) -> None:
+        """`version`: what the job goes on from."""
+        try:
+            for ended in self._link.await_free(rank, version):
+                if ended["error"]:
+                    self._on_failure(ended["version"], KeepstepError(ended["error"]))
+                    self._link.told(ended["attempt"])
+                else:
+                    self._on_saved(ended["version"], ended["seconds"])
+                    self._after_saved(ended["attempt"])
+        except KeepstepError as error:  # a save will find out, too
+            _log.info("%s: %s", self.terms.url, error)
+
+    def _after_saved(self, attempt: int) -> None:
+        """Once the agent has been told: until then whoever begins anew may begin with what is removed here."""
+        try:
+            self._link.told(attempt)
+            self._link.prune(self.terms.keep, self.terms.max_age_s)
+        except KeepstepError as error:  # the checkpoint is complete all the same
+            _log.warning("%s: what is too old could not be removed: %s", self.terms.url, error)
 
     def _on_failure(self, version: int, error: Exception) -> None:
         pause = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
@@ -160,21 +205,37 @@ class Place:
             return "this process saved nothing there so far"
         return f"the newest there is of step {self.saved}, {version - self.saved} steps behind"
 
-    def _write(self, version: int, exchange: Exchange, snapshot: Snapshot) -> None:
-        """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store.
+    def _write(self, version: int, exchange: Exchange, snapshot: Snapshot) -> int:
+        """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store; what is to be written is
+        handed over. Returns when it is read no more, on rank 0 when the checkpoint is complete: the save's attempt.
 
         Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
         """
+        writer = HandingOver(self.terms.url, version, self._job, self._link)
+        try:
+            self._hand_over(writer, exchange, snapshot)
+        finally:
+            if writer.has_handed_over:
+                with contextlib.suppress(KeepstepError):  # the process that reads it is gone: rank 0 finds out
+                    self._link.await_file()
+        if exchange.rank == 0:
+            try:
+                self._link.await_complete()
+            except KeepstepError:
+                with contextlib.suppress(KeepstepError):
+                    self._link.told(writer.attempt)
+                raise
+        return writer.attempt
+
+    def _hand_over(self, writer: HandingOver, exchange: Exchange, snapshot: Snapshot) -> None:
         planner = DefaultSavePlanner()
-        writer: Any = None
         snapshot.copied.wait()
         all_ranks: list[Small] | None = exchange.gather("small", snapshot.small)
         try:
-            state = snapshot.state()
+            state, writer.memory = snapshot.state()
             if all_ranks is not None:
                 states.require_same([each.digests for each in all_ranks])
                 state[states.VALUES] = durable_values.merged([each.values for each in all_ranks])
-            writer = self._writer(version)
             planner.set_up_planner(state, writer.storage_meta(), exchange.rank == 0)
             writer.set_up_storage_writer(exchange.rank == 0)
             local: Any = writer.prepare_local_plan(planner.create_local_plan())
@@ -203,12 +264,6 @@ class Place:
         if results is not None:
             assert metadata is not None
             writer.finish(metadata, _not_an_error(results))
-
-    def _writer(self, version: int) -> Any:
-        from keepstep.torch.checkpoint import Writer
-
-        terms = self.terms
-        return Writer(terms.url, step=version, keep=terms.keep, max_age_s=terms.max_age_s, replace=True, job=self._job)
 
 
 def _named(steps: list[int]) -> str:

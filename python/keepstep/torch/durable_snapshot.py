@@ -10,8 +10,7 @@ import torch
 
 from keepstep._errors import KeepstepError
 from keepstep.torch import durable_state as states
-
-Buffers = dict[str, torch.Tensor]
+from keepstep.torch.durable_memory import Buffers, Memory
 
 
 class Small(NamedTuple):
@@ -29,22 +28,22 @@ class Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Buffers] = []
+        self._free: list[Memory] = []
 
-    def take(self, held: Buffers) -> Buffers:
+    def take(self, held: Buffers) -> Memory:
         """For tensors like those of `held`."""
         wanted = [(name, tensor.shape, tensor.dtype) for name, tensor in held.items()]
         with self._lock:
             free, self._free = self._free, []
-            fitting = [each for each in free if [(n, t.shape, t.dtype) for n, t in each.items()] == wanted]
+            fitting = [each for each in free if [(n, t.shape, t.dtype) for n, t in each.tensors.items()] == wanted]
             self._free = fitting[1:]
         if fitting:
             return fitting[0]
-        return {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in held.items()}
+        return Memory(held)
 
-    def give_back(self, buffers: Buffers) -> None:
+    def give_back(self, memory: Memory) -> None:
         with self._lock:
-            self._free.append(buffers)
+            self._free.append(memory)
 
 
 class Snapshot:
@@ -69,7 +68,7 @@ class Snapshot:
         self._readers = readers
         self._lock = threading.Lock()
         self._held = held
-        self._buffers: Buffers = {}
+        self._memory: Memory | None = None
         self._dtensors = dtensors
         self._where = where
         self._same = same
@@ -82,13 +81,13 @@ class Snapshot:
     def copy(self) -> None:
         """By one reader's thread; never raises, `state` does."""
         try:
-            self._buffers = self._pool.take(self._held)
+            memory = self._memory = self._pool.take(self._held)
             for name, tensor in self._held.items():
-                self._buffers[name].copy_(tensor.detach())
+                memory.tensors[name].copy_(tensor.detach())
             capsule = self._load_capsule()
             if capsule is not None:
                 self._capsule = capsule[0], torch.frombuffer(bytearray(capsule[1]), dtype=torch.uint8)
-            compared = {name: tensor for name, tensor in self._buffers.items() if name in self._same}
+            compared = {name: tensor for name, tensor in memory.tensors.items() if name in self._same}
             self.small = Small(self.small.values, states.digests(compared, self._dtensors, self._where))
         except Exception as error:
             self._error = error
@@ -96,22 +95,24 @@ class Snapshot:
             self._held = {}
             self.copied.set()
 
-    def state(self) -> dict[str, Any]:
-        """As DCP sees it. Raises what copying raised."""
+    def state(self) -> tuple[dict[str, Any], Memory]:
+        """As DCP sees it, and where its tensors lie. Raises what copying raised."""
         self.copied.wait()
         if self._error is not None:
             raise KeepstepError(f"{type(self._error).__name__}: {self._error}") from self._error
-        whole = {name: states.like(tensor, self._dtensors.get(name)) for name, tensor in self._buffers.items()}
+        assert self._memory is not None
+        tensors = self._memory.tensors
+        whole = {name: states.like(tensor, self._dtensors.get(name)) for name, tensor in tensors.items()}
         state = states.nested(self._where, whole)
         if self._capsule is not None:
             state[self._capsule[0]] = self._capsule[1]
-        return state
+        return state, self._memory
 
     def done(self) -> None:
         """By each reader: it reads nothing of it any more."""
         with self._lock:
             self._readers -= 1
             last = self._readers == 0
-        if last and self._buffers:
-            buffers, self._buffers = self._buffers, {}
-            self._pool.give_back(buffers)
+        if last and self._memory is not None:
+            memory, self._memory = self._memory, None
+            self._pool.give_back(memory)

@@ -837,6 +837,8 @@ class Run:
                 continue
             break
         communication.attach(self._session)
+        if self._durable is not None:
+            self._durable.enter()
         self._joined = True
         self._votes.enter(self.rank, self.world_size)
         self._digests = None

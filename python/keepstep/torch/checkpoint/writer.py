@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.checkpoint import filesystem
@@ -23,8 +23,8 @@ from torch.futures import Future
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import places
-from keepstep.torch.checkpoint import objects, owners
+from keepstep.checkpoint import owners, places, saving
+from keepstep.torch.checkpoint import objects
 from keepstep.torch.checkpoint.container import container_of
 from keepstep.torch.checkpoint.layouts import dtype_name
 
@@ -39,6 +39,17 @@ class _Assignment:
     rank: int
     token: int
     attempt: int
+    node: int = 0  # where the save is completed, of a job on several nodes
+
+
+class File(Protocol):
+    """A file of a checkpoint that is being written, or written down: what `_checkpoint.FileWriter` is."""
+
+    @property
+    def size(self) -> int: ...
+    def append(self, literal: bytes) -> None: ...
+    def append_memory(self, address: int, bytes: int) -> None: ...
+    def commit(self) -> _checkpoint.FileSums: ...
 
 
 @dataclass
@@ -121,26 +132,9 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        store = self._opened()
-        try:
-            owner = self._owner = owners.owner_of(self.url, store, self.job)
-            present = {info.step: info for info in _checkpoint.Catalog(store).checkpoints()}
-        except _checkpoint.Error as error:
-            raise KeepstepError(str(error)) from None
-        step = self.step if self.step is not None else max(present, default=0) + 1
-        if step in present and present[step].complete and not self.replace:
-            raise KeepstepError(
-                f"{store.describe()} has a complete checkpoint of step {step} already; save another step, or "
-                "Writer(replace=True) to replace it"
-            )
-        if step in present and present[step].foreign:
-            raise KeepstepError(
-                f"{store.describe()}: '{_checkpoint.folder_of(step)}' holds files that are not keepstep's; they are "
-                "left alone, save into another place"
-            )
-        attempt = owners.next_attempt()
+        begun, node = self._begin()
         self._world = len(plans)
-        planned = [_Assignment(step, rank, owner.token, attempt) for rank in range(len(plans))]
+        planned = [_Assignment(begun.step, rank, begun.token, begun.attempt, node) for rank in range(len(plans))]
         self._planned = planned[0]
         return [dataclasses.replace(plan, storage_data=mine) for plan, mine in zip(plans, planned, strict=True)]
 
@@ -154,8 +148,7 @@ class Writer(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        assert self._planned is not None and self._owner is not None
-        store = self._opened()
+        assert self._planned is not None
         metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", "1.0.0")
         metadata.storage_data = {
             result.index: result.storage_data.info for rank_results in results for result in rank_results
@@ -169,14 +162,9 @@ class Writer(StorageWriter):
                 step=self._planned.step, world=self._world, created_s=int(time.time()), job=self.job,
                 token=self._planned.token, layout=layout, sums=sums, metadata=_checkpoint.sums_of(described.getvalue()),
             )  # fmt: skip
-            catalog = _checkpoint.Catalog(store)
-            catalog.commit(self._owner, manifest, described.getvalue(), self.replace)
+            self._complete(manifest, described.getvalue())
         except _checkpoint.Error as error:
             raise KeepstepError(str(error)) from None
-        try:
-            catalog.prune(self._owner, self.keep or 0, self.max_age_s or 0.0)
-        except _checkpoint.Error as error:  # the checkpoint is complete all the same
-            _log.warning("%s: what is too old could not be removed: %s", self.checkpoint_id, error)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -191,6 +179,30 @@ class Writer(StorageWriter):
         step = self._planned.step if self._planned is not None else self.step
         return self.url if step is None else f"{self.url}/{_checkpoint.folder_of(step)}"
 
+    # ---- what goes where: by this process itself, unless a subclass hands it over ----
+
+    def _begin(self) -> tuple[saving.Begun, int]:
+        """By the coordinator: what the save is called, and the node where it is completed."""
+        self._owner, begun = saving.begin(self.url, self._opened(), self.job, self.step, self.replace)
+        return begun, 0
+
+    def _new_file(self, mine: _Assignment, expected_bytes: int) -> File:
+        name = _checkpoint.data_file_name(mine.rank, 0, mine.token, mine.attempt)
+        return _checkpoint.FileWriter(self._opened(), f"{_checkpoint.folder_of(mine.step)}/{name}", expected_bytes)
+
+    def _end_file(self, mine: _Assignment, file: File) -> _checkpoint.FileSums:
+        return file.commit()
+
+    def _complete(self, manifest: _checkpoint.Manifest, metadata: bytes) -> None:
+        """By the coordinator, when all files are there."""
+        assert self._owner is not None
+        catalog = _checkpoint.Catalog(self._opened())
+        catalog.commit(self._owner, manifest, metadata, self.replace)
+        try:
+            catalog.prune(self._owner, self.keep or 0, self.max_age_s or 0.0)
+        except _checkpoint.Error as error:  # the checkpoint is complete all the same
+            _log.warning("%s: what is too old could not be removed: %s", self.checkpoint_id, error)
+
     # ---- one rank's file ----
 
     def _opened(self) -> _checkpoint.Store:
@@ -204,8 +216,7 @@ class Writer(StorageWriter):
             return []
         name = _checkpoint.data_file_name(mine.rank, 0, mine.token, mine.attempt)
         expected = sum(_expected_bytes(item) for item in plan.items)
-        key = f"{_checkpoint.folder_of(mine.step)}/{name}"
-        writer = _checkpoint.FileWriter(self._opened(), key, expected)
+        writer = self._new_file(mine, expected)
         results = []
         # Objects first, so that they lie together: every rank that loads reads all of them.
         for item in sorted(plan.items, key=lambda item: item.type != WriteItemType.BYTE_IO):
@@ -215,7 +226,7 @@ class Writer(StorageWriter):
             else:
                 written = _write_tensor(writer, name, item, data)
             results.append(WriteResult(item.index, written.info.length, written))
-        results[0].storage_data.sums = writer.commit()
+        results[0].storage_data.sums = self._end_file(mine, writer)
         return results
 
 
@@ -229,9 +240,7 @@ def _expected_bytes(item: WriteItem) -> int:
     return elements * item.tensor_data.properties.dtype.itemsize + 2048
 
 
-def _write_object(
-    writer: _checkpoint.FileWriter, file: str, item: WriteItem, data: torch.Tensor | io.BytesIO
-) -> _Written:
+def _write_object(writer: File, file: str, item: WriteItem, data: torch.Tensor | io.BytesIO) -> _Written:
     if not isinstance(data, io.BytesIO):
         raise KeepstepError(f"'{item.index.fqn}': the planner gave a {type(data).__name__} where bytes are due")
     objects.require_safe(item.index.fqn, data)
@@ -240,9 +249,7 @@ def _write_object(
     return _Written(_StorageInfo(file, at, writer.size - at))
 
 
-def _write_tensor(
-    writer: _checkpoint.FileWriter, file: str, item: WriteItem, data: torch.Tensor | io.BytesIO
-) -> _Written:
+def _write_tensor(writer: File, file: str, item: WriteItem, data: torch.Tensor | io.BytesIO) -> _Written:
     name = item.index.fqn
     if not isinstance(data, torch.Tensor) or item.tensor_data is None:
         raise KeepstepError(f"'{name}': the planner gave a {type(data).__name__} where a tensor is due")

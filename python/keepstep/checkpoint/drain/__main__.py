@@ -1,0 +1,88 @@
+"""``python -m keepstep.checkpoint.drain LISTENER AGENT NODE``: two descriptors of the agent's, and its node's number.
+
+Ends with the agent: at once when that is gone, and letting go of its places when it says so.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint.drain import packets
+from keepstep.checkpoint.drain.news import MOST_MESSAGE_BYTES
+from keepstep.checkpoint.drain.service import Service
+
+MOST_CONNECTIONS = 4096
+LAST_SAVES_S = 5.0  # what was handed over, at the end of a job that failed
+
+
+class _Agent:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, node: int, text: str) -> None:
+        body = text.encode()
+        fd = packets.memory_of("keepstep-news", body)
+        try:
+            with self._lock:
+                packets.send(self.connection, {"to": node, "bytes": len(body)}, (fd,))
+        except OSError:
+            pass  # it is gone, and this process with it
+        finally:
+            os.close(fd)
+
+
+def _end(service: Service) -> None:
+    service.end(LAST_SAVES_S)
+    os._exit(0)
+
+
+def _on_agent(agent: _Agent, service: Service) -> None:
+    received = packets.receive(agent.connection)
+    if received is None:
+        os._exit(1)  # the stores are as after a SIGKILL
+    message, fds = received
+    try:
+        if "end" in message:
+            threading.Thread(target=_end, args=(service,), name="keepstep-end", daemon=True).start()
+        elif len(fds) == 1:
+            service.news.take(int(message["from"]), packets.body_of(fds[0], MOST_MESSAGE_BYTES).decode())
+    except (KeepstepError, ValueError, KeyError, TypeError) as error:
+        print(f"keepstep: {error}", file=sys.stderr)
+    finally:
+        packets.close(fds)
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a job; the agent knows what to do
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    agent = _Agent(socket.socket(fileno=int(sys.argv[2])))
+    for each in (listener, agent.connection):
+        os.set_inheritable(each.fileno(), False)
+    service = Service(int(sys.argv[3]), agent.send)
+    ready = select.poll()
+    ready.register(listener, select.POLLIN)
+    ready.register(agent.connection, select.POLLIN)
+    while True:
+        for fd, _ in ready.poll():
+            if fd == agent.connection.fileno():
+                _on_agent(agent, service)
+                continue
+            connection, _ = listener.accept()
+            if not packets.is_trusted(connection) or threading.active_count() > MOST_CONNECTIONS:
+                connection.close()
+                continue
+            threading.Thread(target=service.serve, args=(connection,), name="keepstep-rank", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

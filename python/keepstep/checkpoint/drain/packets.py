@@ -1,0 +1,106 @@
+"""Packets between a rank and the process that writes for it: JSON, and beside it memory with what is long."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import socket
+import struct
+from typing import Any
+
+from keepstep._errors import KeepstepError
+
+MOST_PACKET_BYTES = 160 * 1024  # src/base/packet_socket.h
+MOST_BODY_BYTES = 1 << 30
+MOST_FDS = 4
+
+Message = dict[str, Any]
+
+
+def connect(name: str) -> socket.socket:
+    """To who listens under this abstract name, if it is this user's. OSError: nobody does."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(b"\0" + name.encode())
+        if not is_trusted(connection):
+            raise PermissionError("it belongs to another user")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_trusted(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's, or root's."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    return uid in (os.getuid(), 0)
+
+
+def send(connection: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
+    socket.send_fds(connection, [json.dumps(message).encode()], fds)
+
+
+def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
+    """The next packet and the descriptors beside it, which are the caller's; None at the end. KeepstepError: no JSON
+    object."""
+    data, fds, flags, _ = socket.recv_fds(connection, MOST_PACKET_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+    if not data and not fds:
+        return None
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ValueError("it is too long, or has too many descriptors")
+        message = json.loads(data)
+        if not isinstance(message, dict):
+            raise ValueError("it is no JSON object")
+    except (ValueError, RecursionError) as error:
+        close(fds)
+        raise KeepstepError(f"a packet about a checkpoint cannot be read: {error}") from None
+    return message, list(fds)
+
+
+def close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def memory(label: str, bytes: int) -> int:
+    """A descriptor of so much memory, there from now on and of this size for ever. OSError: there is not so much."""
+    fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def memory_of(label: str, body: bytes) -> int:
+    """The same, with `body` in it (at least one byte)."""
+    fd = memory(label, len(body))
+    with mmap.mmap(fd, len(body)) as held:
+        held[:] = body
+    return fd
+
+
+def size_of(fd: int) -> int:
+    """Of memory that somebody shares. KeepstepError: it could shrink while it is read, which would end this process."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise KeepstepError("what came with a packet about a checkpoint is no memory that is sealed against shrinking")
+    return os.fstat(fd).st_size
+
+
+def body_of(fd: int, most_bytes: int = MOST_BODY_BYTES) -> bytes:
+    """All that is in it. KeepstepError: it is empty, or more than `most_bytes`."""
+    size = size_of(fd)
+    if not 0 < size <= most_bytes:
+        raise KeepstepError(f"{size} bytes came with a packet about a checkpoint; 1 to {most_bytes} can be")
+    with mmap.mmap(fd, size, prot=mmap.PROT_READ) as held:
+        return held[:]

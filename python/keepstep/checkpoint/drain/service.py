@@ -1,0 +1,403 @@
+"""What ranks ask for, and what is under way for them: a thread for each rank and place, one for each file and save."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint import owners, places, saving
+from keepstep.checkpoint.drain import packets, writing
+from keepstep.checkpoint.drain.news import NOT_HEARD_S, Name, News, State
+
+MOST_UNTOLD = 16  # saves of one place that ended, and no rank 0 heard of it
+LOOK_S = 1.0
+
+
+@dataclasses.dataclass
+class _File:
+    """Of one rank; being written, or written and its save not ended."""
+
+    rank: int
+    client: int  # who handed it over
+    state: State
+
+
+@dataclasses.dataclass
+class _Rest:
+    """What makes a save's files a checkpoint: under way until `error` is known ("": it is complete)."""
+
+    version: int
+    attempt: int
+    client: int
+    seconds: float = 0.0
+    error: str | None = None
+    given_up: bool = False  # the job goes on from an earlier version
+
+
+class Service:
+    """`send(node, message)`: to the process like this one on another node."""
+
+    def __init__(self, node: int, send: Callable[[int, str], None]) -> None:
+        self.node = node
+        self.news = News(send, self._wake)
+        self.changed = threading.Condition()
+        self.files: dict[Name, _File] = {}
+        self.rests: dict[str, dict[int, _Rest]] = {}  # by place and attempt
+        self.stores: set[_checkpoint.Store] = set()  # in which something is under way
+        self.claimed_with: dict[str, dict[str, str]] = {}  # environments
+        self.ending = False
+        self._clients = itertools.count(1)
+
+    def serve(self, connection: socket.socket) -> None:
+        """One rank's requests for one place, until it is gone. What it handed over goes on."""
+        client = _Client(self, next(self._clients))
+        with connection:
+            while True:
+                try:
+                    received = packets.receive(connection)
+                except KeepstepError as error:
+                    received = {"op": str(error)}, []
+                except OSError:
+                    return
+                if received is None:
+                    return
+                message, fds = received
+                try:
+                    answer = client.answer(message, fds)
+                except (KeepstepError, _checkpoint.Error, OSError) as error:
+                    answer = {"error": str(error) or type(error).__name__}
+                except (KeyError, TypeError, ValueError, OverflowError) as error:
+                    answer = {"error": f"a request that cannot be read: {type(error).__name__}: {error}"}
+                finally:
+                    packets.close(fds)
+                try:
+                    packets.send(connection, answer)
+                except OSError:
+                    return
+
+    def end(self, limit_s: float) -> None:
+        """Waits so long for what is under way, breaks it off, and lets go of all places."""
+        with self.changed:
+            self.ending = True
+            self.changed.wait_for(self._idle, limit_s)
+            for store in self.stores:
+                store.interrupt()
+            self.changed.wait_for(self._idle, 2.0)  # what was begun is taken away
+        owners.let_go()
+
+    def _idle(self) -> bool:
+        return not self.stores
+
+    def _wake(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def under_way(self, url: str) -> list[_Rest]:
+        return [rest for rest in self.rests.get(url, {}).values() if rest.error is None]
+
+    # ---- files ----
+
+    def begin_file(
+        self, url: str, key: str, file: _File, store: _checkpoint.Store, node: int, expected: int, recipe: bytes,
+        memory: int,
+    ) -> None:  # fmt: skip
+        """`memory` stays the caller's."""
+        with self.changed:
+            if (url, key) in self.files:
+                raise KeepstepError(f"'{key}' was handed over before")
+            needed = {name for name, other in self.files.items() if not other.state.ended or self.under_way(name[0])}
+            for name in [name for name in self.files if name[0] == url and name not in needed]:
+                if self.files[name].rank == file.rank:
+                    del self.files[name]  # its save was given up
+            held = os.dup(memory)
+            try:
+                _in_thread(self._write, url, key, file, store, node, expected, recipe, held)
+            except BaseException:
+                os.close(held)
+                raise
+            self.files[url, key] = file
+            self.stores.add(store)
+
+    def _write(
+        self, url: str, key: str, file: _File, store: _checkpoint.Store, node: int, expected: int, recipe: bytes,
+        memory: int,
+    ) -> None:  # fmt: skip
+        if node != self.node:
+            self.news.tell(node, (url, key), State())
+        sums, error = None, ""
+        try:
+            sums = writing.write(store, key, expected, recipe, memory)
+        except Exception as raised:
+            error = f"rank {file.rank}: {raised}"
+        finally:
+            os.close(memory)
+        with self.changed:
+            file.state = State(sums, error)
+            self.stores.discard(store)
+            self.changed.notify_all()
+        if node != self.node:
+            self.news.tell(node, (url, key), file.state)
+
+    # ---- saves ----
+
+    def begin_rest(
+        self,
+        url: str,
+        rest: _Rest,
+        owner: _checkpoint.Owner,
+        store: _checkpoint.Store,
+        manifest: bytes,
+        metadata: bytes,
+    ) -> None:
+        """KeepstepError, `_checkpoint.Error`: what was handed over cannot be."""
+        draft = _checkpoint.parse_manifest(manifest)
+        if draft.step != rest.version or draft.token != owner.token:
+            raise KeepstepError(
+                f"a manifest of step {draft.step} with token {draft.token} was handed over for step {rest.version} "
+                f"with token {owner.token}"
+            )
+        if _checkpoint.sums_of(metadata).whole != draft.metadata.whole:
+            raise KeepstepError("'.metadata' is not what its manifest says")
+        with self.changed:
+            of_place = self.rests.setdefault(url, {})
+            if rest.attempt in of_place:
+                raise KeepstepError(f"attempt {rest.attempt} was handed over before")
+            _in_thread(self._complete, url, rest, owner, store, draft, metadata)
+            of_place[rest.attempt] = rest
+            self.stores.add(store)
+
+    def _complete(
+        self, url: str, rest: _Rest, owner: _checkpoint.Owner, store: _checkpoint.Store, draft: _checkpoint.Manifest,
+        metadata: bytes,
+    ) -> None:  # fmt: skip
+        began = time.monotonic()
+        names = [(url, f"{_checkpoint.folder_of(rest.version)}/{file}") for file in draft.layout.files]
+        error = ""
+        try:
+            sums = self._await_files(rest, names, draft.sums)
+            manifest = _checkpoint.Manifest(
+                step=draft.step, world=draft.world, created_s=draft.created_s, job=draft.job, token=draft.token,
+                layout=draft.layout, sums=sums, metadata=draft.metadata,
+            )  # fmt: skip
+            _checkpoint.Catalog(store).commit(owner, manifest, metadata, True)
+        except Exception as raised:
+            error = str(raised) or type(raised).__name__
+        for name in names:
+            self.news.forget(name)
+        with self.changed:
+            rest.seconds = time.monotonic() - began
+            rest.error = error
+            for name in names:
+                if name in self.files and self.files[name].state.ended:
+                    del self.files[name]
+            ended = [attempt for attempt, other in self.rests[url].items() if other.error is not None]
+            for attempt in ended[:-MOST_UNTOLD]:
+                del self.rests[url][attempt]
+            self.stores.discard(store)
+            self.changed.notify_all()
+
+    def _await_files(
+        self, rest: _Rest, names: list[Name], expected: list[_checkpoint.FileSums]
+    ) -> list[_checkpoint.FileSums]:
+        began = time.monotonic()
+        with self.changed:
+            while True:
+                if rest.given_up:
+                    raise KeepstepError("the job goes on from an earlier step")
+                states = [self._state_of(name) for name in names]
+                for (_, key), state in zip(names, states, strict=True):
+                    if state is not None and state.error:
+                        raise KeepstepError(state.error)
+                    last = began if state is None else max(began, state.heard)
+                    if (state is None or not state.ended) and time.monotonic() - last > NOT_HEARD_S:
+                        raise KeepstepError(
+                            f"'{key}' is another node's, and nothing was heard of it for {NOT_HEARD_S:.0f} s"
+                        )
+                sums = [state.sums for state in states if state is not None and state.sums is not None]
+                if len(sums) == len(names):
+                    break
+                self.changed.wait(LOOK_S)
+        for (_, key), mine, theirs in zip(names, sums, expected, strict=True):
+            if mine.bytes != theirs.bytes:
+                raise KeepstepError(f"'{key}' has {mine.bytes} bytes; its manifest says {theirs.bytes}")
+        return sums
+
+    def _state_of(self, name: Name) -> State | None:
+        file = self.files.get(name)
+        if file is None:
+            return self.news.of(name)
+        # What is written here is never too silent: the store has limits of its own.
+        return dataclasses.replace(file.state, heard=time.monotonic())
+
+
+class _Client:
+    """One rank at one place."""
+
+    def __init__(self, service: Service, number: int) -> None:
+        self._service = service
+        self._number = number
+        self._url = ""
+        self._job = ""
+        self._environment: dict[str, str] = {}
+        self._owner: _checkpoint.Owner | None = None
+        self._file: _File | None = None  # the last one
+        self._rest: _Rest | None = None
+
+    def answer(self, message: packets.Message, fds: list[int]) -> packets.Message:
+        op = message["op"]
+        asked = _OPS.get(op) if type(op) is str else None
+        if asked is None:
+            raise KeepstepError(f"an unknown request: {str(op)[:200]!r}")
+        if not self._url and op != "open":
+            raise KeepstepError(f"'{op}' before 'open'")
+        return asked(self, message, fds) or {"ok": True}
+
+    def open(self, message: packets.Message, fds: list[int]) -> None:
+        environment = {_text(name): _text(value) for name, value in message["environment"].items()}
+        places.open_store(_text(message["url"]), environment)  # what is wrong with it is told here
+        self._url, self._job, self._environment = _text(message["url"]), _text(message["job"]), environment
+
+    def claim(self, message: packets.Message, fds: list[int]) -> None:
+        self._let_go_of_other_rights()
+        owners.owner_of(self._url, self._store(), self._job)
+
+    def free(self, message: packets.Message, fds: list[int]) -> packets.Message:
+        rank, version = _whole(message, "rank"), _whole(message, "version")
+        service = self._service
+
+        def others() -> bool:
+            of_rank = any(
+                name[0] == self._url and file.rank == rank and file.client != self._number and not file.state.ended
+                for name, file in service.files.items()
+            )
+            return of_rank or (rank == 0 and any(r.client != self._number for r in service.under_way(self._url)))
+
+        with service.changed:
+            for rest in service.under_way(self._url) if rank == 0 else []:
+                rest.given_up = rest.client != self._number and rest.version > version
+            service.changed.notify_all()
+            service.changed.wait_for(lambda: not others())
+            of_place = service.rests.get(self._url, {}) if rank == 0 else {}
+            ended = [rest for rest in of_place.values() if rest.error is not None]
+            later = [rest for rest in ended if rest.version > version and rest.client != self._number]
+            for rest in later:
+                del of_place[rest.attempt]
+        self._remove([rest.version for rest in later if not rest.error])
+        return {
+            "ended": [
+                {"version": rest.version, "attempt": rest.attempt, "seconds": rest.seconds, "error": rest.error}
+                for rest in ended
+                if rest not in later
+            ]
+        }
+
+    def begin(self, message: packets.Message, fds: list[int]) -> packets.Message:
+        service = self._service
+        with service.changed:  # two saves that end at the same time would remove each other's files
+            service.changed.wait_for(lambda: not service.under_way(self._url))
+        self._let_go_of_other_rights()
+        self._owner, begun = saving.begin(self._url, self._store(), self._job, _whole(message, "step"), replace=True)
+        return {"token": begun.token, "attempt": begun.attempt, "node": service.node}
+
+    def file(self, message: packets.Message, fds: list[int]) -> None:
+        recipe, memory = fds
+        step, rank = _whole(message, "step"), _whole(message, "rank")
+        name = _checkpoint.data_file_name(rank, 0, _whole(message, "token"), _whole(message, "attempt"))
+        file = _File(rank, self._number, State())
+        self._service.begin_file(
+            self._url, f"{_checkpoint.folder_of(step)}/{name}", file, self._store(), node=_whole(message, "node"),
+            expected=_whole(message, "bytes"), recipe=packets.body_of(recipe), memory=memory,
+        )  # fmt: skip
+        self._file = file
+
+    def await_file(self, message: packets.Message, fds: list[int]) -> None:
+        with self._service.changed:
+            self._service.changed.wait_for(lambda: self._file is None or self._file.state.ended)
+
+    def complete(self, message: packets.Message, fds: list[int]) -> None:
+        manifest, metadata = fds
+        if self._owner is None or self._owner.token != _whole(message, "token"):
+            raise KeepstepError("a save that did not begin here, or that another one followed")
+        rest = _Rest(_whole(message, "step"), _whole(message, "attempt"), self._number)
+        self._service.begin_rest(
+            self._url, rest, self._owner, self._store(), packets.body_of(manifest), packets.body_of(metadata)
+        )
+        self._rest = rest
+
+    def await_complete(self, message: packets.Message, fds: list[int]) -> packets.Message:
+        rest = self._rest
+        if rest is None:
+            raise KeepstepError("nothing was handed over")
+        with self._service.changed:
+            self._service.changed.wait_for(lambda: rest.error is not None)
+        return {"error": rest.error}
+
+    def told(self, message: packets.Message, fds: list[int]) -> None:
+        attempt = _whole(message, "attempt")
+        with self._service.changed:
+            rest = self._service.rests.get(self._url, {}).get(attempt)
+            if rest is not None and rest.error is not None:
+                del self._service.rests[self._url][attempt]
+
+    def prune(self, message: packets.Message, fds: list[int]) -> None:
+        keep, max_age_s = _whole(message, "keep"), float(message["max_age_s"])
+        store = self._store()
+        owner = owners.owner_of(self._url, store, self._job)
+        _checkpoint.Catalog(store).prune(owner, keep, max_age_s)
+
+    def _remove(self, steps: list[int]) -> None:
+        """Of a history that was given up: retention would take them for the newest."""
+        if steps:
+            store = self._store()
+            owners.owner_of(self._url, store, self._job)
+            for step in steps:
+                _checkpoint.Catalog(store).remove(step)
+
+    def _store(self) -> _checkpoint.Store:
+        return places.open_store(self._url, self._environment)
+
+    def _let_go_of_other_rights(self) -> None:
+        """Rank 0 may come with newer credentials than those that the place was claimed with."""
+        service = self._service
+        with service.changed:
+            before = service.claimed_with.get(self._url)
+            if before is not None and before != self._environment and service.under_way(self._url):
+                return
+            service.claimed_with[self._url] = self._environment
+        if before is not None and before != self._environment:
+            owners.let_go(self._url)
+
+
+_OPS: dict[str, Callable[[_Client, packets.Message, list[int]], packets.Message | None]] = {
+    "open": _Client.open, "claim": _Client.claim, "free": _Client.free, "begin": _Client.begin, "file": _Client.file,
+    "await_file": _Client.await_file, "complete": _Client.complete, "await_complete": _Client.await_complete,
+    "told": _Client.told, "prune": _Client.prune,
+}  # fmt: skip
+
+
+def _in_thread(run: Callable[..., None], *arguments: Any) -> None:
+    try:
+        threading.Thread(target=run, args=arguments, name="keepstep-save", daemon=True).start()
+    except RuntimeError as error:
+        raise KeepstepError(f"no thread can be started: {error}") from None
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r:.100} where a text is due")
+    return value
+
+
+def _whole(message: packets.Message, name: str) -> int:
+    value = message[name]
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{name}={value!r:.100}; a whole number is due")
+    return value

@@ -1,0 +1,43 @@
+"""How a save begins, whoever writes it: a rank by itself, or the process that writes for the ranks of a node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint import owners
+
+
+class Begun(NamedTuple):
+    """What the names of a save's files are made of."""
+
+    step: int
+    token: int
+    attempt: int
+
+
+def begin(
+    url: str, store: _checkpoint.Store, job: str, step: int | None, replace: bool
+) -> tuple[_checkpoint.Owner, Begun]:
+    """Makes sure that the place is this job's and takes `step`, or that after the newest one.
+
+    KeepstepError: it is another job's, or has that step already.
+    """
+    try:
+        owner = owners.owner_of(url, store, job)
+        present = {info.step: info for info in _checkpoint.Catalog(store).checkpoints()}
+    except _checkpoint.Error as error:
+        raise KeepstepError(str(error)) from None
+    chosen = step if step is not None else max(present, default=0) + 1
+    if chosen in present and present[chosen].complete and not replace:
+        raise KeepstepError(
+            f"{store.describe()} has a complete checkpoint of step {chosen} already; save another step, or "
+            "Writer(replace=True) to replace it"
+        )
+    if chosen in present and present[chosen].foreign:
+        raise KeepstepError(
+            f"{store.describe()}: '{_checkpoint.folder_of(chosen)}' holds files that are not keepstep's; they are "
+            "left alone, save into another place"
+        )
+    return owner, Begun(chosen, owner.token, owners.next_attempt())

@@ -1,0 +1,65 @@
+// For LD_PRELOAD: whoever gives a file a name that ends as the first line of $KEEPSTEP_HELD_FILES/which says is held
+// before it does, as if the disk took its time: until somebody opens the FIFO $KEEPSTEP_HELD_FILES/gate for writing.
+// Each that is held leaves a file there, reached-PID-NUMBER, with the name in it. Without the gate nobody is held.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+namespace {
+
+template <typename Function>
+Function real(const char* name, Function) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+
+void hold(const char* name) {
+  static std::atomic<int> number = 0;
+  const char* folder = std::getenv("KEEPSTEP_HELD_FILES");
+  if (folder == nullptr) {
+    return;
+  }
+  std::string end;
+  std::ifstream which(std::string(folder) + "/which");
+  if (!std::getline(which, end) || end.empty() || !std::string_view(name).ends_with(end)) {
+    return;
+  }
+  const std::string gate = std::string(folder) + "/gate";
+  if (access(gate.c_str(), F_OK) != 0) {
+    return;
+  }
+  const std::string who = std::to_string(getpid()) + "-" + std::to_string(++number);
+  const std::string mark = std::string(folder) + "/reached-" + who;
+  const std::string unfinished = std::string(folder) + "/writes-" + who;
+  std::ofstream(unfinished) << name;
+  std::rename(unfinished.c_str(), mark.c_str());
+  const int fd = open(gate.c_str(), O_RDONLY | O_CLOEXEC);  // waits
+  if (fd >= 0) {
+    close(fd);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int link(const char* from, const char* to) noexcept {
+  static const auto next = real("link", &link);
+  hold(to);
+  return next(from, to);
+}
+
+int rename(const char* from, const char* to) noexcept {
+  static const auto next = real("rename", &rename);
+  hold(to);
+  return next(from, to);
+}
+
+}  // extern "C"

@@ -1,0 +1,462 @@
+"""The process that writes checkpoints for the ranks of a node: real ones, on a disk that takes its time.
+
+The test is its agent."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from held import Held
+from states import LoadPlanner, Reader, assert_same, zeros
+
+from keepstep import _checkpoint
+from keepstep._errors import KeepstepError
+from keepstep.checkpoint.drain import packets
+from keepstep.checkpoint.drain.link import Link
+from keepstep.checkpoint.drain.news import News
+from keepstep.checkpoint.drain.recipe import Recipe
+from keepstep.checkpoint.drain.sums import as_json, from_json
+from keepstep.checkpoint.saving import Begun
+from keepstep.torch.durable_memory import Memory
+from keepstep.torch.durable_writer import HandingOver
+
+LIMIT_S = 60
+
+
+class Drain:
+    """One, and the agent's end of what connects them."""
+
+    def __init__(self, node=0, environment=()):
+        self.name = f"keepstep-drain-test-{uuid.uuid4()}"
+        self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(b"\0" + self.name.encode())
+        self.listener.listen()
+        fds = (self.listener.fileno(), theirs.fileno())
+        self.start = lambda: subprocess.Popen(
+            [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
+            pass_fds=fds, env={**os.environ, **dict(environment)},
+        )  # fmt: skip
+        self.process = self.start()
+        self._theirs = theirs
+
+    def link(self, place):
+        return Link(self.name, place.as_uri(), "one job")
+
+    def end(self):
+        packets.send(self.agent, {"end": True})
+        assert self.process.wait(LIMIT_S) == 0
+
+    def kill(self):
+        """And another one in its place."""
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+        self.process = self.start()
+
+    def close(self):
+        self.listener.close()
+        self._theirs.close()
+        if self.agent.fileno() >= 0:
+            self.agent.shutdown(socket.SHUT_RDWR)  # also where a thread reads from it
+            self.agent.close()
+        self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def drains():
+    """Starts them; they end with the test."""
+    started = []
+
+    def start(**how):
+        started.append(Drain(**how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Files of this name take their time."""
+    made = []
+
+    def make(name_ends):
+        made.append(Held(tmp_path / "held", name_ends))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def state_of(seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {"weight": torch.randn(300, 40, generator=generator), "half": torch.arange(7).to(torch.bfloat16)}
+    return {"model": tensors, "step": seed}
+
+
+def hand_over(drain, place, step):
+    memory = Memory(state_of(step)["model"])
+    for name, tensor in state_of(step)["model"].items():
+        memory.tensors[name].copy_(tensor)
+    link = drain.link(place)
+    writer = HandingOver(place.as_uri(), step, "one job", link)
+    writer.memory = memory
+    dcp.save({"model": memory.tensors, "step": step}, storage_writer=writer)
+    return link, writer
+
+
+def rank_that_hands_over(drain, place, step):
+    """A process that has handed over all of a save, and goes on."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            hand_over(drain, place, step)
+            os.write(write, b"all")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        assert told.read(3) == b"all"
+    return pid
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def steps_of(place):
+    return [
+        info.step for info in _checkpoint.Catalog(_checkpoint.open_store(place.as_uri())).checkpoints() if info.complete
+    ]
+
+
+def assert_whole(place, step):
+    loaded = zeros(state_of(0))
+    dcp.load(loaded, storage_reader=Reader(place, step), planner=LoadPlanner())
+    assert_same(loaded, state_of(step))
+    alone = zeros(state_of(0))
+    dcp.load(alone, checkpoint_id=place / _checkpoint.folder_of(step))
+    assert_same(alone, state_of(step))
+
+
+@pytest.mark.parametrize("name", ["/__0_0.1-1.distcp", "/step-000000000003/.metadata"])
+def test_a_save_outlives_who_handed_it_over_and_the_next_one_waits_for_it_and_hears_of_it(tmp_path, drains, held, name):
+    slow = held(name)
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    rank = rank_that_hands_over(drain, place, 3)
+    ((pid, named),) = slow.wait()
+    assert pid == drain.process.pid and str(named).endswith(name)
+    kill(rank)
+    successor = drain.link(place)
+    with ThreadPoolExecutor(1) as threads:
+        free = threads.submit(successor.await_free, 0, 7)
+        assert drain.link(place).await_free(1, 7) == [], "another rank has nothing to wait for"
+        assert not free.done() and not steps_of(place)
+        slow.let_go()
+        (ended,) = free.result(LIMIT_S)
+    assert (ended["version"], ended["error"]) == (3, "")
+    assert_whole(place, 3)
+    successor.told(ended["attempt"])
+    assert successor.await_free(0, 7) == []
+
+
+@pytest.mark.parametrize("name", ["/__0_0.1-2.distcp", "/step-000000000003/.metadata", "/manifest.json"])
+def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, drains, held, name):
+    """All ranks died, and the job goes on from step 2: of step 3 nobody knows."""
+    place = tmp_path / "saves"
+    slow = held(f"/step-000000000003{name}" if "manifest" in name else name)
+    drain = drains(environment=slow.environment)
+    link, _ = hand_over(drain, place, 2)
+    link.await_complete()
+    link.told(1)
+    rank = rank_that_hands_over(drain, place, 3)
+    slow.wait()
+    kill(rank)
+    with ThreadPoolExecutor(1) as threads:
+        free = threads.submit(drain.link(place).await_free, 0, 2)
+        slow.let_go()
+        assert free.result(LIMIT_S) == []
+    assert steps_of(place) == [2]
+    hand_over(drain, place, 3)[0].await_complete()
+    assert_whole(place, 3)
+
+
+def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
+    drain = drains()
+    for step in (1, 2, 5):
+        link, _ = hand_over(drain, tmp_path, step)
+        link.await_file()
+        link.await_complete()
+        link.prune(2, None)
+    assert steps_of(tmp_path) == [2, 5]
+    for step in steps_of(tmp_path):
+        assert_whole(tmp_path, step)
+    owner = _checkpoint.read_owner(_checkpoint.open_store(tmp_path.as_uri()))
+    assert (owner.pid, owner.token, owner.released) == (drain.process.pid, 1, False)
+    drain.end()
+    assert _checkpoint.read_owner(_checkpoint.open_store(tmp_path.as_uri())).released
+
+
+def test_credentials_that_a_rank_renews_are_used_from_then_on(tmp_path, drains, monkeypatch):
+    link = drains().link(tmp_path)
+    (first, _), (second, _) = link.begin(1), link.begin(2)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a newer one")
+    (third, _), (fourth, _) = link.begin(3), link.begin(4)
+    assert [each.token for each in (first, second, third, fourth)] == [1, 1, 2, 2], "claimed anew with them"
+
+
+def test_it_ends_with_its_agent_in_the_middle_of_a_write(tmp_path, drains, held):
+    slow = held("/__0_0.1-1.distcp")
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    kill(rank_that_hands_over(drain, place, 3))
+    slow.wait()
+    drain.agent.close()
+    assert drain.process.wait(LIMIT_S) == 1
+    slow.let_go()
+    assert not list(place.glob("step-*"))
+    another = drains()
+    link, _ = hand_over(another, place, 4)  # the same job: at once
+    link.await_complete()
+    assert_whole(place, 4)
+
+
+@pytest.mark.long
+def test_a_save_that_is_broken_off_at_the_end_leaves_what_was_there(tmp_path, drains, held):
+    slow = held("/step-000000000004/.metadata")
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    link, _ = hand_over(drain, place, 3)
+    link.await_complete()
+    hand_over(drain, place, 4)
+    slow.wait()
+    drain.end()
+    assert steps_of(place) == [3]
+    assert_whole(place, 3)
+
+
+def test_a_write_that_fails_is_told_to_who_waits_and_to_who_comes(tmp_path, drains, held):
+    slow = held("/__0_0.1-1.distcp")
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    link, writer = hand_over(drain, place, 3)
+    slow.wait()
+    (place / "step-000000000003" / "__0_0.1-1.distcp" / "in the way").mkdir(parents=True)
+    slow.let_go()
+    with pytest.raises(KeepstepError, match="rank 0: give its name to"):
+        link.await_complete()
+    link.await_file()
+    successor = drain.link(place)
+    (ended,) = successor.await_free(0, 7)
+    assert ended["attempt"] == writer.attempt
+    assert "rank 0: give its name to" in ended["error"]
+    hand_over(drain, place, 4)[0].await_complete()
+    assert_whole(place, 4)
+
+
+def test_another_process_takes_over_what_the_first_one_was_asked_for(tmp_path, drains):
+    drain = drains()
+    link, _ = hand_over(drain, tmp_path, 1)
+    link.await_complete()
+    drain.kill()
+    assert link.await_free(0, 7) == []
+    hand_over(drain, tmp_path, 2)[0].await_complete()
+    drain.kill()
+    with pytest.raises(KeepstepError, match="drain_ended"):
+        link.await_complete()
+    assert steps_of(tmp_path) == [1, 2]
+    assert_whole(tmp_path, 2)
+
+
+def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drains, held):
+    """Two nodes, whose messages this process carries as their agents would."""
+    slow = held("/__1_0.1-1.distcp")
+    place = tmp_path / "saves"
+    nodes = [drains(node=0), drains(node=1, environment=slow.environment)]
+    carried = [threading.Thread(target=carry, args=(nodes, number), daemon=True) for number in (0, 1)]
+    for each in carried:
+        each.start()
+    first, second = nodes[0].link(place), nodes[1].link(place)
+    begun, node = first.begin(3)
+    assert node == 0
+    names = [_checkpoint.data_file_name(rank, 0, begun.token, begun.attempt) for rank in (0, 1)]
+    memory = Memory({"part": torch.zeros(2, 5)})
+    layout = _checkpoint.Layout()
+    layout.files = names
+    parts = []
+    for rank, link in enumerate((first, second)):
+        memory.tensors["part"].fill_(rank)
+        recipe = Recipe(memory.address, memory.bytes)
+        recipe.append(b"before")
+        recipe.append_memory(memory.tensors["part"].data_ptr(), memory.tensors["part"].nbytes)
+        link.hand_over_file(begun, rank, node, recipe, memory.fd)
+        parts.append(_checkpoint.Part([2 * rank, 0], [2, 5], _checkpoint.Place(rank, 0, recipe.size), 6))
+        if rank == 0:
+            link.await_file()  # the memory is used for the other one, too
+    layout.add_tensor("whole", _checkpoint.TensorEntry("float32", [4, 5], ["whole"], parts))
+    metadata = b"what DCP would write"
+    manifest = _checkpoint.Manifest(
+        step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
+        sums=[_checkpoint.sums_to_come(46), _checkpoint.sums_to_come(46)], metadata=_checkpoint.sums_of(metadata),
+    )  # fmt: skip
+    first.hand_over_rest(begun, manifest, metadata)
+    slow.wait()
+    assert not steps_of(place)
+    slow.let_go()
+    first.await_complete()
+    second.await_file()
+    stored = _checkpoint.Catalog(_checkpoint.open_store(place.as_uri())).manifest(3)
+    for rank, (name, sums) in enumerate(zip(names, stored.sums, strict=True)):
+        written = (place / "step-000000000003" / name).read_bytes()
+        assert written == b"before" + torch.full((2, 5), float(rank)).numpy().tobytes()
+        assert sums.whole == _checkpoint.sums_of(written).whole
+
+
+def carry(nodes, number):
+    while True:
+        try:
+            received = packets.receive(nodes[number].agent)
+        except OSError:
+            return
+        if received is None:
+            return
+        message, (fd,) = received
+        to = message["to"]
+        body = packets.body_of(fd)
+        os.close(fd)
+        copy = packets.memory_of("keepstep-news", body)
+        packets.send(nodes[to].agent, {"from": number, "bytes": len(body)}, (copy,))
+        os.close(copy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[", "[" * 100_000, "[]", "{}", '{"kind": "written", "url": "u", "key": 7}',
+        '{"kind": "written", "url": "u", "key": "k"}', '{"kind": "written", "url": "u", "key": "k", "sums": [1, 2, 3]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, []]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, [[0, -1]]]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [1, 0, 0, [[0, true]]]}',
+        '{"kind": "written", "url": "u", "key": "k", "sums": [9999999999999999999999, 0, 0, []]}',
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_what_another_node_says_that_cannot_be_is_refused(text):
+    said = []
+    news = News(lambda node, message: said.append(message), lambda: None)
+    with pytest.raises(KeepstepError, match="cannot be read"):
+        news.take(1, text)
+    assert not said and news.of(("u", "k")) is None
+
+
+def test_sums_come_back_as_they_were():
+    for size in (0, 1, 4 << 20, (4 << 20) + 1):
+        sums = _checkpoint.sums_of(bytes(size))
+        again = from_json(json.loads(json.dumps(as_json(sums))))
+        assert again.__getstate__() == sums.__getstate__()
+
+
+def garbage(kind, memory):
+    """What a request for a file could hold that it must not; the descriptors it comes with."""
+    recipe = Recipe(memory.address, memory.bytes)
+    recipe.append(b"literal")
+    packed, size, shared = recipe.packed(), recipe.size, memory.fd
+    if kind == "a range outside the memory":
+        packed = b"\1" + (memory.bytes - 3).to_bytes(8, "little") + (4).to_bytes(8, "little")
+        size = 4
+    elif kind == "a range that runs over":
+        packed = b"\1" + (2**64 - 1).to_bytes(8, "little") + (4).to_bytes(8, "little")
+    elif kind == "a literal that is cut off":
+        packed = packed[:-1]
+    elif kind == "an unknown piece":
+        packed = b"\7" + packed[1:]
+    elif kind == "another size":
+        size += 1
+    elif kind == "memory that can shrink":
+        shared = os.memfd_create("loose")
+        os.ftruncate(shared, 100)
+    return size, packets.memory_of("recipe", packed), shared
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a range outside the memory", "a range that runs over", "a literal that is cut off", "an unknown piece",
+        "another size", "memory that can shrink",
+    ],
+)  # fmt: skip
+def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
+    drain = drains()
+    memory = Memory({"part": torch.zeros(100)})
+    link = drain.link(tmp_path)
+    begun, node = link.begin(3)
+    size, recipe, shared = garbage(kind, memory)
+    link._ask({"op": "file", **begun._asdict(), "rank": 0, "node": node, "bytes": size}, (recipe, shared))
+    link.await_file()
+    metadata = b"of DCP"
+    layout = _checkpoint.Layout()
+    layout.files = [_checkpoint.data_file_name(0, 0, begun.token, begun.attempt)]
+    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Place(0, 0, 1)))
+    manifest = _checkpoint.Manifest(
+        step=3, world=1, created_s=1, job="one job", token=begun.token, layout=layout,
+        sums=[_checkpoint.sums_to_come(size)], metadata=_checkpoint.sums_of(metadata),
+    )  # fmt: skip
+    link.hand_over_rest(begun, manifest, metadata)
+    with pytest.raises(KeepstepError, match=r"recipe|sealed"):
+        link.await_complete()
+    assert not list(tmp_path.glob("step-*"))
+    again, _ = hand_over(drain, tmp_path, 4)
+    again.await_complete()
+    assert_whole(tmp_path, 4)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"op": "begin"}, {"op": "begin", "step": -1}, {"op": "begin", "step": "7"}, {"op": "file", "step": 1},
+        {"op": "nothing"}, {"op": ["begin"]}, {}, {"op": "complete"}, {"op": "await_complete"},
+        {"op": "prune", "keep": 1}, {"op": "open", "url": "ftp://x", "job": "", "environment": {}},
+        {"op": "open", "url": 7, "job": "", "environment": {}},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_a_request_that_cannot_be_is_refused_and_the_next_one_answered(tmp_path, drains, message):
+    link = drains().link(tmp_path)
+    link.claim()
+    with pytest.raises(KeepstepError):
+        link._ask(message)
+    assert link.await_free(0, 7) == []
+
+
+def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_path, drains):
+    drain = drains()
+    link = drain.link(tmp_path)
+    link.claim()
+    for nonsense in (b"\xff{", b"[]", b"[" * 100_000, b"{" * 1000, b'{"op": 1' + b"0" * 10_000 + b"}"):
+        link._connection.send(nonsense)
+        answer, _ = packets.receive(link._connection)
+        assert "error" in answer
+    begun, node = link.begin(1)
+    other = Begun(begun.step, begun.token + 1, begun.attempt)
+    manifest = _checkpoint.Manifest(
+        step=1, world=1, created_s=1, job="", token=other.token, layout=_checkpoint.Layout(), sums=[],
+        metadata=_checkpoint.sums_of(b"x"),
+    )  # fmt: skip
+    with pytest.raises(KeepstepError, match="another one followed"):
+        link.hand_over_rest(other, manifest, b"x")
+    assert node == 0
