@@ -46,7 +46,7 @@ def wait_for_end(what: str, job: Job, timeout_s: float, progress: Callable[[], N
 
     wait_for(f"end of {what} (give it less to do if it needs longer)", None, timeout_s, ended)
     if job.process.returncode != 0:
-        raise BenchError(f"{what} failed. Its last lines:\n{job.last_lines()}")
+        raise BenchError(f"{what} failed. Its last lines:\n{job.last_lines(80)}")
 
 
 def progress_bar() -> Progress:

@@ -7,6 +7,7 @@ take no part in that, so that its length does not depend on their number. The up
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import math
 import os
@@ -187,12 +188,11 @@ def cpu_seconds() -> float:
     total = time.process_time()
     ticks = os.sysconf("SC_CLK_TCK")
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            try:
-                fields = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:
-                continue  # it ended meanwhile
-            total += (int(fields[11]) + int(fields[12])) / ticks
+        with contextlib.suppress(OSError):  # the thread ended meanwhile
+            for pid in (task / "children").read_text().split():
+                with contextlib.suppress(OSError):  # the process did
+                    fields = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
+                    total += (int(fields[11]) + int(fields[12])) / ticks
     return total
 
 
