@@ -28,10 +28,14 @@ StatusOr<FileWriter> FileWriter::create(ObjectStore& store, std::string_view key
 Status FileWriter::append(std::span<const std::byte> bytes) {
   // In bites: sums and copy of one find each other's bytes in the cache.
   constexpr size_t kBite = 1 << 20;
+  KEEPSTEP_RETURN_IF_ERROR(check_open());
   while (!bytes.empty()) {
     const auto bite = bytes.first(std::min(bytes.size(), kBite));
     sums_.add(bite);
-    KEEPSTEP_RETURN_IF_ERROR(writer_->append(bite));
+    if (Status status = writer_->append(bite); !status.ok()) {
+      writer_.reset();
+      return status;
+    }
     bytes_ += bite.size();
     bytes = bytes.subspan(bite.size());
   }
@@ -39,9 +43,16 @@ Status FileWriter::append(std::span<const std::byte> bytes) {
 }
 
 StatusOr<FileSums> FileWriter::commit() {
-  KEEPSTEP_RETURN_IF_ERROR(writer_->commit().status());
+  KEEPSTEP_RETURN_IF_ERROR(check_open());
+  const Status status = writer_->commit().status();
   writer_.reset();
+  KEEPSTEP_RETURN_IF_ERROR(status);
   return sums_.finish();
+}
+
+Status FileWriter::check_open() const {
+  return writer_ != nullptr ? absl::OkStatus()
+                            : absl::FailedPreconditionError(absl::StrFormat("'%s' is written, or failed", key_));
 }
 
 StatusOr<FileSums> write_file(ObjectStore& store, std::string_view key, const FileRecipe& recipe) {

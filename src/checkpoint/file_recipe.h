@@ -25,7 +25,8 @@ struct FileRecipe {
 };
 
 // A file that is being written from pieces that come one after the other. As an ObjectWriter: one thread, and without
-// a commit nothing is left.
+// a commit nothing is left. One that failed is over: what it began is taken away before the call returns, which may
+// take as long as its store's repetitions.
 class FileWriter {
  public:
   static StatusOr<FileWriter> create(ObjectStore& store, std::string_view key, uint64_t expected_bytes);
@@ -37,6 +38,7 @@ class FileWriter {
  private:
   FileWriter(std::unique_ptr<ObjectWriter> writer, std::string key)
       : writer_(std::move(writer)), key_(std::move(key)) {}
+  Status check_open() const;
 
   std::unique_ptr<ObjectWriter> writer_;
   std::string key_;

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint.drain import packets
@@ -18,6 +19,7 @@ from keepstep.checkpoint.drain.news import MOST_MESSAGE_BYTES
 from keepstep.checkpoint.drain.service import Service
 
 MOST_CONNECTIONS = 4096
+ACCEPT_PAUSE_S = 0.5
 LAST_SAVES_S = 5.0  # what was handed over, at the end of a job that failed
 
 
@@ -60,7 +62,7 @@ def _on_agent(agent: _Agent, service: Service) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a job; the agent knows what to do
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -77,7 +79,12 @@ def main() -> None:
             if fd == agent.connection.fileno():
                 _on_agent(agent, service)
                 continue
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:  # no descriptor is free: the rank asks again when it is its turn
+                print(f"keepstep: the process that writes checkpoints cannot be called: {error}", file=sys.stderr)
+                time.sleep(ACCEPT_PAUSE_S)
+                continue
             if not packets.is_trusted(connection) or threading.active_count() > MOST_CONNECTIONS:
                 connection.close()
                 continue

@@ -64,6 +64,12 @@ class News:
         with self._lock:
             return self._heard.get(name)
 
+    def forget_place(self, url: str) -> None:
+        """When no save to it is under way: of those that failed news may have come later."""
+        with self._lock:
+            for name in [name for name in self._heard if name[0] == url]:
+                del self._heard[name]
+
     def forget(self, name: Name) -> None:
         with self._lock:
             self._heard.pop(name, None)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class _Rest:
     seconds: float = 0.0
     error: str | None = None
     given_up: bool = False  # the job goes on from an earlier version
+    unwanted: bool = False  # the same, and it was over before that was known: it has to be taken away
 
 
 class Service:
@@ -74,7 +76,7 @@ class Service:
                     answer = client.answer(message, fds)
                 except (KeepstepError, _checkpoint.Error, OSError) as error:
                     answer = {"error": str(error) or type(error).__name__}
-                except (KeyError, TypeError, ValueError, OverflowError) as error:
+                except Exception as error:
                     answer = {"error": f"a request that cannot be read: {type(error).__name__}: {error}"}
                 finally:
                     packets.close(fds)
@@ -281,21 +283,21 @@ class _Client:
             return of_rank or (rank == 0 and any(r.client != self._number for r in service.under_way(self._url)))
 
         with service.changed:
-            for rest in service.under_way(self._url) if rank == 0 else []:
-                rest.given_up = rest.client != self._number and rest.version > version
+            # As it is now. Who asks may be gone before the wait is over, and what comes meanwhile is its successor's.
+            of_place = service.rests.get(self._url, {}) if rank == 0 else {}
+            before = [rest for rest in of_place.values() if rest.client != self._number]
+            for rest in before:
+                rest.given_up = rest.error is None and rest.version > version
             service.changed.notify_all()
             service.changed.wait_for(lambda: not others())
-            of_place = service.rests.get(self._url, {}) if rank == 0 else {}
-            ended = [rest for rest in of_place.values() if rest.error is not None]
-            later = [rest for rest in ended if rest.version > version and rest.client != self._number]
-            for rest in later:
-                del of_place[rest.attempt]
-        self._remove([rest.version for rest in later if not rest.error])
+            for rest in before:
+                rest.unwanted = rest.unwanted or rest.version > version
+            ended = [rest for rest in of_place.values() if rest.error is not None and not rest.unwanted]
+        self._remove_unwanted()
         return {
             "ended": [
                 {"version": rest.version, "attempt": rest.attempt, "seconds": rest.seconds, "error": rest.error}
                 for rest in ended
-                if rest not in later
             ]
         }
 
@@ -303,7 +305,9 @@ class _Client:
         service = self._service
         with service.changed:  # two saves that end at the same time would remove each other's files
             service.changed.wait_for(lambda: not service.under_way(self._url))
+        service.news.forget_place(self._url)
         self._let_go_of_other_rights()
+        self._remove_unwanted()
         self._owner, begun = saving.begin(self._url, self._store(), self._job, _whole(message, "step"), replace=True)
         return {"token": begun.token, "attempt": begun.attempt, "node": service.node}
 
@@ -353,13 +357,26 @@ class _Client:
         owner = owners.owner_of(self._url, store, self._job)
         _checkpoint.Catalog(store).prune(owner, keep, max_age_s)
 
-    def _remove(self, steps: list[int]) -> None:
-        """Of a history that was given up: retention would take them for the newest."""
-        if steps:
-            store = self._store()
-            owners.owner_of(self._url, store, self._job)
-            for step in steps:
-                _checkpoint.Catalog(store).remove(step)
+    def _remove_unwanted(self) -> None:
+        """Saves of a history that was given up: retention would take them for the newest.
+
+        One that cannot be removed is told of, and the next save tries again.
+        """
+        with self._service.changed:
+            of_place = self._service.rests.get(self._url, {})
+            unwanted = [rest for rest in of_place.values() if rest.unwanted and rest.error is not None]
+        for rest in unwanted:
+            try:
+                if not rest.error:
+                    store = self._store()
+                    owners.owner_of(self._url, store, self._job)
+                    _checkpoint.Catalog(store).remove(rest.version)
+            except (KeepstepError, _checkpoint.Error) as error:
+                what = f"step {rest.version}, which the job gave up, could not be removed from {self._url}"
+                print(f"keepstep: {what}: {error}", file=sys.stderr)
+                continue
+            with self._service.changed:
+                of_place.pop(rest.attempt, None)
 
     def _store(self) -> _checkpoint.Store:
         return places.open_store(self._url, self._environment)
