@@ -19,8 +19,9 @@ def environment_for_stores(values: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name.startswith("AWS_") or name == "HOME"}
 
 
-# What means the same to the process that follows one that ended.
+# What means the same to the process that follows one that ended. The others are about what that one was handed.
 _SAID_AGAIN = ("claim", "free", "begin", "file", "told", "prune")
+_ENDED = "the process that writes this node's checkpoints ended (drain_ended in the journal says how)"
 
 
 class Link:
@@ -98,16 +99,16 @@ class Link:
         self._ask({"op": "prune", "keep": keep or 0, "max_age_s": max_age_s or 0.0})
 
     def _ask(self, message: packets.Message, fds: tuple[int, ...] = ()) -> packets.Message:
-        for may_be_old in (self._opened and message.get("op") in _SAID_AGAIN, False):
+        again = message.get("op") in _SAID_AGAIN
+        if not again and not self._opened:
+            raise KeepstepError(_ENDED)
+        for may_be_old in (self._opened and again, False):
             try:
                 return self._ask_once(message, fds)
             except OSError as error:
                 self._forget()
                 if not may_be_old:  # else it ended some time ago, and the next one answers
-                    raise KeepstepError(
-                        "the process that writes this node's checkpoints ended (drain_ended in the journal says how): "
-                        f"{error}"
-                    ) from None
+                    raise KeepstepError(f"{_ENDED}: {error}") from None
         raise AssertionError("unreachable")
 
     def _ask_once(self, message: packets.Message, fds: tuple[int, ...]) -> packets.Message:
