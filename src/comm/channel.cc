@@ -113,6 +113,13 @@ void Channel::give_up() {
   pair_.given_up_by.compare_exchange_strong(nobody, GivenUp{self_}.word(), kSeqCst);
 }
 
+Channel::Change Channel::change_of(bool words, bool moved) const {
+  if (words || (moved && bytes_ == nullptr)) {  // a ring's counters are words, too
+    return Change::kWords;
+  }
+  return moved ? Change::kHere : Change::kNone;
+}
+
 void Channel::stop_bytes() {
   if (bytes_ != nullptr) {
     bytes_->cancel();
@@ -148,10 +155,7 @@ Channel::Change SendChannel::move(const std::atomic<uint32_t>&) {
   const bool offered = write_offers();
   const bool granted = read_grants();
   const bool moved = bytes_ != nullptr ? end_moved() : write_bytes();
-  if (offered || granted || (moved && bytes_ == nullptr)) {
-    return Change::kWords;
-  }
-  return moved ? Change::kHere : Change::kNone;
+  return change_of(offered || granted, moved);
 }
 
 bool SendChannel::write_offers() {
@@ -339,10 +343,7 @@ Channel::Change ReceiveChannel::move(const std::atomic<uint32_t>& interrupted) {
   untold_ = false;
   const bool grants = write_grants();
   const bool moved = bytes_ != nullptr ? end_moved(interrupted) : read_bytes(interrupted);
-  if (offers || grants || (moved && bytes_ == nullptr)) {
-    return Change::kWords;
-  }
-  return moved ? Change::kHere : Change::kNone;
+  return change_of(offers || grants, moved);
 }
 
 bool ReceiveChannel::read_offers() {

@@ -86,6 +86,8 @@ class Channel {
 
  protected:
   virtual Change move(const std::atomic<uint32_t>& interrupted) = 0;
+  // `words`: offers or grants changed. `moved`: messages went on, or are over.
+  Change change_of(bool words, bool moved) const;
   // Ends transfers whose time is over; false when one of them was under way, so that the pair is out of step.
   virtual bool end_expired(int64_t now_ns) = 0;
 

@@ -19,6 +19,20 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that s
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
+// Nothing: given up, which is asked before each chunk.
+template <class GiveUp>
+std::optional<uint64_t> checksum_unless(const GiveUp& give_up, const std::byte* data, uint64_t bytes) {
+  std::vector<uint64_t> checksums;
+  checksums.reserve(bytes / kVaultChunk + 1);
+  for (uint64_t at = 0; at < bytes; at += kVaultChunk) {
+    if (give_up()) {
+      return std::nullopt;
+    }
+    checksums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, bytes - at)));
+  }
+  return checksum(checksums.data(), checksums.size() * sizeof(uint64_t));
+}
+
 }  // namespace
 
 struct ShardVault::Slot {
@@ -92,6 +106,11 @@ ShardVault::Slot* ShardVault::find(brain::Version version) const {
   return begun;
 }
 
+ShardVault::Slot* ShardVault::find_whole(brain::Version version) const {
+  Slot* const found = find(version);
+  return found != nullptr && found->version_plus_1.load() == version + 1 ? found : nullptr;
+}
+
 ShardVault::Slot& ShardVault::slot(brain::Version version) const {
   Slot* const found = find(version);
   KEEPSTEP_CHECK(found != nullptr, "a version of a shard that was not begun");
@@ -124,10 +143,7 @@ std::byte* ShardVault::text_memory(const Slot& of) const {
 
 std::byte* ShardVault::data_memory(const Slot& of) const { return text_memory(of) + pages(text_room()); }
 
-bool ShardVault::has(brain::Version version) const {
-  const Slot* const found = find(version);
-  return found != nullptr && found->version_plus_1.load() == version + 1;
-}
+bool ShardVault::has(brain::Version version) const { return find_whole(version) != nullptr; }
 
 std::vector<brain::Version> ShardVault::versions() const {
   std::vector<brain::Version> versions;
@@ -141,8 +157,8 @@ std::vector<brain::Version> ShardVault::versions() const {
 }
 
 std::optional<VaultSeal> ShardVault::seal_of(brain::Version version) const {
-  const Slot* const each = find(version);
-  if (each == nullptr || each->version_plus_1.load() != version + 1) {
+  const Slot* const each = find_whole(version);
+  if (each == nullptr) {
     return std::nullopt;
   }
   return VaultSeal{version, each->text_bytes, each->data_checksum, each->text_checksum};
@@ -221,8 +237,8 @@ void ShardVault::drop_beyond(brain::Version version) {
 }
 
 StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) const {
-  const Slot* const each = find(version);
-  if (each == nullptr || each->version_plus_1.load() != version + 1 || each->text_bytes > text_room()) {
+  const Slot* const each = find_whole(version);
+  if (each == nullptr || each->text_bytes > text_room()) {
     return absl::NotFoundError(absl::StrFormat("no copy of %s at version %d is here", what(), version));
   }
   return each;
@@ -246,16 +262,11 @@ VaultCheck ShardVault::check(brain::Version version, const std::function<bool()>
   const std::byte* const data = data_memory(*of);
   // Twice: a version may have gone and come back, with the same seal, while it was read.
   for (int tries = 0; tries < 2; ++tries) {
-    std::vector<uint64_t> sums;
-    sums.reserve(data_bytes() / kVaultChunk + 1);
-    for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
-      if (give_up()) {
-        return VaultCheck::kGivenUp;
-      }
-      sums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, data_bytes() - at)));
+    const std::optional<uint64_t> sum = checksum_unless(give_up, data, data_bytes());
+    if (!sum.has_value()) {
+      return VaultCheck::kGivenUp;
     }
-    const bool good = seal->text_bytes <= text_room() &&
-                      checksum(sums.data(), sums.size() * sizeof(uint64_t)) == seal->data_checksum &&
+    const bool good = seal->text_bytes <= text_room() && sum == seal->data_checksum &&
                       checksum(text_memory(*of), seal->text_bytes) == seal->text_checksum;
     std::atomic_thread_fence(std::memory_order_acquire);
     if (seal_of(version) != seal) {
@@ -296,12 +307,7 @@ Status ShardVault::read(brain::Version version, const TensorSpace& tensors, Devi
 }
 
 uint64_t vault_checksum(const std::byte* data, uint64_t bytes) {
-  std::vector<uint64_t> checksums;
-  checksums.reserve(bytes / kVaultChunk + 1);
-  for (uint64_t at = 0; at < bytes; at += kVaultChunk) {
-    checksums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, bytes - at)));
-  }
-  return checksum(checksums.data(), checksums.size() * sizeof(uint64_t));
+  return *checksum_unless([] { return false; }, data, bytes);
 }
 
 }  // namespace keepstep::state

@@ -91,6 +91,7 @@ class ShardVault {
   ShardVault(std::byte* memory) : memory_(memory) {}
   Header& header() const;
   Slot* find(brain::Version version) const;
+  Slot* find_whole(brain::Version version) const;
   Slot& slot(brain::Version version) const;
   std::byte* text_memory(const Slot& of) const;
   std::byte* data_memory(const Slot& of) const;

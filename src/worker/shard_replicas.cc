@@ -15,8 +15,8 @@ using comm::Rank;
 namespace {
 
 // While one lives this thread, when it wakes, takes a CPU that is free or waits for the next turn: it does not push the
-// one aside that woke it, which is the training thread on its way into the next step. (With as many ranks as cores that
-// took 5 to 20 ms where handing over takes 1.)
+// one aside that woke it, which is the training thread on its way into the next step. (On a busy machine with as many
+// ranks as cores handing over then took 5 ms and more, where it takes 1.)
 class WakesPolitely {
  public:
   WakesPolitely() : was_normal_(sched_getscheduler(0) == SCHED_OTHER) { set(SCHED_BATCH); }

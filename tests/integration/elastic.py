@@ -140,6 +140,18 @@ class Elastic:
     def kill_rank(self, rank):
         os.kill(self.pid_of(rank), signal.SIGKILL)
 
+    def shrink_grow_and_lose_a_rank(self):
+        """2 -> 1 -> 4 -> (kill) ranks, and two steps more; of 2 a node, the second one there from then on."""
+        self.start(0)
+        self.wait_for_world(2)
+        self.scale(1)
+        self.wait_for_world(1)
+        self.start(1)
+        self.scale(4)
+        self.wait_for_world(4)
+        self.kill_rank(3)
+        self.wait_for_more_steps(2)
+
     def go_through_sizes(self):
         """4 -> 2 -> 6 -> (kill) -> 3 -> 8 -> (node lost) 6 -> 1 -> 4 ranks of 2 a node; the job as node 0 saw it."""
         self.start(0, 1)

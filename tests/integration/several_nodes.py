@@ -138,6 +138,24 @@ def metrics_of_all(folder):
     return lines
 
 
+def wait_for_steps(folder, steps, limit_s=60):
+    deadline = time.monotonic() + limit_s
+    while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:
+        assert time.monotonic() < deadline, f"no {steps} steps in {limit_s} s"
+        time.sleep(0.01)
+
+
+def lose_node_1(nodes, folder, steps):
+    """Kills it after so many steps; the job as the other two saw it."""
+    try:
+        wait_for_steps(folder, steps)
+        kill(nodes[1])
+        return finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+
+
 def kill(node):
     if node.process.poll() is None:
         os.killpg(node.process.pid, signal.SIGKILL)

@@ -1,11 +1,9 @@
 """`keepstep.data.cached` in jobs of several nodes: every node loads the same order for itself, and ranks slice it."""
 
-import time
-
 import pytest
 
-from harness import JOBS, assert_survivors_kept_their_process, json_lines, samples
-from several_nodes import assert_nothing_is_left, finish_nodes, kill, node_lines, start_nodes
+from harness import JOBS, assert_survivors_kept_their_process, samples
+from several_nodes import assert_nothing_is_left, finish_nodes, lose_node_1, node_lines, start_nodes
 from test_cached_batches import GLOBAL_BATCH, UNTIL, noise, run_cached
 
 SCRIPT = JOBS / "cached_batches.py"
@@ -98,22 +96,9 @@ def test_killed_loaders_of_two_nodes_and_a_killed_rank_lose_nothing(on_one_node,
     assert sum(len(loaders(job, node)) for node in range(NODES)) > NODES, job.explain()
 
 
-def wait_for_steps(folder, steps, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:
-        assert time.monotonic() < deadline, f"no {steps} steps in {limit_s} s"
-        time.sleep(0.01)
-
-
 def test_a_node_that_takes_the_place_of_a_lost_one_loads_on_at_the_jobs_position(on_one_node, tmp_path):
     nodes = start_cached(tmp_path, until=LONG, launchers=[0, 1, 2], options=["--spare-nodes", 1])
-    try:
-        wait_for_steps(tmp_path, 10)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], nodes[2]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1(nodes, tmp_path, 10)
     reference = on_one_node(LONG)
     assert_same(job, reference, LONG)
     assert_each_rank_had_its_slice(job, reference)

@@ -26,17 +26,10 @@ from linear import (
     run_linear,
     start_linear_on_nodes,
 )
-from several_nodes import finish_nodes, kill, node_lines, start_nodes
+from several_nodes import finish_nodes, kill, node_lines, start_nodes, wait_for_steps
 
 PHASES = ["forward", "backward", "allreduce", "before_vote", "after_vote", "update", "between"]
 LONG = 3000  # steps; enough that something is killed in the middle
-
-
-def wait_for_steps(folder, steps, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:
-        assert time.monotonic() < deadline, f"no {steps} steps in {limit_s} s"
-        time.sleep(0.01)
 
 
 def wait_for_spares(folder, node, count, limit_s=60):

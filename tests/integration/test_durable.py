@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, KEEPSTEP, finish, json_lines, start
-from test_recovery_across_nodes import wait_for_steps
+from several_nodes import wait_for_steps
 
 pytestmark = pytest.mark.skipif(
     not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines, run_small
-from several_nodes import finish_nodes, kill, start_nodes
-from test_recovery_across_nodes import UNTIL, assert_same_losses, wait_for_steps
+from several_nodes import finish_nodes, kill, start_nodes, wait_for_steps
+from test_recovery_across_nodes import UNTIL, assert_same_losses
 
 
 def rungs(job):

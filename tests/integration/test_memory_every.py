@@ -4,9 +4,8 @@ import pytest
 from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, finish, start
-from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
+from several_nodes import assert_nothing_is_left, lose_node_1, start_nodes
 from test_kill_matrix import PHASES
-from test_recovery_across_nodes import wait_for_steps
 from test_sharded import LONG, run_sharded, whole  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
@@ -73,13 +72,7 @@ def test_a_lost_node_costs_at_most_the_steps_between_copies(tmp_path, whole):  #
     nodes = start_nodes(
         tmp_path, JOBS / "sharded.py", *script, nodes=2, world=2, launchers=range(3), options=["--spare-nodes", 1]
     )
-    try:
-        wait_for_steps(tmp_path, 8)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], nodes[2]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1(nodes, tmp_path, 8)
     assert_same(job, whole(4, until=LONG))
     ((version, redone),) = gone_back_to(job)
     assert version % every == 0 and version > 0 and redone <= every, job.explain()

@@ -11,8 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, json_lines
 from running_jobs import command, refused
-from several_nodes import TOKEN, assert_nothing_is_left, kill, start_nodes
-from test_recovery_across_nodes import wait_for_steps
+from several_nodes import TOKEN, assert_nothing_is_left, kill, start_nodes, wait_for_steps
 
 sharded = pytest.mark.skipif(
     not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"

@@ -6,9 +6,9 @@ import pytest
 
 from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines
 from network import events, network, why_not
-from several_nodes import finish_nodes, kill
+from several_nodes import finish_nodes, kill, wait_for_steps
 from test_kill_matrix import check, kills
-from test_recovery_across_nodes import UNTIL, assert_same_losses, wait_for_steps
+from test_recovery_across_nodes import UNTIL, assert_same_losses
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))

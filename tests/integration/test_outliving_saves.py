@@ -159,15 +159,7 @@ def test_a_save_of_two_nodes_is_completed_though_a_rank_dies(tmp_path, held, kil
 def test_saves_of_a_job_whose_ranks_come_and_go_are_whole(tmp_path):
     saves = tmp_path / "saves"
     with sharded(tmp_path / "elastic", "--durable", saves, "--every", 1, "--keep", 1000) as job:
-        job.start(0)
-        job.wait_for_world(2)
-        job.scale(1)
-        job.wait_for_world(1)
-        job.start(1)
-        job.scale(4)
-        job.wait_for_world(4)
-        job.kill_rank(3)
-        job.wait_for_more_steps(2)
+        job.shrink_grow_and_lose_a_rank()
         job.kill_rank(0)
         job.wait_for_more_steps(2)
         job.leave(1)

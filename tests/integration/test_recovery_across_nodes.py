@@ -2,12 +2,20 @@
 
 import os
 import signal
-import time
 
 import pytest
 
 from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines
-from several_nodes import finish_nodes, kill, node_lines, run_small_on_nodes, start_node, start_nodes
+from several_nodes import (
+    finish_nodes,
+    kill,
+    lose_node_1,
+    node_lines,
+    run_small_on_nodes,
+    start_node,
+    start_nodes,
+    wait_for_steps,
+)
 from several_nodes import free_port as a_port
 from test_kill_matrix import PHASES, check, kills
 
@@ -44,13 +52,6 @@ def test_an_exception_on_one_node_is_redone_by_all(tmp_path, undisturbed):
     assert_survivors_kept_their_process(job, [], 4)
 
 
-def wait_for_steps(folder, steps, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:
-        assert time.monotonic() < deadline, f"no {steps} steps in {limit_s} s"
-        time.sleep(0.01)
-
-
 UNTIL = 120  # enough that a launcher is killed in the middle
 
 
@@ -69,13 +70,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed,
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", model, launchers=[0, 1, 2],
         options=["--spare-nodes", 1],
     )  # fmt: skip
-    try:
-        wait_for_steps(tmp_path, 10)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], nodes[2]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1(nodes, tmp_path, 10)
     assert_same_losses(job, undisturbed(4, model=model, until=UNTIL))
     assert_survivors_kept_their_process(job, [2, 3], 4)
     assert job.events("node_replaced"), job.explain()

@@ -8,9 +8,16 @@ import pytest
 from torch.distributed.fsdp import FSDPModule
 
 from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, start
-from several_nodes import assert_nothing_is_left, finish_nodes, kill, node_lines, start_nodes
+from several_nodes import (
+    assert_nothing_is_left,
+    finish_nodes,
+    kill,
+    lose_node_1,
+    node_lines,
+    start_nodes,
+    wait_for_steps,
+)
 from test_kill_matrix import PHASES
-from test_recovery_across_nodes import wait_for_steps
 
 pytestmark = pytest.mark.skipif(
     not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
@@ -110,13 +117,7 @@ def test_a_killed_rank_whose_node_has_no_other(tmp_path, whole):
 
 def test_a_lost_node_goes_on_elsewhere_from_the_copies_of_its_neighbour(tmp_path, whole):
     nodes = start_on_nodes(tmp_path, world=2, until=LONG, spare_nodes=1)
-    try:
-        wait_for_steps(tmp_path, 8)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], nodes[2]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1(nodes, tmp_path, 8)
     assert_same(job, whole(4, until=LONG), killed=[2, 3], world=4)
     assert job.events("node_replaced"), job.explain()
     assert_nothing_is_left(str(tmp_path))

@@ -63,15 +63,7 @@ def assert_nothing_was_lost(done, folder, *options):
 
 def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
     with sharded(tmp_path / "elastic") as job:
-        job.start(0)
-        job.wait_for_world(2)
-        job.scale(1)
-        job.wait_for_world(1)
-        job.start(1)
-        job.scale(4)
-        job.wait_for_world(4)
-        job.kill_rank(3)
-        job.wait_for_more_steps(2)
+        job.shrink_grow_and_lose_a_rank()
         job.leave(1)
         job.wait_for_world(2)
         done = job.stop()

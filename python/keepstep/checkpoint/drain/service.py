@@ -55,7 +55,6 @@ class Service:
         self.rests: dict[str, dict[int, _Rest]] = {}  # by place and attempt
         self.stores: set[_checkpoint.Store] = set()  # in which something is under way
         self.claimed_with: dict[str, dict[str, str]] = {}  # environments
-        self.ending = False
         self._clients = itertools.count(1)
 
     def serve(self, connection: socket.socket) -> None:
@@ -88,7 +87,6 @@ class Service:
     def end(self, limit_s: float) -> None:
         """Waits so long for what is under way, breaks it off, and lets go of all places."""
         with self.changed:
-            self.ending = True
             self.changed.wait_for(self._idle, limit_s)
             for store in self.stores:
                 store.interrupt()
