@@ -2,8 +2,8 @@
 // receives.
 //
 // Both ends add messages in the order of their grants, so a position in the stream means the same to both. The thread
-// that makes progress on messages adds; the transport's thread takes. Once cancelled, no memory that was added is given
-// out any more.
+// that makes progress on messages adds; one thread of the transport takes. Once cancelled, no memory that was added is
+// given out any more.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class MessageBytes {
   // How many bytes of all that were added are with the system, or came.
   uint64_t moved() const { return moved_.load(std::memory_order_seq_cst); }
 
-  // The rest by the transport's thread.
+  // The rest by one thread of the transport.
   struct Piece {
     uint64_t position;
     std::span<std::byte> bytes;

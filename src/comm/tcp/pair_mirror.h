@@ -7,9 +7,11 @@
 // later. Nothing overflows: no more offers are open than there is room for, and bytes only come for granted messages.
 //
 // Pure memory: no sockets, no threads. Everything a frame says is checked against the counters before it is believed.
-// One thread only; the code above may run in another, and adds messages or cancels them from there.
+// One thread tells (next(), end()) and one takes in what comes (place(), apply()); the code above may run in another,
+// and adds messages or cancels them from there.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -64,12 +66,12 @@ class PairMirror {
   std::unique_ptr<Blocks> blocks_ = std::make_unique<Blocks>();
   MessageBytes outgoing_bytes_;
   MessageBytes incoming_bytes_;
-  // What the peer knows.
-  uint64_t offers_told_ = 0;
-  uint64_t grants_told_ = 0;
+  // What the peer knows. The thread that tells writes, but for the ends; the other one looks.
+  std::atomic<uint64_t> offers_told_ = 0;
+  std::atomic<uint64_t> grants_told_ = 0;
   uint64_t offers_read_told_ = 0;
   uint64_t grants_read_told_ = 0;
-  bool end_told_[2] = {};
+  std::atomic<bool> end_told_[2] = {};
   std::string why_ended_;
 };
 

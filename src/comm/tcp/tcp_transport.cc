@@ -7,8 +7,10 @@
 #include "base/check.h"
 #include "comm/engine_thread.h"
 #include "comm/sync.h"
+#include "comm/tcp/incoming_thread.h"
+#include "comm/tcp/message_links.h"
+#include "comm/tcp/outgoing_thread.h"
 #include "comm/tcp/part_links.h"
-#include "comm/tcp/progress_thread.h"
 
 namespace keepstep::comm {
 namespace {
@@ -28,8 +30,12 @@ class TcpTransport final : public Transport {
   TcpTransport(TcpConfig config, Fd listener)
       : config_(bounded(std::move(config))),
         parts_(config_),
-        progress_(config_, std::move(listener),
-                  [this](Rank from, uint32_t stream, Fd fd) { parts_.adopt(from, stream, std::move(fd)); }) {
+        messages_(config_),
+        outgoing_(config_, messages_),
+        incoming_(
+            config_, messages_, std::move(listener),
+            [this](Rank from, uint32_t stream, Fd fd) { parts_.adopt(from, stream, std::move(fd)); },
+            [this] { outgoing_.changed(); }) {
     KEEPSTEP_CHECK(config_.self < config_.addresses.size(), "a rank needs an address of its own");
   }
 
@@ -39,6 +45,7 @@ class TcpTransport final : public Transport {
       ring(*interruption_);
       watcher_.join();
     }
+    outgoing_.stop();  // while we still take in what peers tell, who do the same
   }
 
   void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
@@ -46,7 +53,8 @@ class TcpTransport final : public Transport {
     KEEPSTEP_CHECK(interruption_ == nullptr, "a transport serves one communicator");
     interruption_ = &interruption;
     parts_.start(interrupted, moved);
-    progress_.start(interrupted, messages, moved);
+    incoming_.start(messages, moved);
+    outgoing_.start(interrupted, messages, moved);
     watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
   }
 
@@ -64,12 +72,12 @@ class TcpTransport final : public Transport {
   GivenUp given_up(uint64_t context) const override { return parts_.given_up(context); }
   std::string why_lost(Rank peer) const override { return parts_.why_lost(peer); }
 
-  Pair pair(Rank from, Rank to) override { return progress_.pair(from, to); }
-  void changed(Rank) override { progress_.changed(); }
+  Pair pair(Rank from, Rank to) override { return messages_.pair(from, to); }
+  void changed(Rank) override { outgoing_.changed(); }
 
   Counters counters() const override {
     Counters counters;
-    progress_.add_counters(counters);
+    incoming_.add_counters(counters);
     counters.malformed += parts_.malformed();
     counters.bytes_sent = parts_.bytes_sent();
     counters.bytes_received = parts_.bytes_received();
@@ -90,7 +98,9 @@ class TcpTransport final : public Transport {
 
   const TcpConfig config_;
   tcp::PartLinks parts_;
-  tcp::ProgressThread progress_;
+  tcp::MessageLinks messages_;
+  tcp::OutgoingThread outgoing_;
+  tcp::IncomingThread incoming_;
   Bell* interruption_ = nullptr;
   std::atomic<bool> stop_ = false;
   std::thread watcher_;

@@ -1,0 +1,87 @@
+// The links of this rank to its peers that carry messages: for each peer the words of both pairs, and a stream each
+// way.
+//
+// Two threads serve them: the outgoing one tells peers what they do not know yet, the incoming one takes in what they
+// tell. Each direction has a core's worth of copying to do in the kernel, so one thread for both would be half as fast.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/tcp/incoming_stream.h"
+#include "comm/tcp/pair_mirror.h"
+#include "comm/tcp/part_streams.h"
+#include "comm/tcp/tcp_config.h"
+#include "comm/transport.h"
+
+namespace keepstep::comm::tcp {
+
+struct MessageLink {
+  MessageLink(const TcpConfig& config, Rank peer)
+      : mirror(peer, config.message_frame_bytes), outgoing{.stream = SendStream(config, peer, 0)} {}
+
+  PairMirror mirror;
+  // `in_use` is held while memory of messages may be touched, so that who cancels them can wait until it is not; which
+  // is all that another thread does to a stream: it takes that memory out of what is under way.
+  struct Outgoing {
+    std::mutex in_use = {};
+    SendStream stream;
+    size_t leaving = 0;  // bytes of a message in the queue of `stream`
+    bool leaving_ends_message = false;
+    bool ended = false;  // the mirror was: it was lost, and no interruption came
+  } outgoing;
+  struct Incoming {
+    std::mutex in_use;
+    std::unique_ptr<IncomingStream> stream;  // none: the peer did not connect yet, or it was lost
+  } incoming;
+
+  // Either stream broke; the first reason counts. By any of the two threads.
+  void lose(const std::string& why, int64_t now_ns);
+  int64_t lost_at_ns() const { return lost_at_ns_.load(std::memory_order_acquire); }  // 0: it is not
+  const std::string& why_lost() const { return why_lost_; }                           // once it is
+
+ private:
+  std::mutex losing_;
+  std::string why_lost_;
+  std::atomic<int64_t> lost_at_ns_ = 0;
+};
+
+class MessageLinks {
+ public:
+  // `config` must outlive it.
+  explicit MessageLinks(const TcpConfig& config) : config_(config) {}
+
+  // From any thread; what they give stays where it is.
+  MessageLink& at(Rank peer);  // made when first asked for
+  std::vector<MessageLink*> all();
+  Transport::Pair pair(Rank from, Rank to);
+
+ private:
+  // One direction of a link's messages.
+  class Bytes final : public Transport::Bytes {
+   public:
+    Bytes(MessageLink& link, bool outgoing) : link_(link), outgoing_(outgoing) {}
+    void add(std::span<std::byte> message) override { bytes().add(message); }
+    uint64_t moved() const override { return bytes().moved(); }
+    void cancel() override;
+
+   private:
+    MessageBytes& bytes() const { return outgoing_ ? link_.mirror.outgoing_bytes() : link_.mirror.incoming_bytes(); }
+    MessageLink& link_;
+    const bool outgoing_;
+  };
+  MessageLink& link(Rank peer);  // under mutex_
+
+  const TcpConfig& config_;
+  std::mutex mutex_;  // guards the maps, not what is in them
+  std::map<Rank, MessageLink> links_;
+  std::map<std::pair<Rank, bool>, Bytes> bytes_;  // of the peer, outgoing
+};
+
+}  // namespace keepstep::comm::tcp
