@@ -17,8 +17,7 @@ void write(state::ShardVault vault, brain::Version version, const std::string& t
   vault.begin(version);
   std::memset(vault.data(version).data(), static_cast<int>(version), kBytes);
   ASSERT_TRUE(vault.put_text(version, text).ok());
-  vault.finish({version, text.size(), state::vault_checksum(vault.data(version).data(), kBytes),
-                checksum(text.data(), text.size())});
+  vault.finish({version, text.size(), state::vault_checksum(vault.data(version)), checksum(text.data(), text.size())});
 }
 
 struct MemoryTierTest : ::testing::Test {

@@ -224,8 +224,7 @@ Status ShardRebuild::finish() {
   const VaultSeal& seal = members_[lost_].seal;
   const std::span<const std::byte> data = vault_.data(seal.version);
   const std::span<const std::byte> text = vault_.text_slot(seal.version).first(seal.text_bytes);
-  if (vault_checksum(data.data(), data.size()) != seal.data_checksum ||
-      checksum(text.data(), text.size()) != seal.text_checksum) {
+  if (vault_checksum(data) != seal.data_checksum || checksum(text.data(), text.size()) != seal.text_checksum) {
     return absl::DataLossError(
         absl::StrFormat("the shard of rank %d at version %d was rebuilt and has another checksum "
                         "than it had: a block that it was made from is corrupt",

@@ -21,16 +21,15 @@ uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 // Nothing: given up, which is asked before each chunk.
 template <class GiveUp>
-std::optional<uint64_t> checksum_unless(const GiveUp& give_up, const std::byte* data, uint64_t bytes) {
-  std::vector<uint64_t> checksums;
-  checksums.reserve(bytes / kVaultChunk + 1);
-  for (uint64_t at = 0; at < bytes; at += kVaultChunk) {
+std::optional<uint64_t> checksum_unless(const GiveUp& give_up, std::span<const std::byte> data) {
+  VaultChecksum checksum;
+  for (; !data.empty(); data = data.subspan(std::min(kVaultChunk, data.size()))) {
     if (give_up()) {
       return std::nullopt;
     }
-    checksums.push_back(checksum(data + at, std::min<uint64_t>(kVaultChunk, bytes - at)));
+    checksum.add(data.first(std::min(kVaultChunk, data.size())));
   }
-  return checksum(checksums.data(), checksums.size() * sizeof(uint64_t));
+  return checksum.whole();
 }
 
 }  // namespace
@@ -215,16 +214,14 @@ StatusOr<bool> ShardVault::write(brain::Version version, const TensorSpace& tens
   begin(version);
   KEEPSTEP_RETURN_IF_ERROR(put_text(version, text));
   std::byte* to = data_memory(slot(version));
-  std::vector<uint64_t> checksums;
-  checksums.reserve(data_bytes() / kVaultChunk + 1);
+  VaultChecksum data_checksum;
   for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
     if (give_up()) {
       return false;
     }
-    checksums.push_back(tensors.read(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), to + at));
+    data_checksum.add(tensors.read(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), to + at));
   }
-  finish({version, text.size(), checksum(checksums.data(), checksums.size() * sizeof(uint64_t)),
-          checksum(text.data(), text.size())});
+  finish({version, text.size(), data_checksum.whole(), checksum(text.data(), text.size())});
   return true;
 }
 
@@ -246,7 +243,7 @@ StatusOr<const ShardVault::Slot*> ShardVault::whole(brain::Version version) cons
 
 Status ShardVault::verify(brain::Version version) const {
   KEEPSTEP_ASSIGN_OR_RETURN(const Slot* const each, whole(version));
-  if (vault_checksum(data_memory(*each), data_bytes()) != each->data_checksum ||
+  if (vault_checksum({data_memory(*each), data_bytes()}) != each->data_checksum ||
       checksum(text_memory(*each), each->text_bytes) != each->text_checksum) {
     return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
@@ -262,7 +259,7 @@ VaultCheck ShardVault::check(brain::Version version, const std::function<bool()>
   const std::byte* const data = data_memory(*of);
   // Twice: a version may have gone and come back, with the same seal, while it was read.
   for (int tries = 0; tries < 2; ++tries) {
-    const std::optional<uint64_t> sum = checksum_unless(give_up, data, data_bytes());
+    const std::optional<uint64_t> sum = checksum_unless(give_up, {data, data_bytes()});
     if (!sum.has_value()) {
       return VaultCheck::kGivenUp;
     }
@@ -295,19 +292,19 @@ Status ShardVault::read(brain::Version version, const TensorSpace& tensors, Devi
     return absl::InvalidArgumentError(
         absl::StrFormat("the copy of %s has %d bytes, not %d", what(), data_bytes(), tensors.total_bytes()));
   }
-  std::vector<uint64_t> checksums;
+  VaultChecksum data_checksum;
   const std::byte* from = data_memory(*each);
   for (uint64_t at = 0; at < data_bytes(); at += kVaultChunk) {
-    checksums.push_back(tensors.write(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), from + at));
+    data_checksum.add(tensors.write(copy, at, std::min<uint64_t>(kVaultChunk, data_bytes() - at), from + at));
   }
-  if (checksum(checksums.data(), checksums.size() * sizeof(uint64_t)) != each->data_checksum) {
+  if (data_checksum.whole() != each->data_checksum) {
     return absl::DataLossError(absl::StrFormat("the copy of %s at version %d is corrupt", what(), version));
   }
   return absl::OkStatus();
 }
 
-uint64_t vault_checksum(const std::byte* data, uint64_t bytes) {
-  return *checksum_unless([] { return false; }, data, bytes);
+uint64_t vault_checksum(std::span<const std::byte> data) {
+  return *checksum_unless([] { return false; }, data);
 }
 
 }  // namespace keepstep::state

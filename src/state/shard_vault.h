@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/status.h"
 #include "brain/parity_rebuild.h"
 #include "brain/types.h"
@@ -101,7 +102,16 @@ class ShardVault {
   std::byte* memory_;
 };
 
-// The checksum of `bytes` bytes that verify() compares with.
-uint64_t vault_checksum(const std::byte* data, uint64_t bytes);
+// Of data that is met chunk by chunk (each of kVaultChunk bytes but the last): what a seal says of it.
+class VaultChecksum {
+ public:
+  void add(std::span<const std::byte> chunk) { add(checksum(chunk.data(), chunk.size())); }
+  void add(uint64_t checksum_of_chunk) { of_chunks_.push_back(checksum_of_chunk); }
+  uint64_t whole() const { return checksum(of_chunks_.data(), of_chunks_.size() * sizeof(uint64_t)); }
+
+ private:
+  std::vector<uint64_t> of_chunks_;
+};
+uint64_t vault_checksum(std::span<const std::byte> data);
 
 }  // namespace keepstep::state

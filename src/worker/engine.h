@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +34,7 @@
 #include "worker/remote_source.h"
 #include "worker/shard_exchange.h"
 #include "worker/shard_keepers.h"
+#include "worker/shard_notice.h"
 #include "worker/shard_replicas.h"
 #include "worker/step_vote.h"
 #include "worker/store_messages.h"
@@ -250,6 +252,9 @@ class Engine {
   StatusOr<state::ShardVault> vault_of(comm::Rank rank, uint64_t data_bytes, uint64_t text_room);
   StatusOr<state::ShardVault> vault_holding(comm::Rank rank, brain::Version version);
   StatusOr<state::ShardVault> vault_holding(uint32_t sharding, comm::Rank rank, brain::Version version);
+  StatusOr<std::vector<ShardNotice>> share_copies(const std::set<comm::Rank>& here, bool need);
+  Status keep_if_sound(state::ShardVault& vault, brain::Version version, Status found);
+  // To one that has the shard's memory; the giver knows its copy to be sound.
   Status hand_over(comm::Rank shard, comm::Rank to, brain::Version version);
   Status take_over(comm::Rank shard, comm::Rank from, brain::Version version);
   Status passed_on(const Status& status);

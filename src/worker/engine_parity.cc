@@ -196,12 +196,9 @@ StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, R
         continue;
       }
       KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, block_of(plan, source.block, version));
-      const Status status = vault.verify(version);
-      if (status.ok()) {
+      if (keep_if_sound(vault, version, vault.verify(version)).ok()) {
         continue;
       }
-      note("corrupt_copy", version, absl::StrCat(status.message(), "; it is taken away, and others are used"));
-      vault.begin(version);
       if (source.block < members) {
         found.push_back(plan.members[source.block]);
       } else {

@@ -52,8 +52,7 @@ Status Engine::reshard(brain::Version version, const std::vector<std::string>& s
   vault.begin(version);
   KEEPSTEP_RETURN_IF_ERROR(passed_on(shard_exchange_->fill(manifests, mine, vault.data(version))));
   KEEPSTEP_RETURN_IF_ERROR(vault.put_text(version, text));
-  vault.finish({version, text.size(), state::vault_checksum(vault.data(version).data(), bytes),
-                checksum(text.data(), text.size())});
+  vault.finish({version, text.size(), state::vault_checksum(vault.data(version)), checksum(text.data(), text.size())});
   return absl::OkStatus();
 }
 
@@ -80,6 +79,8 @@ Status Engine::leave_shard(brain::Version version) {
     }
     const Rank heir = heirs[given++ % heirs.size()];
     if (rank == assignment_.rank) {
+      KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(rank, version));
+      KEEPSTEP_RETURN_IF_ERROR(keep_if_sound(vault, version, vault.verify(version)));
       KEEPSTEP_RETURN_IF_ERROR(hand_over(rank, heir, version));
     } else if (heir == assignment_.rank) {
       KEEPSTEP_RETURN_IF_ERROR(take_over(rank, rank, version));

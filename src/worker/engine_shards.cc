@@ -7,12 +7,12 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "worker/engine.h"
 #include "worker/reserved_tags.h"
 #include "worker/shard_keepers.h"
 #include "worker/shard_line.h"
-#include "worker/shard_notice.h"
 
 namespace keepstep::worker {
 
@@ -71,31 +71,33 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   const brain::Version version = activation.version;
   const auto world = static_cast<Rank>(assignment_.world);
   const Rank self = assignment_.rank;
-  const std::set<Rank> here(activation.copies.begin(), activation.copies.end());
+  std::set<Rank> here(activation.copies.begin(), activation.copies.end());
   if (across()) {
-    // All ranks know the same then, and come to the same plan.
-    std::vector<ShardNotice> notices(world, ShardNotice(world));
-    ShardNotice mine(world);
-    if (need && !here.contains(self)) {
-      mine.set_need();
-    }
-    if (speaks_for_node()) {
-      for (const Rank rank : here) {
-        if (rank < world) {
-          mine.set_holds(rank);
-        }
-      }
-    }
-    std::vector<void*> outputs;
-    for (ShardNotice& notice : notices) {
-      outputs.push_back(notice.data());
-    }
-    KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
+    std::vector<ShardNotice> notices;
     const auto giver_of = [&](Rank rank) -> std::optional<Rank> {
       const auto giver =
           std::find_if(notices.begin(), notices.end(), [&](const ShardNotice& each) { return each.holds(rank); });
       return giver == notices.end() ? std::nullopt : std::optional(static_cast<Rank>(giver - notices.begin()));
     };
+    // All ranks know the same then, and come to the same plan: again, where who is to give a copy found it corrupt.
+    std::set<Rank> sound;
+    for (bool planned = false; !planned;) {
+      std::vector<ShardNotice> before = std::exchange(notices, {});
+      KEEPSTEP_ASSIGN_OR_RETURN(notices, share_copies(here, need));
+      planned = notices == before;
+      bool none_moves = true;
+      for (Rank rank = 0; rank < world; ++rank) {
+        const std::optional<Rank> giver = notices[rank].needs() ? giver_of(rank) : std::nullopt;
+        none_moves = none_moves && !giver.has_value();
+        if (giver == self && sound.insert(rank).second) {
+          KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(rank, version));
+          if (!keep_if_sound(vault, version, vault.verify(version)).ok()) {
+            here.erase(rank);
+          }
+        }
+      }
+      planned = planned || none_moves;
+    }
     std::vector<Rank> lost;
     for (Rank rank = 0; rank < world; ++rank) {
       if (!notices[rank].needs()) {
@@ -122,8 +124,41 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
   if (!vault.ok()) {
     return std::optional<std::string>();
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(std::string text, vault->text(version));
-  return std::optional(std::move(text));
+  StatusOr<std::string> text = vault->text(version);
+  KEEPSTEP_RETURN_IF_ERROR(keep_if_sound(*vault, version, text.status()));
+  return std::optional(*std::move(text));
+}
+
+// What every rank says, by rank.
+StatusOr<std::vector<ShardNotice>> Engine::share_copies(const std::set<Rank>& here, bool need) {
+  const auto world = static_cast<Rank>(assignment_.world);
+  std::vector<ShardNotice> notices(world, ShardNotice(world));
+  ShardNotice mine(world);
+  if (need && !here.contains(assignment_.rank)) {
+    mine.set_need();
+  }
+  if (speaks_for_node()) {
+    for (const Rank rank : here) {
+      if (rank < world) {
+        mine.set_holds(rank);
+      }
+    }
+  }
+  std::vector<void*> outputs;
+  for (ShardNotice& notice : notices) {
+    outputs.push_back(notice.data());
+  }
+  KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
+  return notices;
+}
+
+// `found` is what came of reading it. A corrupt copy is taken away, so that the next look finds another one.
+Status Engine::keep_if_sound(state::ShardVault& vault, brain::Version version, Status found) {
+  if (absl::IsDataLoss(found)) {
+    note("corrupt_copy", version, absl::StrCat(found.message(), "; it is taken away, and others are used"));
+    vault.begin(version);
+  }
+  return found;
 }
 
 bool Engine::speaks_for_node() const {
@@ -133,7 +168,6 @@ bool Engine::speaks_for_node() const {
 
 Status Engine::hand_over(Rank shard, Rank to, brain::Version version) {
   KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(shard, version));
-  KEEPSTEP_RETURN_IF_ERROR(vault.verify(version));
   const ShardHead head{*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
   const auto send = [&](const void* data, size_t bytes) {
     return exchange(communicator_->send(comm::kWorld, data, bytes, to, kTagShardHandover));
@@ -158,7 +192,7 @@ Status Engine::take_over(Rank shard, Rank from, brain::Version version) {
   KEEPSTEP_RETURN_IF_ERROR(receive(vault.text_slot(version).data(), head.seal.text_bytes));
   KEEPSTEP_RETURN_IF_ERROR(receive(vault.data(version).data(), vault.data_bytes()));
   vault.finish(head.seal);
-  return vault.verify(version);
+  return keep_if_sound(vault, version, vault.verify(version));
 }
 
 Status Engine::exchange(comm::OpId op) {
@@ -174,10 +208,10 @@ Status Engine::exchange(comm::OpId op) {
 }
 
 Status Engine::load_shard(brain::Version version, const std::vector<state::Region>& regions) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault vault, vault_holding(assignment_.rank, version));
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, vault_holding(assignment_.rank, version));
   KEEPSTEP_ASSIGN_OR_RETURN(const state::TensorSpace space, state::TensorSpace::create(regions));
   KEEPSTEP_RETURN_IF_ERROR(space.open_devices(copy_));
-  return vault.read(version, space, copy_);
+  return keep_if_sound(vault, version, vault.read(version, space, copy_));
 }
 
 Status Engine::protect_shard(brain::Version version, std::vector<state::Region> regions, std::string text,

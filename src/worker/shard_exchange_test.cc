@@ -95,8 +95,8 @@ class Nodes {
     std::memcpy(vault.data(kVersion).data(), values.data(), bytes);
     const std::string text = "of shard " + std::to_string(shard);
     ASSERT_TRUE(vault.put_text(kVersion, text).ok());
-    vault.finish({kVersion, text.size(), state::vault_checksum(vault.data(kVersion).data(), bytes),
-                  checksum(text.data(), text.size())});
+    vault.finish(
+        {kVersion, text.size(), state::vault_checksum(vault.data(kVersion)), checksum(text.data(), text.size())});
   }
   StatusOr<state::ShardVault> of(uint32_t node, Rank shard) {
     const auto found = memory_.find({node, shard});

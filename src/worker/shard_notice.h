@@ -18,6 +18,7 @@ class ShardNotice {
   void set_need() { bytes_[0] = 1; }
   bool needs() const { return bytes_[0] != 0; }
   void set_holds(comm::Rank shard) { bytes_[1 + shard / 8] |= static_cast<uint8_t>(1U << shard % 8); }
+  bool operator==(const ShardNotice&) const = default;
   bool holds(comm::Rank shard) const { return (bytes_[1 + shard / 8] >> shard % 8 & 1) != 0; }
 
  private:

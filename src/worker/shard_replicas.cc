@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "worker/reserved_tags.h"
 
@@ -194,7 +195,7 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
     if (mine.answer == ShardAnswer::kSend) {
       KEEPSTEP_RETURN_IF_ERROR(
           line_.send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
-      KEEPSTEP_RETURN_IF_ERROR(line_.send(keeper, vault.data(version).data(), vault.data_bytes(), kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(line_.send_chunks(keeper, vault.data(version), kTagShardBytes));
       KEEPSTEP_RETURN_IF_ERROR(line_.receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     }
     if (mine.answer == ShardAnswer::kHave) {
@@ -246,13 +247,14 @@ Status ShardReplicas::take(Buffers& of, bool* over) {
   vault->begin(version);
   KEEPSTEP_RETURN_IF_ERROR(
       line_.receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
-  KEEPSTEP_RETURN_IF_ERROR(line_.receive(owner, vault->data(version).data(), vault->data_bytes(), kTagShardBytes));
-  vault->finish(head.seal);
-  const bool broken = !vault->verify(version).ok();
-  if (broken) {
-    vault->begin(version);
+  KEEPSTEP_ASSIGN_OR_RETURN(const uint64_t data_checksum,
+                            line_.receive_chunks(owner, vault->data(version), kTagShardBytes));
+  const bool whole = data_checksum == head.seal.data_checksum &&
+                     checksum(vault->text_slot(version).data(), head.seal.text_bytes) == head.seal.text_checksum;
+  if (whole) {
+    vault->finish(head.seal);
   }
-  answer = broken ? ShardAnswer::kBroken : ShardAnswer::kHave;
+  answer = whole ? ShardAnswer::kHave : ShardAnswer::kBroken;
   return line_.send(owner, &answer, sizeof(answer), kTagShardAnswer);
 }
 

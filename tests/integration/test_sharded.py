@@ -175,6 +175,13 @@ def told(folder, event, node):
     return [line for line in node_lines(folder, "journal", node) if line["event"] == event]
 
 
+def wait_until_one_waits(node, folder):
+    def waits():
+        return any("waiting" in line for path in folder.glob("*.jsonl") for line in json_lines(path))
+
+    node.wait_for(waits, "note of the rank that waits to be killed")
+
+
 def start_with_parity(folder, parity, **how):
     return start_on_nodes(folder, nodes=4, world=1, protection=["--parity", parity], **how)
 
@@ -196,18 +203,53 @@ def test_two_nodes_lost_at_once_with_two_parity_blocks(tmp_path, whole, lost):
     assert_same(finish_without(nodes, *lost), whole(4, until=LONG), killed=list(lost), world=4)
 
 
+def test_a_corrupt_copy_is_taken_from_another_node(tmp_path, whole):
+    nodes = start_on_nodes(
+        tmp_path, inject=["kill:rank=1,step=4,phase=forward"], protection=["--corrupt-copy", 1, 4, 1]
+    )
+    job = finish_nodes(nodes)
+    assert_same(job, whole(2), killed=[1], world=2)
+    (corrupt,) = told(tmp_path, "corrupt_copy", node=1)
+    assert "the copy of the shard of rank 1 at version 3 is corrupt" in corrupt["because"]
+
+
+def test_a_corrupt_copy_that_is_the_only_one_takes_the_job_back_a_step(tmp_path, whole):
+    process, command = start(
+        tmp_path, JOBS / "sharded.py", *arguments(tmp_path, "fsdp", UNTIL, "--corrupt-copy", 1, 4, 1), world=2,
+        options=["--inject", "kill:rank=1,step=4,phase=forward"],
+    )  # fmt: skip
+    job = finish(tmp_path, process, command)
+    assert len(job.events("corrupt_copy")) == 1, job.explain()
+    assert [line["step"] for line in job.metrics[:5]] == [1, 2, 3, 3, 4], job.explain()
+    del job.metrics[2]  # step 3 was published already when the job went back to 2; what is said last counts
+    assert_same(job, whole(2))
+
+
+@pytest.mark.long
+def test_a_corrupt_copy_for_a_rank_on_another_node_is_passed_over(tmp_path, whole):
+    nodes = start_on_nodes(
+        tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--copies", 3, "--corrupt-copy", 2, 6, 1]
+    )
+    try:
+        wait_until_one_waits(nodes[0], tmp_path)
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], *nodes[2:]])
+    finally:
+        for node in nodes:
+            kill(node)
+    (corrupt,) = told(tmp_path, "corrupt_copy", node=2)
+    assert "the copy of the shard of rank 1 at version 5 is corrupt" in corrupt["because"]
+    assert_same(job, whole(4, until=LONG), killed=[1], world=4)
+
+
 @pytest.mark.long
 def test_a_corrupt_parity_block_is_not_used(tmp_path, whole):
     # Ranks 1 and 3 are a group; its first block lies on node 2.
     nodes = start_on_nodes(
         tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--parity", "2+2", "--corrupt", 2, 6, 1]
     )
-
-    def waits():
-        return any("waiting" in line for path in tmp_path.glob("*.jsonl") for line in json_lines(path))
-
     try:
-        nodes[0].wait_for(waits, "note of the rank that waits to be killed")
+        wait_until_one_waits(nodes[0], tmp_path)
         kill(nodes[1])
         job = finish_nodes([nodes[0], *nodes[2:]])
     finally:

@@ -31,6 +31,7 @@ parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--copies", type=int)
 parser.add_argument("--parity")
 parser.add_argument("--corrupt", nargs=3, type=int, metavar=("RANK", "STEP", "VICTIM"), help="a byte of parity")
+parser.add_argument("--corrupt-copy", nargs=3, type=int, metavar=("RANK", "STEP", "SHARD"), help="a byte of it")
 parser.add_argument("--durable", action="append", default=[])
 parser.add_argument("--every", type=int, default=4)
 parser.add_argument("--keep", type=int, action="append", help="of the places in turn; of all, if given once")
@@ -197,20 +198,38 @@ def note_digest(when, version, model, optimizer):
         note(**{when: version}, digest=found)
 
 
+def change_a_byte(run, name):
+    """Of the newest version in the memory called `name`, the largest one."""
+    with open("/proc/self/maps") as maps:
+        found = re.findall(rf"([0-9a-f]+)-([0-9a-f]+) .*/memfd:{name} ", maps.read())
+    at = max((int(end, 16) - int(begin, 16), int(begin, 16)) for begin, end in found)[1]
+    header = (ctypes.c_uint64 * 4).from_address(at)  # src/state/shard_vault.cc
+    data, text = (-(-size // 4096) * 4096 for size in header[2:])
+    byte = ctypes.c_uint8.from_address(at + 4096 + run.version % 2 * (data + text) + text)
+    byte.value ^= 1
+
+
 def corrupt_parity(run, rank, victim):
     """When all parity of the last version is whole, `rank` changes a byte of its own; `victim` waits to be killed."""
     run._engine.wait_shard(run.version)
     dist.barrier()
     if run.rank == rank:
-        with open("/proc/self/maps") as maps:
-            found = re.findall(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:keepstep-shard-parity", maps.read())
-        at = max((int(end, 16) - int(begin, 16), int(begin, 16)) for begin, end in found)[1]
-        header = (ctypes.c_uint64 * 4).from_address(at)  # src/state/shard_vault.cc
-        data, text = (-(-size // 4096) * 4096 for size in header[2:])
-        byte = ctypes.c_uint8.from_address(at + 4096 + run.version % 2 * (data + text) + text)
-        byte.value ^= 1
+        change_a_byte(run, "keepstep-shard-parity\\S*")
     dist.barrier()
     if run.rank == victim:
+        note(waiting=True)
+        signal.pause()
+
+
+def corrupt_copy(run, rank, shard):
+    """When all copies of the last version are whole, `rank` changes a byte of that of `shard` on its node. If that is
+    another rank's, that one waits to be killed."""
+    run._engine.wait_shard(run.version)
+    dist.barrier()
+    if run.rank == rank:
+        change_a_byte(run, f"keepstep-shard-{shard}")
+    dist.barrier()
+    if run.rank == shard != rank:
         note(waiting=True)
         signal.pause()
 
@@ -245,6 +264,8 @@ def train(run):
         note_digest("before", step.number - 1, model, optimizer)
         if args.corrupt and run.entry == "start" and step.number == args.corrupt[1]:
             corrupt_parity(run, args.corrupt[0], args.corrupt[2])
+        if args.corrupt_copy and run.entry == "start" and step.number == args.corrupt_copy[1]:
+            corrupt_copy(run, args.corrupt_copy[0], args.corrupt_copy[2])
         for x, y in step:
             if pipes is None:
                 step.backward(torch.nn.functional.mse_loss(trained(x), y))
