@@ -85,6 +85,22 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
     assert len(saved_steps(saves)) == 3, "so many are kept"  # which, depends on how long the save of step 8 took
 
 
+@pytest.mark.parametrize(
+    ("differs", "here", "there"),
+    [
+        ('{"memory_every": 2, "keep": 7}', "rank 1 has keep=7, memory_every=2", "rank 0 has keep=3, memory_every=None"),
+        ("null", "rank 1 does not call it", "rank 0 has durable="),
+        pytest.param('{"every": 3}', "rank 1 has every=3", "rank 0 has every=4", marks=pytest.mark.long),
+        pytest.param('{"durable": "x"}', "rank 1 has durable='x'", "rank 0 has durable=", marks=pytest.mark.long),
+    ],
+)
+def test_ranks_that_do_not_save_alike_are_named_before_the_first_step(tmp_path, differs, here, there):
+    job = run(tmp_path / "job", tmp_path / "saves", "--differs", 1, differs)
+    assert job.exit_code == 1, job.explain()
+    assert here in job.output and there in job.output, job.explain()
+    assert not job.metrics, job.explain()
+
+
 def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
     saves = tmp_path / "saves"
     process, command = begin(tmp_path / "first", saves, "--sleep", 0.3, until=100)
