@@ -166,6 +166,7 @@ void Agent::open_drain() {
   auto drain = DrainProcess::open(
       *loop_, drain_socket_, config_.spec.python, config_.node,
       {[this](const std::string& event, const std::string& because) { journal_.write(event, {}, because); },
+       [this](brain::Version version, uint32_t generation) { link_->send(brain::Saved{version, generation}); },
        [this](brain::NodeId to, const std::string& message) { route(to, 'D', message); }});
   if (!drain.ok()) {
     drain_socket_.clear();

@@ -31,6 +31,11 @@ class DrainProcessTest : public testing::Test {
                                        last_ = because;
                                        changed_.notify_all();
                                      },
+                                     [this](brain::Version version, uint32_t generation) {
+                                       const std::lock_guard lock(mutex_);
+                                       saved_.emplace_back(version, generation);
+                                       changed_.notify_all();
+                                     },
                                      [](brain::NodeId, const std::string&) {}});
     ASSERT_TRUE(drain.ok()) << drain.status();
     drain_ = *std::move(drain);
@@ -55,6 +60,7 @@ class DrainProcessTest : public testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> events_;
+  std::vector<std::pair<brain::Version, uint32_t>> saved_;
   std::string last_;
 };
 

@@ -186,12 +186,12 @@ def test_another_number_of_ranks_goes_on_and_torch_alone_reads_it(tmp_path, whol
 class Trouble:
     """A job that trains without end while its place for checkpoints goes and comes back."""
 
-    def __init__(self, folder, *places, **how):
+    def __init__(self, folder, *places, extra=(), **how):
         self.folder = folder
         saves, *more = places
         durable = [part for place in more for part in ("--durable", place)]
         self.process, self.command = begin(
-            folder, saves, "--sleep", 0.05, "--every", 2, *durable, until=1_000_000, **how
+            folder, saves, "--sleep", 0.05, "--every", 2, *durable, *extra, until=1_000_000, **how
         )
 
     def events(self, name, **wanted):

@@ -43,6 +43,7 @@ parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--samples", type=int, default=512)
 parser.add_argument("--plain", action="store_true", help="nothing in the model differs from rank to rank")
 parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
+parser.add_argument("--gate", help="a file; while it is there, a process that starts waits")
 parser.add_argument("--digests", action="store_true", help="of the whole state, before and after each step")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -50,6 +51,10 @@ log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 def note(**values):
     log.write(json.dumps(values) + "\n")
+
+
+while args.gate and os.path.exists(args.gate):
+    time.sleep(0.01)
 
 
 class Noise(torch.utils.data.Dataset):

@@ -35,7 +35,8 @@ LIMIT_S = 60
 class Drain:
     """One, and the agent's end of what connects them."""
 
-    def __init__(self, node=0, environment=()):
+    def __init__(self, node=0, environment=(), before_exec=None, job="one job"):
+        self.job = job
         self.name = f"keepstep-drain-test-{uuid.uuid4()}"
         self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,13 +45,13 @@ class Drain:
         fds = (self.listener.fileno(), theirs.fileno())
         self.start = lambda: subprocess.Popen(
             [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
-            pass_fds=fds, env={**os.environ, **dict(environment)},
+            pass_fds=fds, env={**os.environ, **dict(environment)}, preexec_fn=before_exec,
         )  # fmt: skip
         self.process = self.start()
         self._theirs = theirs
 
     def link(self, place):
-        return Link(self.name, place.as_uri(), "one job")
+        return Link(self.name, place.as_uri(), self.job)
 
     def end(self):
         packets.send(self.agent, {"end": True})
@@ -110,7 +111,7 @@ def hand_over(drain, place, step):
     for name, tensor in state_of(step)["model"].items():
         memory.tensors[name].copy_(tensor)
     link = drain.link(place)
-    writer = HandingOver(place.as_uri(), step, "one job", link)
+    writer = HandingOver(place.as_uri(), step, drain.job, link, generation=step)
     writer.memory = memory
     dcp.save({"model": memory.tensors, "step": step}, storage_writer=writer)
     return link, writer
@@ -193,6 +194,19 @@ def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, drains, h
         assert free.result(LIMIT_S) == []
     assert steps_of(place) == [2]
     hand_over(drain, place, 3)[0].await_complete()
+    assert_whole(place, 3)
+
+
+def test_the_agent_is_told_at_once_of_a_save_that_is_complete_though_its_rank_is_gone(tmp_path, drains, held):
+    slow = held("/step-000000000003/.metadata")
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    kill(rank_that_hands_over(drain, place, 3))
+    slow.wait()
+    slow.let_go()
+    drain.agent.settimeout(LIMIT_S)
+    said, fds = packets.receive(drain.agent)
+    assert (said, fds) == ({"saved": 3, "generation": 3}, [])
     assert_whole(place, 3)
 
 
@@ -315,7 +329,7 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
         sums=[_checkpoint.sums_to_come(46), _checkpoint.sums_to_come(46)], metadata=_checkpoint.sums_of(metadata),
     )  # fmt: skip
-    first.hand_over_rest(begun, manifest, metadata)
+    first.hand_over_rest(begun, manifest, metadata, generation=1)
     slow.wait()
     assert not steps_of(place)
     slow.let_go()
@@ -328,6 +342,12 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         assert sums.whole == _checkpoint.sums_of(written).whole
 
 
+def tell(node, sender, body):
+    copy = packets.memory_of("keepstep-news", body)
+    packets.send(node.agent, {"from": sender, "bytes": len(body)}, (copy,))
+    os.close(copy)
+
+
 def carry(nodes, number):
     while True:
         try:
@@ -336,13 +356,11 @@ def carry(nodes, number):
             return
         if received is None:
             return
-        message, (fd,) = received
-        to = message["to"]
-        body = packets.body_of(fd)
-        os.close(fd)
-        copy = packets.memory_of("keepstep-news", body)
-        packets.send(nodes[to].agent, {"from": number, "bytes": len(body)}, (copy,))
-        os.close(copy)
+        message, fds = received
+        if "to" in message:
+            (fd,) = fds
+            tell(nodes[message["to"]], number, packets.body_of(fd))
+            os.close(fd)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +435,7 @@ def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
         step=3, world=1, created_s=1, job="one job", token=begun.token, layout=layout,
         sums=[_checkpoint.sums_to_come(size)], metadata=_checkpoint.sums_of(metadata),
     )  # fmt: skip
-    link.hand_over_rest(begun, manifest, metadata)
+    link.hand_over_rest(begun, manifest, metadata, generation=1)
     with pytest.raises(KeepstepError, match=r"recipe|sealed"):
         link.await_complete()
     assert not list(tmp_path.glob("step-*"))
@@ -459,5 +477,5 @@ def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_pa
         metadata=_checkpoint.sums_of(b"x"),
     )  # fmt: skip
     with pytest.raises(KeepstepError, match="another one followed"):
-        link.hand_over_rest(other, manifest, b"x")
+        link.hand_over_rest(other, manifest, b"x", generation=1)
     assert node == 0

@@ -5,6 +5,7 @@ Ends with the agent: at once when that is gone, and letting go of its places whe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -32,12 +33,16 @@ class _Agent:
         body = text.encode()
         fd = packets.memory_of("keepstep-news", body)
         try:
-            with self._lock:
-                packets.send(self.connection, {"to": node, "bytes": len(body)}, (fd,))
-        except OSError:
-            pass  # it is gone, and this process with it
+            self._say({"to": node, "bytes": len(body)}, (fd,))
         finally:
             os.close(fd)
+
+    def saved(self, version: int, generation: int) -> None:
+        self._say({"saved": version, "generation": generation})
+
+    def _say(self, message: packets.Message, fds: tuple[int, ...] = ()) -> None:
+        with self._lock, contextlib.suppress(OSError):  # it is gone, and this process with it
+            packets.send(self.connection, message, fds)
 
 
 def _end(service: Service) -> None:
@@ -70,7 +75,7 @@ def main() -> None:
     agent = _Agent(socket.socket(fileno=int(sys.argv[2])))
     for each in (listener, agent.connection):
         os.set_inheritable(each.fileno(), False)
-    service = Service(int(sys.argv[3]), agent.send)
+    service = Service(int(sys.argv[3]), agent.send, agent.saved)
     ready = select.poll()
     ready.register(listener, select.POLLIN)
     ready.register(agent.connection, select.POLLIN)
