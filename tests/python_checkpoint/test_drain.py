@@ -210,6 +210,33 @@ def test_the_agent_is_told_at_once_of_a_save_that_is_complete_though_its_rank_is
     assert_whole(place, 3)
 
 
+@pytest.mark.parametrize("job", ["one job", "another job"])
+def test_a_place_that_another_job_had_meanwhile_is_taken_again_once_that_has_ended(tmp_path, drains, job):
+    place = tmp_path / "saves"
+    drain, other = drains(), drains(job=job)
+    hand_over(drain, place, 1)[0].await_complete()
+    # As if it were on another machine, where nobody can look for it, and had not renewed for long.
+    record = json.loads((place / "owner.json").read_text())
+    (place / "owner.json").write_text(json.dumps(record | {"process": "elsewhere/1", "renewed": 0}))
+    hand_over(other, place, 3)[0].await_complete()
+    for _ in range(2):
+        for refused in (drain.link(place).claim, lambda: drain.link(place).begin(4)):
+            with pytest.raises(KeepstepError, match=f"taken over by job '{job}'"):
+                refused()
+    other.end()
+    link = drain.link(place)
+    with pytest.raises(KeepstepError, match="which saved step 3"):
+        link.begin(2)
+    hand_over(drain, place, 4)[0].await_complete()
+    assert steps_of(place) == [1, 3, 4]
+    assert_whole(place, 4)
+    owner = _checkpoint.read_owner(_checkpoint.open_store(place.as_uri()))
+    assert (owner.pid, owner.token) == (drain.process.pid, 3)
+    for step in (3, 4):
+        _checkpoint.Catalog(_checkpoint.open_store(place.as_uri())).remove(step)
+    hand_over(drain, place, 2)[0].await_complete()
+
+
 def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
     drain = drains()
     for step in (1, 2, 5):

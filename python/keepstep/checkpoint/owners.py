@@ -7,12 +7,14 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 
 from keepstep import _checkpoint
 
 _lock = threading.Lock()  # of the dictionaries
 _owners: dict[tuple[int, str], _checkpoint.Owner] = {}
 _asking: dict[tuple[int, str], threading.Lock] = {}  # each namespace's own: one that is slow keeps no other waiting
+_taken: dict[tuple[int, str], int] = {}  # the token that this process had when another one took it, last
 _attempts = itertools.count(1)
 
 
@@ -26,7 +28,11 @@ def job_name() -> str:
 
 
 def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
-    """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it."""
+    """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it.
+
+    What was taken from it is claimed again once whoever took it has ended, also where that is a start of the same job:
+    of two that live, the one that was taken over stays so.
+    """
     key = (os.getpid(), url)  # a forked child is nobody's heir
     with _lock:
         asking = _asking.setdefault(key, threading.Lock())
@@ -36,14 +42,32 @@ def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
             try:
                 owner.renew()
             except _checkpoint.Error as error:
-                if error.code != "NOT_FOUND":
+                if error.code != "NOT_FOUND" and not (error.code == "ABORTED" and _is_free(store)):
                     raise
-                owner = None  # the whole namespace was removed: begin anew
+                if error.code == "ABORTED":
+                    with _lock:
+                        _taken[key] = owner.token
+                owner = None  # the whole namespace was removed, or nobody has it any more: begin anew
         if owner is None:
             owner = _checkpoint.Owner(store, job)
             with _lock:
                 _owners[key] = owner
         return owner
+
+
+def taken_since(url: str) -> int | None:
+    """Where this process lost a namespace and has it again: whoever had it meanwhile has tokens above this one."""
+    with _lock:
+        return _taken.get((os.getpid(), url))
+
+
+def _is_free(store: _checkpoint.Store) -> bool:
+    try:
+        return _checkpoint.read_owner(store).is_gone(int(time.time()))
+    except _checkpoint.Error as error:
+        if error.code != "NOT_FOUND":
+            raise
+        return True
 
 
 def next_attempt() -> int:
