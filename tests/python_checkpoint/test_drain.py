@@ -237,6 +237,20 @@ def test_a_place_that_another_job_had_meanwhile_is_taken_again_once_that_has_end
     hand_over(drain, place, 2)[0].await_complete()
 
 
+def test_places_are_let_go_of_side_by_side(tmp_path, drains, held):
+    slow = held("/nothing yet")
+    drain = drains(environment=slow.environment)
+    places = [tmp_path / name for name in ("one", "two", "three")]
+    for place in places:
+        drain.link(place).claim()
+    (slow.folder / "which").write_text("/owner.json\n")
+    packets.send(drain.agent, {"end": True})
+    assert {name.parent for _, name in slow.wait(count=3)} == set(places)
+    slow.let_go()
+    assert drain.process.wait(LIMIT_S) == 0
+    assert all(_checkpoint.read_owner(_checkpoint.open_store(place.as_uri())).released for place in places)
+
+
 def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
     drain = drains()
     for step in (1, 2, 5):

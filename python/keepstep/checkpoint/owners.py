@@ -80,9 +80,23 @@ def let_go(url: str | None = None) -> None:
     with _lock:
         keys = [key for key in _owners if key[0] == os.getpid() and url in (None, key[1])]
         released = [_owners.pop(key) for key in keys]
-    for owner in released:
-        with contextlib.suppress(_checkpoint.Error):
-            owner.release()  # else it was taken over, or cannot be reached, and the lease runs out
+    # Side by side: each that cannot be reached takes 10 s.
+    threads = [threading.Thread(target=_release, args=(owner,), name="keepstep-let-go") for owner in released[1:]]
+    for thread, owner in zip(threads, released[1:], strict=True):
+        try:
+            thread.start()
+        except RuntimeError:  # not any more, at the end of the interpreter
+            _release(owner)
+    for owner in released[:1]:
+        _release(owner)
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join()
+
+
+def _release(owner: _checkpoint.Owner) -> None:
+    with contextlib.suppress(_checkpoint.Error):
+        owner.release()  # else it was taken over, or cannot be reached, and the lease runs out
 
 
 atexit.register(let_go)
