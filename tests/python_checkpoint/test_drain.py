@@ -2,6 +2,7 @@
 
 The test is its agent."""
 
+import contextlib
 import json
 import os
 import signal
@@ -249,6 +250,35 @@ def test_places_are_let_go_of_side_by_side(tmp_path, drains, held):
     slow.let_go()
     assert drain.process.wait(LIMIT_S) == 0
     assert all(_checkpoint.read_owner(_checkpoint.open_store(place.as_uri())).released for place in places)
+
+
+def test_a_process_that_is_forked_does_not_keep_a_snapshot(tmp_path):
+    memory = Memory({"part": torch.ones(1 << 20)})
+    memory.tensors["part"].fill_(1)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        theirs.send(b"forked")
+        theirs.recv(1)
+        os._exit(0)
+
+    def has(process):
+        opened = []
+        for fd in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the list itself
+                opened.append(os.readlink(f"/proc/{process}/fd/{fd}"))
+        return [name for name in [*opened, *open(f"/proc/{process}/maps")] if "memfd:keepstep-snapshot" in name]
+
+    try:
+        assert ours.recv(6) == b"forked"
+        assert len(has(os.getpid())) >= 2, "its descriptor and its mapping"
+        assert not has(pid)
+    finally:
+        ours.send(b"-")
+        assert os.waitpid(pid, 0)[1] == 0
+        ours.close()
+        theirs.close()
+    assert memory.tensors["part"].sum() == 1 << 20
 
 
 def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
