@@ -63,7 +63,7 @@ StatusOr<pid_t> DrainProcess::start() {
   const Fd theirs(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   socket_ = std::move(sockets.first);
   return start_process({python_, "-m", "keepstep.checkpoint.drain", "3", "4", std::to_string(node_)},
-                       {{listener.get(), 3}, {theirs.get(), 4}}, {});
+                       {{listener.get(), 3}, {theirs.get(), 4}}, {}, {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
 }
 
 void DrainProcess::on_call() {

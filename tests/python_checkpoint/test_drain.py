@@ -252,6 +252,21 @@ def test_places_are_let_go_of_side_by_side(tmp_path, drains, held):
     assert all(_checkpoint.read_owner(_checkpoint.open_store(place.as_uri())).released for place in places)
 
 
+def test_signals_that_came_before_it_could_ignore_them_end_nothing(tmp_path, drains):
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+
+    def signalled():  # as the agent starts it
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        for number in signals:
+            os.kill(os.getpid(), number)
+
+    drain = drains(before_exec=signalled)
+    drain.link(tmp_path).claim()
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{drain.process.pid}/status") if ":\t" in line)
+    assert int(status["SigBlk"], 16) == int(status["ShdPnd"], 16) == 0
+    assert all(int(status["SigIgn"], 16) & 1 << (number - 1) for number in signals)
+
+
 def test_a_process_that_is_forked_does_not_keep_a_snapshot(tmp_path):
     memory = Memory({"part": torch.ones(1 << 20)})
     memory.tensors["part"].fill_(1)

@@ -69,6 +69,9 @@ def _on_agent(agent: _Agent, service: Service) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a job; the agent knows what to do
+    signal.pthread_sigmask(
+        signal.SIG_SETMASK, ()
+    )  # the agent started us with them blocked: what came so far is dropped
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
