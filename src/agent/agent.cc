@@ -377,6 +377,14 @@ void Agent::prepare(const brain::Prepare& effect) {
     first_commit_told_ = false;
     choose_master(effect);
     carry_out(store_.set_homes(nodes_of(effect.table)));
+    if (drain_ != nullptr) {
+      const std::vector<brain::NodeId> nodes = nodes_of(effect.table);
+      for (const brain::NodeId node : std::exchange(with_ranks_, nodes)) {
+        if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
+          drain_->without(node);
+        }
+      }
+    }
     ranks_here_.clear();
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);

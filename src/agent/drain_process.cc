@@ -119,6 +119,12 @@ void DrainProcess::hand(brain::NodeId from, const std::string& message) {
   (void)socket_.try_send(nlohmann::json{{"from", from}, {"bytes", message.size()}}.dump(), std::vector{memory->fd()});
 }
 
+void DrainProcess::without(brain::NodeId node) {
+  if (pid_ != 0) {
+    (void)socket_.try_send(nlohmann::json{{"gone", node}}.dump());
+  }
+}
+
 void DrainProcess::on_exit() {
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) {

@@ -42,6 +42,8 @@ class DrainProcess {
 
   // From a process like it on another node. Dropped where none runs, or takes no more: what matters is said again.
   void hand(brain::NodeId from, const std::string& message);
+  // This node has no ranks any more, or is lost: a save that waits for a file of it is given up soon.
+  void without(brain::NodeId node);
   // At the end of the job: it lets go of its places, and is killed if that takes longer than `limit`, or when
   // `hurry` can be read.
   void end(std::chrono::milliseconds limit, int hurry);

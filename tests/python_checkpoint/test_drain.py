@@ -428,6 +428,45 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         assert sums.whole == _checkpoint.sums_of(written).whole
 
 
+def test_a_save_is_given_up_when_a_node_is_lost_that_writes_for_it(tmp_path, drains, held):
+    slow = held("/__1_0.1-1.distcp")
+    nodes = [drains(node=0), drains(node=1, environment=slow.environment)]
+    first, second = nodes[0].link(tmp_path), nodes[1].link(tmp_path)
+    begun, node = first.begin(3)
+    memory = Memory({"part": torch.zeros(2, 5)})
+    recipe = Recipe(memory.address, memory.bytes)
+    recipe.append_memory(memory.address, 40)
+    second.hand_over_file(begun, 1, node, recipe, memory.fd)
+    ((to, news),) = [heard_from(nodes[1])]
+    assert to == 0
+    layout = _checkpoint.Layout()
+    layout.files = [_checkpoint.data_file_name(1, 0, begun.token, begun.attempt)]
+    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Place(0, 0, 1)))
+    metadata = b"what DCP would write"
+    manifest = _checkpoint.Manifest(
+        step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
+        sums=[_checkpoint.sums_to_come(40)], metadata=_checkpoint.sums_of(metadata),
+    )  # fmt: skip
+    first.hand_over_rest(begun, manifest, metadata, generation=1)
+    slow.wait()
+    tell(nodes[0], 1, news)
+    packets.send(nodes[0].agent, {"gone": 2})  # which writes nothing
+    packets.send(nodes[0].agent, {"gone": 1})
+    with pytest.raises(KeepstepError, match="node 1's, which has no ranks any more"):
+        first.await_complete()
+    assert not steps_of(tmp_path)
+    hand_over(nodes[0], tmp_path, 4)[0].await_complete()
+    assert_whole(tmp_path, 4)
+
+
+def heard_from(node):
+    """Which node it has something to say to, and what."""
+    message, (fd,) = packets.receive(node.agent)
+    body = packets.body_of(fd)
+    os.close(fd)
+    return message["to"], body
+
+
 def tell(node, sender, body):
     copy = packets.memory_of("keepstep-news", body)
     packets.send(node.agent, {"from": sender, "bytes": len(body)}, (copy,))

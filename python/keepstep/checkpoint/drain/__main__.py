@@ -58,6 +58,8 @@ def _on_agent(agent: _Agent, service: Service) -> None:
     try:
         if "end" in message:
             threading.Thread(target=_end, args=(service,), name="keepstep-end", daemon=True).start()
+        elif "gone" in message:
+            service.news.lose(int(message["gone"]))
         elif len(fds) == 1:
             service.news.take(int(message["from"]), packets.body_of(fds[0], MOST_MESSAGE_BYTES).decode())
     except (KeepstepError, ValueError, KeyError, TypeError) as error:

@@ -221,10 +221,12 @@ class Service:
                     if state is not None and state.error:
                         raise KeepstepError(state.error)
                     last = began if state is None else max(began, state.heard)
-                    if (state is None or not state.ended) and time.monotonic() - last > NOT_HEARD_S:
-                        raise KeepstepError(
-                            f"'{key}' is another node's, and nothing was heard of it for {NOT_HEARD_S:.0f} s"
-                        )
+                    patience_s = NOT_HEARD_S if state is None else state.patience_s
+                    if (state is None or not state.ended) and time.monotonic() - last > patience_s:
+                        whose = "another node's"
+                        if state is not None and patience_s < NOT_HEARD_S:
+                            whose = f"node {state.node}'s, which has no ranks any more"
+                        raise KeepstepError(f"'{key}' is {whose}, and nothing was heard of it for {patience_s:.0f} s")
                 sums = [state.sums for state in states if state is not None and state.sums is not None]
                 if len(sums) == len(names):
                     break
