@@ -4,6 +4,7 @@ completed. It does not outlive the job."""
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from held import Held
@@ -96,10 +97,23 @@ def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypat
     assert_nothing_is_left(str(running.folder))
 
 
+def state_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
 def kill_all_ranks(job):
+    """Seen by their agent at once: else it may replace the first, and miss the other only when that one is ready."""
+    agent = job.process.pid
+    os.kill(agent, signal.SIGSTOP)
+    job.wait("its agent to stop", lambda: state_of(agent) == "T")
     dead = [pid_of(job, rank) for rank in range(2)]
     for pid in dead:
         os.kill(pid, signal.SIGKILL)
+    job.wait("their end", lambda: all(state_of(pid) in ("Z", "X", "gone") for pid in dead))
+    os.kill(agent, signal.SIGCONT)
     job.wait("the end of all ranks", lambda: job.events("restart"))
 
 
