@@ -166,6 +166,7 @@ void Agent::open_drain() {
   auto drain = DrainProcess::open(
       *loop_, drain_socket_, config_.spec.python, config_.node,
       {[this](const std::string& event, const std::string& because) { journal_.write(event, {}, because); },
+       [this](brain::Version version, uint32_t generation) { link_->send(brain::Saved{version, generation}); },
        [this](brain::NodeId to, const std::string& message) { route(to, 'D', message); }});
   if (!drain.ok()) {
     drain_socket_.clear();
@@ -376,6 +377,14 @@ void Agent::prepare(const brain::Prepare& effect) {
     first_commit_told_ = false;
     choose_master(effect);
     carry_out(store_.set_homes(nodes_of(effect.table)));
+    if (drain_ != nullptr) {
+      const std::vector<brain::NodeId> nodes = nodes_of(effect.table);
+      for (const brain::NodeId node : std::exchange(with_ranks_, nodes)) {
+        if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
+          drain_->without(node);
+        }
+      }
+    }
     ranks_here_.clear();
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);

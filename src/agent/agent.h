@@ -315,7 +315,8 @@ class Agent {
   std::unique_ptr<RingService> rings_;   // null then
   std::string drain_socket_;             // where ranks hand over what they save; empty: nowhere
   std::unique_ptr<DrainProcess> drain_;  // null then
-  std::set<pid_t> groups_;               // process groups of dead workers that may still have members
+  std::vector<brain::NodeId> with_ranks_;
+  std::set<pid_t> groups_;  // process groups of dead workers that may still have members
   std::optional<JobEnd> end_;
   int64_t kill_at_ns_ = 0;
   int signals_ = 0;

@@ -176,7 +176,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       on_unfit(process, body);
       break;
     case MessageType::kSaved:
-      link_->send(brain::Saved{body.at("version")});
+      link_->send(brain::Saved{body.at("version"), body.at("generation")});
       on_saved(message);
       break;
     case MessageType::kSettled:

@@ -30,6 +30,10 @@ std::string how_it_ended(int status) {
                              : absl::StrFormat("exited with code %d", WEXITSTATUS(status));
 }
 
+bool is_whole(const nlohmann::json& message, const char* name) {
+  return message.is_object() && message.contains(name) && message[name].is_number_unsigned();
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<DrainProcess>> DrainProcess::open(EventLoop& loop, const std::string& socket_name,
@@ -59,7 +63,7 @@ StatusOr<pid_t> DrainProcess::start() {
   const Fd theirs(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   socket_ = std::move(sockets.first);
   return start_process({python_, "-m", "keepstep.checkpoint.drain", "3", "4", std::to_string(node_)},
-                       {{listener.get(), 3}, {theirs.get(), 4}}, {});
+                       {{listener.get(), 3}, {theirs.get(), 4}}, {}, {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
 }
 
 void DrainProcess::on_call() {
@@ -85,8 +89,10 @@ void DrainProcess::on_packet() {
     return;
   }
   const nlohmann::json message = nlohmann::json::parse(packet->bytes, nullptr, false);
-  if (!message.is_object() || !message.contains("to") || !message["to"].is_number_unsigned() ||
-      !message.contains("bytes") || !message["bytes"].is_number_unsigned() || packet->fds.size() != 1) {
+  if (is_whole(message, "saved") && is_whole(message, "generation")) {
+    return callbacks_.on_saved(message["saved"].get<brain::Version>(), message["generation"].get<uint32_t>());
+  }
+  if (!is_whole(message, "to") || !is_whole(message, "bytes") || packet->fds.size() != 1) {
     return;
   }
   const auto bytes = message["bytes"].get<uint64_t>();
@@ -111,6 +117,12 @@ void DrainProcess::hand(brain::NodeId from, const std::string& message) {
   }
   std::memcpy(memory->data(), message.data(), message.size());
   (void)socket_.try_send(nlohmann::json{{"from", from}, {"bytes", message.size()}}.dump(), std::vector{memory->fd()});
+}
+
+void DrainProcess::without(brain::NodeId node) {
+  if (pid_ != 0) {
+    (void)socket_.try_send(nlohmann::json{{"gone", node}}.dump());
+  }
 }
 
 void DrainProcess::on_exit() {

@@ -3,7 +3,8 @@
 //
 // We hold the socket on which ranks call for it. The first call starts the process, which takes the socket over; when
 // it ends, whatever the reason, the next call starts another one. It ends with us: it holds the other end of a socket
-// pair. On that pair go messages to the processes of other nodes, which we hand on unread.
+// pair. On that pair go messages to the processes of other nodes, which we hand on unread, and the news that a save is
+// complete: its ranks may be gone.
 //
 // Loop thread only.
 #pragma once
@@ -27,6 +28,8 @@ class DrainProcess {
   struct Callbacks {
     // A line for the journal: it started, it ended and how, it is given up.
     std::function<void(const std::string& event, const std::string& because)> on_note;
+    // A save that ranks of this generation handed over is complete.
+    std::function<void(brain::Version version, uint32_t generation)> on_saved;
     std::function<void(brain::NodeId to, const std::string& message)> on_message;
   };
 
@@ -39,6 +42,8 @@ class DrainProcess {
 
   // From a process like it on another node. Dropped where none runs, or takes no more: what matters is said again.
   void hand(brain::NodeId from, const std::string& message);
+  // This node has no ranks any more, or is lost: a save that waits for a file of it is given up soon.
+  void without(brain::NodeId node);
   // At the end of the job: it lets go of its places, and is killed if that takes longer than `limit`, or when
   // `hurry` can be read.
   void end(std::chrono::milliseconds limit, int hurry);

@@ -10,7 +10,7 @@ extern char** environ;
 namespace keepstep::agent {
 
 StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
-                              const std::vector<std::string>& extra_environment) {
+                              const std::vector<std::string>& extra_environment, const std::vector<int>& blocked) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   for (const auto& [from, to] : inherit) {
@@ -18,9 +18,12 @@ StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::v
   }
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);  // the agent blocks signals it reads from a signalfd
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : blocked) {
+    sigaddset(&mask, signal);
+  }
+  posix_spawnattr_setsigmask(&attributes, &mask);  // the agent blocks signals it reads from a signalfd
   posix_spawnattr_setpgroup(&attributes, 0);       // Ctrl-C in the terminal is the launcher's to handle
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   std::vector<char*> arguments;

@@ -216,6 +216,10 @@ void Membership::prepare() {
     progress_ = std::max(progress_, version_);
   }
   ++identity_.generation;
+  while (!begun_.empty() && begun_.back().version >= version_) {
+    begun_.pop_back();
+  }
+  begun_.push_back({identity_.generation, version_});
   if (std::exchange(dealt_anew_, false)) {
     sharding_ = {identity_.generation, static_cast<Rank>(slots_.size())};
   }
@@ -443,9 +447,31 @@ void Membership::keep_spares() {
   }
 }
 
+// A save outlives the ranks that it is of, so this may be news of a generation that is no more. It counts unless a
+// later one began below it: that one does these steps again, maybe with other bits, and a start that went on from the
+// old ones would mix two histories. Its rank 0 has the save given up, or taken away (docs/design/checkpoints.md).
+// "Began" is that it was prepared: its ranks were told the version, and act on it, whatever else comes.
 void Membership::on(const Saved& event) {
   if (event.version <= origin_) {
     return;
+  }
+  const auto later = std::find_if(begun_.begin(), begun_.end(),
+                                  [&](const Begun& begun) { return begun.generation > event.generation; });
+  if (ever_formed_ && later != begun_.end() && event.version > later->version) {
+    journal("orphan_save",
+            "step " + std::to_string(event.version) + " was saved after the job had begun again from step " +
+                std::to_string(later->version) + ": it does not count",
+            {{"version", static_cast<int64_t>(event.version)}});
+    return;
+  }
+  if (phase_ == Phase::kGathering && cause_ == Cause::kRestart && members_.empty()) {
+    journal("orphan_save",
+            "step " + std::to_string(event.version) +
+                " was saved though the ranks that it is of are gone: the job goes on from there",
+            {{"version", static_cast<int64_t>(event.version)},
+             {"regained_steps", static_cast<int64_t>(event.version - version_)}});
+    version_ = event.version;
+    progress_ = event.version;
   }
   origin_ = event.version;
   if (!ever_formed_ && phase_ == Phase::kForming) {

@@ -163,10 +163,11 @@ struct MostUseful {
   uint32_t ranks = 0;
   std::vector<uint32_t> sizes = {};  // ranks, ascending; empty: any number
 };
-// The state of this version lies where every process can load it from, also one of another start of the job. Before the
-// first generation formed: training goes on from there.
+// The state of this version, as it was in this generation, lies where every process can load it from, also one of
+// another start of the job (then generation 0). Before the first generation formed: training goes on from there.
 struct Saved {
   Version version = 0;
+  uint32_t generation = 0;
 };
 struct Tick {};
 
@@ -469,6 +470,13 @@ class Membership {
   Version version_ = 0;       // the floor: the newest announced verdict
   Version progress_ = 0;      // the newest committed step that we heard of
   Version origin_ = 0;        // what every process can build or load by itself: the newest saved version
+  struct Begun {
+    uint32_t generation = 0;
+    Version version = 0;
+  };
+  // Where generations began, without those that a later one began below or at: both numbers only grow. What an earlier
+  // generation saved counts up to there.
+  std::vector<Begun> begun_;
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;

@@ -202,7 +202,7 @@ class Scene {
     if (line.verb == "scale") {
       return {ScaleRequested{line.has("to") ? std::optional(static_cast<uint32_t>(line.number("to"))) : std::nullopt}};
     }
-    if (line.verb == "saved") return {Saved{line.number("version")}};
+    if (line.verb == "saved") return {Saved{line.number("version"), identity(line).generation}};
     if (line.verb == "useful") {
       const auto sizes = numbers(line.text("sizes"));
       return {MostUseful{static_cast<uint32_t>(line.number("ranks")), {sizes.begin(), sizes.end()}}};
@@ -311,10 +311,10 @@ class Scene {
                           effect.event == "restart_with_state" || effect.event == "node_replaced" ||
                           effect.event == "node_kept" || effect.event == "corruption" ||
                           effect.event.starts_with("resize") || effect.event == "size_kept" ||
-                          effect.event == "node_leaves" || effect.event == "node_left";
+                          effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
                              effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                             effect.event == "corruption" || effect.event == "resized";
+                             effect.event == "corruption" || effect.event == "resized" || effect.event == "orphan_save";
     if (!full_journal_ && !says_why) {
       return;
     }

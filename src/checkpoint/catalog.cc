@@ -67,23 +67,26 @@ std::string data_file_name(uint32_t rank, uint32_t number, uint64_t token, uint6
   return absl::StrFormat("__%d_%d.%d-%d.distcp", rank, number, token, attempt);
 }
 
-bool is_data_file_name(std::string_view name) {
+bool is_data_file_name(std::string_view name) { return token_and_attempt(name).has_value(); }
+
+std::optional<std::pair<uint64_t, uint64_t>> token_and_attempt(std::string_view name) {
   std::string_view rest = name;
   std::vector<uint64_t> numbers;
   for (const std::string_view before : {"__", "_", ".", "-"}) {
     if (!rest.starts_with(before)) {
-      return false;
+      return std::nullopt;
     }
     rest.remove_prefix(before.size());
     const std::optional<uint64_t> number = take_number(rest);
     if (!number) {
-      return false;
+      return std::nullopt;
     }
     numbers.push_back(*number);
   }
-  return numbers[0] <= UINT32_MAX && numbers[1] <= UINT32_MAX &&
-         name == data_file_name(static_cast<uint32_t>(numbers[0]), static_cast<uint32_t>(numbers[1]), numbers[2],
-                                numbers[3]);
+  const bool ours = numbers[0] <= UINT32_MAX && numbers[1] <= UINT32_MAX &&
+                    name == data_file_name(static_cast<uint32_t>(numbers[0]), static_cast<uint32_t>(numbers[1]),
+                                           numbers[2], numbers[3]);
+  return ours ? std::optional(std::pair(numbers[2], numbers[3])) : std::nullopt;
 }
 
 StatusOr<std::vector<CheckpointInfo>> Catalog::list() const {
@@ -188,12 +191,17 @@ Status Catalog::commit(Owner& owner, const Manifest& manifest, std::span<const s
   KEEPSTEP_RETURN_IF_ERROR(parse_manifest(std::as_bytes(std::span(text))).status());
   KEEPSTEP_RETURN_IF_ERROR(owner.renew());
   KEEPSTEP_RETURN_IF_ERROR(put_any(*store_, folder + kManifestName, std::as_bytes(std::span(text)), condition));
-  // Earlier attempts at this step.
+  // Earlier attempts at this step. Whoever took the place over since may be writing into it: their files are later
+  // ones.
+  std::pair<uint64_t, uint64_t> own = {manifest.token, 0};
+  for (const std::string& name : manifest.layout.files) {
+    own = std::max(own, token_and_attempt(name).value_or(own));
+  }
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> objects, store_->list(folder));
   const std::set<std::string> listed(manifest.layout.files.begin(), manifest.layout.files.end());
   for (const ObjectInfo& object : objects) {
     const std::string name = object.key.substr(folder.size());
-    if (is_data_file_name(name) && !listed.contains(name)) {
+    if (const auto of = token_and_attempt(name); of && *of < own && !listed.contains(name)) {
       KEEPSTEP_RETURN_IF_ERROR(store_->remove(object.key));
     }
   }

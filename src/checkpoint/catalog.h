@@ -42,6 +42,9 @@ std::string folder_of(uint64_t step);                      // "step-000000000120
 std::optional<uint64_t> step_of(std::string_view folder);  // the other way; nothing for other names
 std::string data_file_name(uint32_t rank, uint32_t number, uint64_t token, uint64_t attempt);
 bool is_data_file_name(std::string_view name);
+// Who wrote a data file, and in which attempt: of two with the same step the greater pair is the later one. Nothing for
+// other names.
+std::optional<std::pair<uint64_t, uint64_t>> token_and_attempt(std::string_view name);
 
 class Catalog {
  public:
@@ -61,7 +64,8 @@ class Catalog {
   StatusOr<Manifest> newest(std::vector<std::string>* skipped = nullptr) const;
 
   // Makes files that are there already a checkpoint: `.metadata`, then the manifest, each after the owner made sure
-  // that it still is the owner. ABORTED: it is not, or the step is there already and `replace` is false.
+  // that it still is the owner. Then removes what earlier attempts at the step have left; what later ones write into it
+  // meanwhile stays. ABORTED: it is not the owner, or the step is there already and `replace` is false.
   Status commit(Owner& owner, const Manifest& manifest, std::span<const std::byte> metadata, bool replace) const;
 
   // The manifest first: what is left of a removal that was cut short is no checkpoint. FAILED_PRECONDITION for a pinned

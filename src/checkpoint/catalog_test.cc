@@ -88,6 +88,24 @@ TEST(Catalog, AStepIsReplacedOnlyIfAskedTo) {
   EXPECT_EQ(store->head("step-000000000001/__0_0.1-1.distcp").status().code(), absl::StatusCode::kNotFound);
 }
 
+// Who takes a place over in the moment after the owner made sure of it may write into the same step before the owner
+// removes what it takes for leftovers.
+TEST(Catalog, ACommitRemovesEarlierAttemptsAndNoLaterOnes) {
+  const TestFolder folder;
+  const auto store = open_at(folder.path);
+  const Catalog catalog(store);
+  ASSERT_TRUE(std::move(Owner::claim(store, options("a"))).value()->release().ok());
+  const auto owner = std::move(Owner::claim(store, options("a"))).value();
+  ASSERT_EQ(owner->token(), 2U);
+  for (const char* name : {"__0_0.1-9.distcp", "__0_0.2-2.distcp", "__0_0.2-4.distcp", "__0_0.3-1.distcp"}) {
+    ASSERT_TRUE(store->put(folder_of(1) + "/" + name, as_span(name), {}).ok());
+  }
+  ASSERT_TRUE(catalog.commit(*owner, saved(*store, *owner, 1, 3), as_span("metadata"), false).ok());
+  const auto left = store->list(folder_of(1) + "/__");
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_THAT(keys_of(*left), ElementsAre(HasSubstr("__0_0.2-3."), HasSubstr("__0_0.2-4."), HasSubstr("__0_0.3-1.")));
+}
+
 TEST(Catalog, ThoseTooManyGoButNeverAPinnedOneOrTheLast) {
   const TestFolder folder;
   const auto store = open_at(folder.path);

@@ -318,7 +318,10 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    }
                  },
                  [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
-                 [&](const brain::Saved& e) { out.mutable_saved()->set_version(e.version); },
+                 [&](const brain::Saved& e) {
+                   out.mutable_saved()->set_version(e.version);
+                   out.mutable_saved()->set_generation(e.generation);
+                 },
                  [&](const brain::MostUseful& e) {
                    out.mutable_most_useful()->set_ranks(e.ranks);
                    out.mutable_most_useful()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
@@ -379,7 +382,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kPolicyChanged:
       return policy_from(in.policy_changed());
     case control::AgentEvent::kSaved:
-      return brain::Saved{in.saved().version()};
+      return brain::Saved{in.saved().version(), in.saved().generation()};
     case control::AgentEvent::kMostUseful:
       return brain::MostUseful{in.most_useful().ranks(),
                                {in.most_useful().sizes().begin(), in.most_useful().sizes().end()}};

@@ -90,8 +90,8 @@ auto fields(const PolicyChanged& e) {
   return std::tuple(a, b, c, d, f, g, h, i, j, k, l);
 }
 auto fields(const Saved& e) {
-  const auto& [a] = e;
-  return std::tuple(a);
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
 }
 auto fields(const MostUseful& e) {
   const auto& [a, b] = e;
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
         brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
         brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
         brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
-        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40}));
+        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40, 7}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

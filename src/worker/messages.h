@@ -39,7 +39,7 @@ enum class MessageType : uint16_t {
   kUnfit = 20,     // {check, measured, limit}: its health check failed before it had a rank; it is about to exit
   kVault = 21,     // {id, sharding, rank, data_bytes, text_room} or {.., rank, version}: memory for copies of a shard;
                    // or {members, row} instead of {rank}: for their parity
-  kSaved = 22,     // {version}: any process can load this version, also of another start of the job
+  kSaved = 22,     // {version, generation}: any process can load this version, also of another start of the job
   kSettled = 23,   // {sharding}: a step was done in this division of the state; copies of those before may go
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}

@@ -85,6 +85,22 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
     assert len(saved_steps(saves)) == 3, "so many are kept"  # which, depends on how long the save of step 8 took
 
 
+@pytest.mark.parametrize(
+    ("differs", "here", "there"),
+    [
+        ('{"memory_every": 2, "keep": 7}', "rank 1 has keep=7, memory_every=2", "rank 0 has keep=3, memory_every=None"),
+        ("null", "rank 1 does not call it", "rank 0 has durable="),
+        pytest.param('{"every": 3}', "rank 1 has every=3", "rank 0 has every=4", marks=pytest.mark.long),
+        pytest.param('{"durable": "x"}', "rank 1 has durable='x'", "rank 0 has durable=", marks=pytest.mark.long),
+    ],
+)
+def test_ranks_that_do_not_save_alike_are_named_before_the_first_step(tmp_path, differs, here, there):
+    job = run(tmp_path / "job", tmp_path / "saves", "--differs", 1, differs)
+    assert job.exit_code == 1, job.explain()
+    assert here in job.output and there in job.output, job.explain()
+    assert not job.metrics, job.explain()
+
+
 def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
     saves = tmp_path / "saves"
     process, command = begin(tmp_path / "first", saves, "--sleep", 0.3, until=100)
@@ -170,12 +186,12 @@ def test_another_number_of_ranks_goes_on_and_torch_alone_reads_it(tmp_path, whol
 class Trouble:
     """A job that trains without end while its place for checkpoints goes and comes back."""
 
-    def __init__(self, folder, *places, **how):
+    def __init__(self, folder, *places, extra=(), **how):
         self.folder = folder
         saves, *more = places
         durable = [part for place in more for part in ("--durable", place)]
         self.process, self.command = begin(
-            folder, saves, "--sleep", 0.05, "--every", 2, *durable, until=1_000_000, **how
+            folder, saves, "--sleep", 0.05, "--every", 2, *durable, *extra, until=1_000_000, **how
         )
 
     def events(self, name, **wanted):

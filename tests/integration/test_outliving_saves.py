@@ -4,6 +4,7 @@ completed. It does not outlive the job."""
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from held import Held
@@ -28,8 +29,8 @@ def held(tmp_path, monkeypatch):
 def job(tmp_path, held):
     jobs = []
 
-    def start_it(kind, **how):
-        jobs.append(Trouble(tmp_path / "job", tmp_path / "saves", kind=kind, **how))
+    def start_it(kind, extra=(), **how):
+        jobs.append(Trouble(tmp_path / "job", tmp_path / "saves", kind=kind, extra=extra, **how))
         return jobs[-1]
 
     yield start_it
@@ -94,6 +95,63 @@ def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypat
     verify(saves)
     assert_same_as_undisturbed(tmp_path, kind, saves, version, monkeypatch)
     assert_nothing_is_left(str(running.folder))
+
+
+def state_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+def kill_all_ranks(job):
+    """Seen by their agent at once: else it may replace the first, and miss the other only when that one is ready."""
+    agent = job.process.pid
+    os.kill(agent, signal.SIGSTOP)
+    job.wait("its agent to stop", lambda: state_of(agent) == "T")
+    dead = [pid_of(job, rank) for rank in range(2)]
+    for pid in dead:
+        os.kill(pid, signal.SIGKILL)
+    job.wait("their end", lambda: all(state_of(pid) in ("Z", "X", "gone") for pid in dead))
+    os.kill(agent, signal.SIGCONT)
+    job.wait("the end of all ranks", lambda: job.events("restart"))
+
+
+def test_a_job_goes_on_from_a_save_that_is_completed_while_it_has_no_ranks(tmp_path, job, held, monkeypatch):
+    gate = tmp_path / "gate"
+    running = job("ddp", extra=["--gate", gate])
+    _, version = save_in(held)
+    gate.touch()  # nobody who comes begins
+    kill_all_ranks(running)
+    assert not saved_steps(tmp_path / "saves")
+    held.let_go()
+    (found,) = running.wait("that save", lambda: running.events("orphan_save"))
+    assert found["version"] == found["regained_steps"] == version
+    gate.unlink()
+    running.wait("its end to be told", lambda: running.events("saved", version=version))
+    running.wait_saved(after=version)
+    ended = running.stop()
+    assert [each["version"] for each in ended.events("activated")] == [0, version], ended.explain()
+    assert not ended.events("not_saved"), ended.explain()
+    verify(tmp_path / "saves")
+    assert_same_as_undisturbed(tmp_path, "ddp", tmp_path / "saves", version, monkeypatch)
+
+
+def test_a_save_that_is_completed_after_the_job_began_again_without_it_does_not_count(tmp_path, job, held):
+    running = job("ddp", spares=2)
+    held.wait()
+    kill_all_ranks(running)
+    began = running.wait("the next start", lambda: running.events("generation_prepared", replaced_by="restart"))
+    assert began[0]["version"] == 0
+    held.let_go()
+    running.wait_saved()
+    ended = running.stop()
+    assert [each["version"] for each in ended.events("activated")] == [0, 0], ended.explain()
+    assert all(each["generation"] == began[0]["generation"] for each in ended.events("saved")), ended.explain()
+    assert not [each for each in ended.events("orphan_save") if "regained_steps" in each], ended.explain()
+    steps = [line["step"] for line in ended.metrics]
+    assert steps[-1] == saved_steps(tmp_path / "saves")[-1] and set(steps) == set(range(1, steps[-1] + 1))
+    verify(tmp_path / "saves")
 
 
 def test_the_process_that_writes_ends_with_its_agent_in_the_middle_of_a_save(tmp_path, job, held):

@@ -38,11 +38,13 @@ parser.add_argument("--keep", type=int, action="append", help="of the places in 
 parser.add_argument("--max-age", type=float, action="append", help="of the places in turn, in seconds; 0: any age")
 parser.add_argument("--in-memory", action="store_true", help="copies of replicated state, too")
 parser.add_argument("--memory-every", type=int, help="so many steps between copies in memory")
+parser.add_argument("--differs", nargs=2, metavar=("RANK", "JSON"), help="in run.checkpoint; null: it is not called")
 parser.add_argument("--equal-names", action="store_true", help="each stage counts its blocks from 0")
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--samples", type=int, default=512)
 parser.add_argument("--plain", action="store_true", help="nothing in the model differs from rank to rank")
 parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
+parser.add_argument("--gate", help="a file; while it is there, a process that starts waits")
 parser.add_argument("--digests", action="store_true", help="of the whole state, before and after each step")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -50,6 +52,10 @@ log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 def note(**values):
     log.write(json.dumps(values) + "\n")
+
+
+while args.gate and os.path.exists(args.gate):
+    time.sleep(0.01)
 
 
 class Noise(torch.utils.data.Dataset):
@@ -245,13 +251,15 @@ def train(run):
     else:
         model, optimizer, schedule, data = run.shard(lambda: build(run))
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
-    if args.durable:
+    differs = json.loads(args.differs[1]) if args.differs and run.rank == int(args.differs[0]) else {}
+    if args.durable and differs is not None:
         keep = args.keep or [3]
-        run.checkpoint(
+        settings = dict(
             durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
             max_age_s=[age or None for age in args.max_age] if args.max_age else None,
             memory_every=1 if args.in_memory else args.memory_every,
         )  # fmt: skip
+        run.checkpoint(**(settings | differs))
     trained = run.replicate(model) if args.kind in ("ddp", "zero") else model
     if args.kind == "pp-ddp":
         wrapped = run.replicate(model, process_group=data.get_group(), broadcast_buffers=False)

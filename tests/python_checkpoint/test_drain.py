@@ -2,6 +2,7 @@
 
 The test is its agent."""
 
+import contextlib
 import json
 import os
 import signal
@@ -35,7 +36,8 @@ LIMIT_S = 60
 class Drain:
     """One, and the agent's end of what connects them."""
 
-    def __init__(self, node=0, environment=()):
+    def __init__(self, node=0, environment=(), before_exec=None, job="one job"):
+        self.job = job
         self.name = f"keepstep-drain-test-{uuid.uuid4()}"
         self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,13 +46,13 @@ class Drain:
         fds = (self.listener.fileno(), theirs.fileno())
         self.start = lambda: subprocess.Popen(
             [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
-            pass_fds=fds, env={**os.environ, **dict(environment)},
+            pass_fds=fds, env={**os.environ, **dict(environment)}, preexec_fn=before_exec,
         )  # fmt: skip
         self.process = self.start()
         self._theirs = theirs
 
     def link(self, place):
-        return Link(self.name, place.as_uri(), "one job")
+        return Link(self.name, place.as_uri(), self.job)
 
     def end(self):
         packets.send(self.agent, {"end": True})
@@ -110,7 +112,7 @@ def hand_over(drain, place, step):
     for name, tensor in state_of(step)["model"].items():
         memory.tensors[name].copy_(tensor)
     link = drain.link(place)
-    writer = HandingOver(place.as_uri(), step, "one job", link)
+    writer = HandingOver(place.as_uri(), step, drain.job, link, generation=step)
     writer.memory = memory
     dcp.save({"model": memory.tensors, "step": step}, storage_writer=writer)
     return link, writer
@@ -194,6 +196,104 @@ def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, drains, h
     assert steps_of(place) == [2]
     hand_over(drain, place, 3)[0].await_complete()
     assert_whole(place, 3)
+
+
+def test_the_agent_is_told_at_once_of_a_save_that_is_complete_though_its_rank_is_gone(tmp_path, drains, held):
+    slow = held("/step-000000000003/.metadata")
+    place = tmp_path / "saves"
+    drain = drains(environment=slow.environment)
+    kill(rank_that_hands_over(drain, place, 3))
+    slow.wait()
+    slow.let_go()
+    drain.agent.settimeout(LIMIT_S)
+    said, fds = packets.receive(drain.agent)
+    assert (said, fds) == ({"saved": 3, "generation": 3}, [])
+    assert_whole(place, 3)
+
+
+@pytest.mark.parametrize("job", ["one job", "another job"])
+def test_a_place_that_another_job_had_meanwhile_is_taken_again_once_that_has_ended(tmp_path, drains, job):
+    place = tmp_path / "saves"
+    drain, other = drains(), drains(job=job)
+    hand_over(drain, place, 1)[0].await_complete()
+    # As if it were on another machine, where nobody can look for it, and had not renewed for long.
+    record = json.loads((place / "owner.json").read_text())
+    (place / "owner.json").write_text(json.dumps(record | {"process": "elsewhere/1", "renewed": 0}))
+    hand_over(other, place, 3)[0].await_complete()
+    for _ in range(2):
+        for refused in (drain.link(place).claim, lambda: drain.link(place).begin(4)):
+            with pytest.raises(KeepstepError, match=f"taken over by job '{job}'"):
+                refused()
+    other.end()
+    link = drain.link(place)
+    with pytest.raises(KeepstepError, match="which saved step 3"):
+        link.begin(2)
+    hand_over(drain, place, 4)[0].await_complete()
+    assert steps_of(place) == [1, 3, 4]
+    assert_whole(place, 4)
+    owner = _checkpoint.read_owner(_checkpoint.open_store(place.as_uri()))
+    assert (owner.pid, owner.token) == (drain.process.pid, 3)
+    for step in (3, 4):
+        _checkpoint.Catalog(_checkpoint.open_store(place.as_uri())).remove(step)
+    hand_over(drain, place, 2)[0].await_complete()
+
+
+def test_places_are_let_go_of_side_by_side(tmp_path, drains, held):
+    slow = held("/nothing yet")
+    drain = drains(environment=slow.environment)
+    places = [tmp_path / name for name in ("one", "two", "three")]
+    for place in places:
+        drain.link(place).claim()
+    (slow.folder / "which").write_text("/owner.json\n")
+    packets.send(drain.agent, {"end": True})
+    assert {name.parent for _, name in slow.wait(count=3)} == set(places)
+    slow.let_go()
+    assert drain.process.wait(LIMIT_S) == 0
+    assert all(_checkpoint.read_owner(_checkpoint.open_store(place.as_uri())).released for place in places)
+
+
+def test_signals_that_came_before_it_could_ignore_them_end_nothing(tmp_path, drains):
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+
+    def signalled():  # as the agent starts it
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        for number in signals:
+            os.kill(os.getpid(), number)
+
+    drain = drains(before_exec=signalled)
+    drain.link(tmp_path).claim()
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{drain.process.pid}/status") if ":\t" in line)
+    assert int(status["SigBlk"], 16) == int(status["ShdPnd"], 16) == 0
+    assert all(int(status["SigIgn"], 16) & 1 << (number - 1) for number in signals)
+
+
+def test_a_process_that_is_forked_does_not_keep_a_snapshot(tmp_path):
+    memory = Memory({"part": torch.ones(1 << 20)})
+    memory.tensors["part"].fill_(1)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        theirs.send(b"forked")
+        theirs.recv(1)
+        os._exit(0)
+
+    def has(process):
+        opened = []
+        for fd in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the list itself
+                opened.append(os.readlink(f"/proc/{process}/fd/{fd}"))
+        return [name for name in [*opened, *open(f"/proc/{process}/maps")] if "memfd:keepstep-snapshot" in name]
+
+    try:
+        assert ours.recv(6) == b"forked"
+        assert len(has(os.getpid())) >= 2, "its descriptor and its mapping"
+        assert not has(pid)
+    finally:
+        ours.send(b"-")
+        assert os.waitpid(pid, 0)[1] == 0
+        ours.close()
+        theirs.close()
+    assert memory.tensors["part"].sum() == 1 << 20
 
 
 def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
@@ -315,7 +415,7 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
         sums=[_checkpoint.sums_to_come(46), _checkpoint.sums_to_come(46)], metadata=_checkpoint.sums_of(metadata),
     )  # fmt: skip
-    first.hand_over_rest(begun, manifest, metadata)
+    first.hand_over_rest(begun, manifest, metadata, generation=1)
     slow.wait()
     assert not steps_of(place)
     slow.let_go()
@@ -328,6 +428,51 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         assert sums.whole == _checkpoint.sums_of(written).whole
 
 
+def test_a_save_is_given_up_when_a_node_is_lost_that_writes_for_it(tmp_path, drains, held):
+    slow = held("/__1_0.1-1.distcp")
+    nodes = [drains(node=0), drains(node=1, environment=slow.environment)]
+    first, second = nodes[0].link(tmp_path), nodes[1].link(tmp_path)
+    begun, node = first.begin(3)
+    memory = Memory({"part": torch.zeros(2, 5)})
+    recipe = Recipe(memory.address, memory.bytes)
+    recipe.append_memory(memory.address, 40)
+    second.hand_over_file(begun, 1, node, recipe, memory.fd)
+    ((to, news),) = [heard_from(nodes[1])]
+    assert to == 0
+    layout = _checkpoint.Layout()
+    layout.files = [_checkpoint.data_file_name(1, 0, begun.token, begun.attempt)]
+    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Place(0, 0, 1)))
+    metadata = b"what DCP would write"
+    manifest = _checkpoint.Manifest(
+        step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
+        sums=[_checkpoint.sums_to_come(40)], metadata=_checkpoint.sums_of(metadata),
+    )  # fmt: skip
+    first.hand_over_rest(begun, manifest, metadata, generation=1)
+    slow.wait()
+    tell(nodes[0], 1, news)
+    packets.send(nodes[0].agent, {"gone": 2})  # which writes nothing
+    packets.send(nodes[0].agent, {"gone": 1})
+    with pytest.raises(KeepstepError, match="node 1's, which has no ranks any more"):
+        first.await_complete()
+    assert not steps_of(tmp_path)
+    hand_over(nodes[0], tmp_path, 4)[0].await_complete()
+    assert_whole(tmp_path, 4)
+
+
+def heard_from(node):
+    """Which node it has something to say to, and what."""
+    message, (fd,) = packets.receive(node.agent)
+    body = packets.body_of(fd)
+    os.close(fd)
+    return message["to"], body
+
+
+def tell(node, sender, body):
+    copy = packets.memory_of("keepstep-news", body)
+    packets.send(node.agent, {"from": sender, "bytes": len(body)}, (copy,))
+    os.close(copy)
+
+
 def carry(nodes, number):
     while True:
         try:
@@ -336,13 +481,11 @@ def carry(nodes, number):
             return
         if received is None:
             return
-        message, (fd,) = received
-        to = message["to"]
-        body = packets.body_of(fd)
-        os.close(fd)
-        copy = packets.memory_of("keepstep-news", body)
-        packets.send(nodes[to].agent, {"from": number, "bytes": len(body)}, (copy,))
-        os.close(copy)
+        message, fds = received
+        if "to" in message:
+            (fd,) = fds
+            tell(nodes[message["to"]], number, packets.body_of(fd))
+            os.close(fd)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +560,7 @@ def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
         step=3, world=1, created_s=1, job="one job", token=begun.token, layout=layout,
         sums=[_checkpoint.sums_to_come(size)], metadata=_checkpoint.sums_of(metadata),
     )  # fmt: skip
-    link.hand_over_rest(begun, manifest, metadata)
+    link.hand_over_rest(begun, manifest, metadata, generation=1)
     with pytest.raises(KeepstepError, match=r"recipe|sealed"):
         link.await_complete()
     assert not list(tmp_path.glob("step-*"))
@@ -459,5 +602,5 @@ def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_pa
         metadata=_checkpoint.sums_of(b"x"),
     )  # fmt: skip
     with pytest.raises(KeepstepError, match="another one followed"):
-        link.hand_over_rest(other, manifest, b"x")
+        link.hand_over_rest(other, manifest, b"x", generation=1)
     assert node == 0

@@ -174,6 +174,22 @@ def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:
     assert [commit.step for commit in analysis.commits] == [1, 2, 3, 4, 5]
 
 
+def test_steps_of_a_save_that_was_completed_after_all_ranks_had_died_are_not_lost(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.prepare(0.1, 0, [], "start")
+    run.commits(1, 5, 1.0)
+    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.01, "rung", rung="restart")
+    run.write(2.02, "restart", "no clean copy is left", lost_steps=5)
+    run.write(2.1, "orphan_save", "the job goes on from there", version=4, regained_steps=4)
+    run.prepare(2.5, 4, [0, 1, 2, 3], "restart")
+    run.write(2.6, "activated", version=4, sources=[], targets=[])
+    run.write(2.6, "formed", version=4)
+    run.write(2.7, "orphan_save", "it does not count", version=5)
+    run.write(3.0, "first_commit", step=5)
+    assert analyse(tmp_path).totals.lost_steps == 1
+
+
 def test_a_restart_with_state_is_one_recovery_of_two_halves_and_loses_no_step(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")

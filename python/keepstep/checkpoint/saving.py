@@ -27,9 +27,16 @@ def begin(
     try:
         owner = owners.owner_of(url, store, job)
         present = {info.step: info for info in _checkpoint.Catalog(store).checkpoints()}
+        chosen = step if step is not None else max(present, default=0) + 1
+        newest = max((info.step for info in present.values() if info.complete), default=0)
+        if newest > chosen and _is_of_another(url, store, newest, owner.token):
+            raise KeepstepError(
+                f"{store.describe()} was another job's meanwhile, which saved step {newest}: step {chosen} would be "
+                "taken for an old one and removed. Save into another place, or remove what the other one saved "
+                "(keepstep ckpt rm PLACE@STEP --last)"
+            )
     except _checkpoint.Error as error:
         raise KeepstepError(str(error)) from None
-    chosen = step if step is not None else max(present, default=0) + 1
     if chosen in present and present[chosen].complete and not replace:
         raise KeepstepError(
             f"{store.describe()} has a complete checkpoint of step {chosen} already; save another step, or "
@@ -41,3 +48,8 @@ def begin(
             "left alone, save into another place"
         )
     return owner, Begun(chosen, owner.token, owners.next_attempt())
+
+
+def _is_of_another(url: str, store: _checkpoint.Store, step: int, token: int) -> bool:
+    since = owners.taken_since(url)
+    return since is not None and since < _checkpoint.Catalog(store).manifest(step).token < token

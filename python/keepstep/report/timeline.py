@@ -80,6 +80,10 @@ class _Reader:
         recovery.verdict_because = line.because
         recovery.hydrations.clear()
 
+    def _on_orphan_save(self, line: Line) -> None:
+        if self._open is not None:
+            self._open.lost_steps = max(0, self._open.lost_steps - (line.integer("regained_steps") or 0))
+
     def _on_restart_with_state(self, line: Line) -> None:
         # Of its two halves the second one begins when the first has formed: the same recovery, unless a step got in
         # between.

@@ -87,7 +87,7 @@ class Durable:
             newest = max(step for step, _ in found)
             where = next(url for step, url in found if step == newest)
             print(f"keepstep: goes on from step {newest} of {where}", file=sys.stderr)
-            self._session.send(MessageType.SAVED, {"version": newest, "where": where})
+            self._session.send(MessageType.SAVED, {"version": newest, "generation": 0, "where": where})
 
     def _complete(self, store: object) -> list[int]:
         return [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]  # type: ignore[arg-type]

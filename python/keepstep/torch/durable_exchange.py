@@ -22,6 +22,7 @@ class Exchange:
         self._session = session
         self.rank = given.rank
         self.world = given.world_size
+        self.generation = given.generation
         self._identity = (given.term, given.generation)
         self._prefix = f"{given.generation}/keepstep-checkpoint/{name}"  # the keys go with the generation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -33,11 +34,41 @@ class Memory:
             self.fd = packets.memory("keepstep-snapshot", self.bytes)
         except OSError as error:
             raise KeepstepError(f"no memory for a copy of the state, {self.bytes} bytes: {error}") from None
-        weakref.finalize(self, os.close, self.fd)
-        whole = torch.frombuffer(mmap.mmap(self.fd, self.bytes), dtype=torch.uint8)
+        self._close = weakref.finalize(self, os.close, self.fd)
+        _living.add(self)
+        mapped = mmap.mmap(self.fd, self.bytes)
+        # Processes that this one forks, to load data, would keep the memory there when we are gone or make it anew.
+        mapped.madvise(mmap.MADV_DONTFORK)
+        self._descriptors = _same_as(self.fd)  # the mapping has one of its own
+        whole = torch.frombuffer(mapped, dtype=torch.uint8)
         self.address = whole.data_ptr()
         self.tensors: Buffers = {}
         for name, tensor in held.items():
             size = tensor.numel() * tensor.dtype.itemsize
             part = whole[offsets[name] : offsets[name] + size]
             self.tensors[name] = part.view(tensor.dtype).view(tensor.shape)
+
+
+_living: weakref.WeakSet[Memory] = weakref.WeakSet()
+_of_the_parent: list[Memory] = []  # for ever: to unmap it here would unmap what came in its place
+
+
+def _same_as(fd: int) -> list[int]:
+    """All descriptors of this process for what `fd` is one for."""
+    wanted, found = os.fstat(fd), []
+    for each in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the list, or of another thread
+            if os.path.samestat(os.fstat(each), wanted):
+                found.append(each)
+    return found
+
+
+def _let_go_in_child() -> None:
+    for memory in list(_living):
+        memory._close.detach()
+        for fd in memory._descriptors:
+            os.close(fd)
+        _of_the_parent.append(memory)
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

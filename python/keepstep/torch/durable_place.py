@@ -99,9 +99,7 @@ class Place:
         self._rank = given.rank
         self._began = time.monotonic()
         self._began_version = given.version
-        self._thread = threading.Thread(
-            target=self._await_free, args=(given.rank, given.version), name="keepstep-checkpoint", daemon=True
-        )
+        self._thread = threading.Thread(target=self._await_free, args=(given,), name="keepstep-checkpoint", daemon=True)
         self._thread.start()
 
     def start(self, version: int, exchange: Exchange, snapshot: Snapshot, copies: bool) -> None:
@@ -141,18 +139,17 @@ class Place:
             snapshot.done()
         self._failed = 0
         if exchange.rank == 0:
-            self._on_saved(version, time.monotonic() - began)
+            self._on_saved(version, time.monotonic() - began, exchange.generation)
             self._after_saved(attempt)
 
-    def _await_free(self, rank: int, version: int) -> None:
-        """`version`: what the job goes on from."""
+    def _await_free(self, given: Assignment) -> None:
         try:
-            for ended in self._link.await_free(rank, version):
+            for ended in self._link.await_free(given.rank, given.version):
                 if ended["error"]:
                     self._on_failure(ended["version"], KeepstepError(ended["error"]))
                     self._link.told(ended["attempt"])
                 else:
-                    self._on_saved(ended["version"], ended["seconds"])
+                    self._on_saved(ended["version"], ended["seconds"], given.generation)  # it began at or above it
                     self._after_saved(ended["attempt"])
         except KeepstepError as error:  # a save will find out, too
             _log.info("%s: %s", self.terms.url, error)
@@ -177,7 +174,7 @@ class Place:
             f"step {version} could not be saved to {self.terms.url}: {error}; {self._newest(version)}",
         )
 
-    def _on_saved(self, version: int, seconds: float) -> None:
+    def _on_saved(self, version: int, seconds: float, generation: int) -> None:
         self.saved = version
         with self._lock:
             missed = [step for step in self._left_out if step < version]
@@ -189,7 +186,7 @@ class Place:
                 file=sys.stderr,
             )
         body = {
-            "version": version, "where": self.terms.url, "seconds": round(seconds, 3),
+            "version": version, "generation": generation, "where": self.terms.url, "seconds": round(seconds, 3),
             "left_out": len(missed), "left_out_steps": missed[-MOST_NAMED:],
         }  # fmt: skip
         with contextlib.suppress(Exception):  # the job may be over
@@ -211,7 +208,7 @@ class Place:
 
         Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
         """
-        writer = HandingOver(self.terms.url, version, self._job, self._link)
+        writer = HandingOver(self.terms.url, version, self._job, self._link, exchange.generation)
         try:
             self._hand_over(writer, exchange, snapshot)
         finally:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from keepstep._errors import KeepstepError
+from keepstep._session import Session
 
 MOST_MEMORY_EVERY = 1_000_000
 MOST_PLACES = 8  # each has two flags in the votes
 T = TypeVar("T")
+Settings = dict[str, Any]  # the arguments of run.checkpoint, by name; empty: it was not called
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,48 @@ def terms_of(
             raise KeepstepError(f"run.checkpoint(max_age_s={age}): seconds above 0 are needed, or None for any age")
         found.append(Terms(url, steps, count, age))
     return tuple(found)
+
+
+def settings_of(terms: tuple[Terms, ...], memory_every: int | None) -> Settings:
+    """What must be the same on all ranks."""
+    return {
+        "durable": [each.url for each in terms], "every": [each.every for each in terms],
+        "keep": [each.keep for each in terms], "max_age_s": [each.max_age_s for each in terms],
+        "memory_every": memory_every,
+    }  # fmt: skip
+
+
+def require_same(session: Session, rank: int, mine: Settings) -> None:
+    """KeepstepError where another rank has other settings: they would wait for each other's saves for ever, or have
+    copies of different steps. The first process of the job that asks says what it has, and is what others compare with.
+    """
+    desired = json.dumps({"rank": rank, "settings": mine}).encode()
+    # An empty expectation: set by the first that asks, told to all others.
+    answered, _, _, value = session.store(
+        "compare_set", "job/checkpoint-settings", b"0:" + desired, -1, ends_with_generation=False
+    )
+    if not answered or not value:
+        return  # the job is over
+    first = json.loads(value)
+    theirs = first["settings"]
+    differ = [
+        name for name in {**theirs, **mine} if name not in theirs or name not in mine or theirs[name] != mine[name]
+    ]
+    if differ:
+        raise KeepstepError(
+            f"run.checkpoint: rank {rank} {_said(mine, differ)}; rank {first['rank']} {_said(theirs, differ)}. All "
+            "ranks must call it, with the same arguments; does one of them depend on the rank, or on the environment?"
+        )
+
+
+def _said(settings: Settings, names: list[str]) -> str:
+    if not settings:
+        return "does not call it"
+    return "has " + ", ".join(f"{name}={_one_if_alike(settings[name])!r}" for name in names)
+
+
+def _one_if_alike(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and all(each == value[0] for each in value) else value
 
 
 def check_memory_every(steps: int | None, elastic: bool) -> None:

@@ -17,9 +17,10 @@ class HandingOver(Writer):
     recipe.
     """
 
-    def __init__(self, url: str, step: int, job: str, link: Link) -> None:
+    def __init__(self, url: str, step: int, job: str, link: Link, generation: int) -> None:
         super().__init__(url, step, replace=True, job=job)
         self._link = link
+        self._generation = generation
         self.memory: Memory | None = None
         self.attempt = 0  # of the save, on rank 0
         self.has_handed_over = False
@@ -44,4 +45,4 @@ class HandingOver(Writer):
     def _complete(self, manifest: _checkpoint.Manifest, metadata: bytes) -> None:
         assert self._planned is not None
         begun = Begun(self._planned.step, self._planned.token, self._planned.attempt)
-        self._link.hand_over_rest(begun, manifest, metadata)
+        self._link.hand_over_rest(begun, manifest, metadata, self._generation)

@@ -113,6 +113,7 @@ class Run:
             )
         self._shards = self._no_shards()
         self._durable: Durable | None = None
+        self._save_settings: durable_terms.Settings = {}  # of run.checkpoint; empty: not called
         self._save_flags = 0  # what all ranks said of places to save to, in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
@@ -313,6 +314,7 @@ class Run:
             self._durable = Durable(self._session, self._registry, terms, lambda: self._shards.wanted)
         elif self._durable.terms != terms:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
+        self._save_settings = durable_terms.settings_of(terms, memory_every)
         if memory_every == 1:
             self._shards.built_by_rank()
         self._shards.copy_every(memory_every or 1)
@@ -821,6 +823,8 @@ class Run:
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
         self._shards.check()
+        if not self._joined:
+            durable_terms.require_same(self._session, self.rank, self._save_settings)
         load = None if self._durable is None else functools.partial(self._load, self._durable, self._capsule)
         while True:
             try:

@@ -5,6 +5,7 @@ Ends with the agent: at once when that is gone, and letting go of its places whe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -32,12 +33,16 @@ class _Agent:
         body = text.encode()
         fd = packets.memory_of("keepstep-news", body)
         try:
-            with self._lock:
-                packets.send(self.connection, {"to": node, "bytes": len(body)}, (fd,))
-        except OSError:
-            pass  # it is gone, and this process with it
+            self._say({"to": node, "bytes": len(body)}, (fd,))
         finally:
             os.close(fd)
+
+    def saved(self, version: int, generation: int) -> None:
+        self._say({"saved": version, "generation": generation})
+
+    def _say(self, message: packets.Message, fds: tuple[int, ...] = ()) -> None:
+        with self._lock, contextlib.suppress(OSError):  # it is gone, and this process with it
+            packets.send(self.connection, message, fds)
 
 
 def _end(service: Service) -> None:
@@ -53,6 +58,8 @@ def _on_agent(agent: _Agent, service: Service) -> None:
     try:
         if "end" in message:
             threading.Thread(target=_end, args=(service,), name="keepstep-end", daemon=True).start()
+        elif "gone" in message:
+            service.news.lose(int(message["gone"]))
         elif len(fds) == 1:
             service.news.take(int(message["from"]), packets.body_of(fds[0], MOST_MESSAGE_BYTES).decode())
     except (KeepstepError, ValueError, KeyError, TypeError) as error:
@@ -64,13 +71,16 @@ def _on_agent(agent: _Agent, service: Service) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a job; the agent knows what to do
+    signal.pthread_sigmask(
+        signal.SIG_SETMASK, ()
+    )  # the agent started us with them blocked: what came so far is dropped
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
     agent = _Agent(socket.socket(fileno=int(sys.argv[2])))
     for each in (listener, agent.connection):
         os.set_inheritable(each.fileno(), False)
-    service = Service(int(sys.argv[3]), agent.send)
+    service = Service(int(sys.argv[3]), agent.send, agent.saved)
     ready = select.poll()
     ready.register(listener, select.POLLIN)
     ready.register(agent.connection, select.POLLIN)

@@ -76,13 +76,14 @@ class Link:
         """Until nothing of this rank's memory is read any more. How it ended is rank 0's matter."""
         self._ask({"op": "await_file"})
 
-    def hand_over_rest(self, begun: Begun, manifest: _checkpoint.Manifest, metadata: bytes) -> None:
-        """By rank 0, when all ranks have handed over their files. `manifest`: with `sums_to_come`."""
+    def hand_over_rest(self, begun: Begun, manifest: _checkpoint.Manifest, metadata: bytes, generation: int) -> None:
+        """By rank 0, when all ranks, of this `generation`, have handed over their files. `manifest`: with
+        `sums_to_come`."""
         fds: list[int] = []
         try:
             fds.append(packets.memory_of("keepstep-manifest", manifest.encode()))
             fds.append(packets.memory_of("keepstep-metadata", metadata))
-            self._ask({"op": "complete", **begun._asdict()}, tuple(fds))
+            self._ask({"op": "complete", **begun._asdict(), "generation": generation}, tuple(fds))
         finally:
             packets.close(fds)
 

@@ -20,6 +20,7 @@ from keepstep.checkpoint.drain import sums as sums_json
 
 SAY_AGAIN_S = 5.0
 NOT_HEARD_S = 30.0  # of a file: then its node is taken for lost
+LAST_NEWS_S = 3.0  # the same where the node has no ranks any more
 MOST_MESSAGE_BYTES = 16 << 20  # src/agent/drain_process.cc
 MOST_KNOWN = 100_000  # files of other nodes
 
@@ -33,6 +34,8 @@ class State:
     sums: _checkpoint.FileSums | None = None
     error: str = ""
     heard: float = 0.0  # when, on the monotonic clock
+    node: int = -1  # who said so
+    patience_s: float = NOT_HEARD_S
 
     @property
     def ended(self) -> bool:
@@ -97,7 +100,7 @@ class News:
             with self._lock:
                 self._telling.pop(name, None)
             return
-        state = State(heard=time.monotonic())
+        state = State(heard=time.monotonic(), node=node)
         if kind == "written":
             state.sums = sums_json.from_json(message.get("sums"))
         elif kind == "failed":
@@ -110,6 +113,15 @@ class News:
                 self._heard[name] = state
         if state.ended:
             self._send(node, json.dumps({"kind": "heard", "url": name[0], "key": name[1]}))
+        self._changed()
+
+    def lose(self, node: int) -> None:
+        """That node left, or is lost. What it has just written may still come; if it stays, it is heard again."""
+        with self._lock:
+            for state in self._heard.values():
+                if state.node == node and not state.ended:
+                    state.heard = time.monotonic()
+                    state.patience_s = LAST_NEWS_S
         self._changed()
 
     def _say(self, name: Name) -> None:

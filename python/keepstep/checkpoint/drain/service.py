@@ -38,6 +38,7 @@ class _Rest:
     version: int
     attempt: int
     client: int
+    generation: int  # of the ranks
     seconds: float = 0.0
     error: str | None = None
     given_up: bool = False  # the job goes on from an earlier version
@@ -45,10 +46,12 @@ class _Rest:
 
 
 class Service:
-    """`send(node, message)`: to the process like this one on another node."""
+    """`send(node, message)`: to the process like this one on another node. `saved(version, generation)`: to the agent,
+    once a save is complete."""
 
-    def __init__(self, node: int, send: Callable[[int, str], None]) -> None:
+    def __init__(self, node: int, send: Callable[[int, str], None], saved: Callable[[int, int], None]) -> None:
         self.node = node
+        self._saved = saved
         self.news = News(send, self._wake)
         self.changed = threading.Condition()
         self.files: dict[Name, _File] = {}
@@ -188,6 +191,7 @@ class Service:
                 layout=draft.layout, sums=sums, metadata=draft.metadata,
             )  # fmt: skip
             _checkpoint.Catalog(store).commit(owner, manifest, metadata, True)
+            self._saved(rest.version, rest.generation)  # its ranks may all be gone, and the next ones about to begin
         except Exception as raised:
             error = str(raised) or type(raised).__name__
         for name in names:
@@ -217,10 +221,12 @@ class Service:
                     if state is not None and state.error:
                         raise KeepstepError(state.error)
                     last = began if state is None else max(began, state.heard)
-                    if (state is None or not state.ended) and time.monotonic() - last > NOT_HEARD_S:
-                        raise KeepstepError(
-                            f"'{key}' is another node's, and nothing was heard of it for {NOT_HEARD_S:.0f} s"
-                        )
+                    patience_s = NOT_HEARD_S if state is None else state.patience_s
+                    if (state is None or not state.ended) and time.monotonic() - last > patience_s:
+                        whose = "another node's"
+                        if state is not None and patience_s < NOT_HEARD_S:
+                            whose = f"node {state.node}'s, which has no ranks any more"
+                        raise KeepstepError(f"'{key}' is {whose}, and nothing was heard of it for {patience_s:.0f} s")
                 sums = [state.sums for state in states if state is not None and state.sums is not None]
                 if len(sums) == len(names):
                     break
@@ -328,7 +334,8 @@ class _Client:
         manifest, metadata = fds
         if self._owner is None or self._owner.token != _whole(message, "token"):
             raise KeepstepError("a save that did not begin here, or that another one followed")
-        rest = _Rest(_whole(message, "step"), _whole(message, "attempt"), self._number)
+        step, attempt, generation = (_whole(message, name) for name in ("step", "attempt", "generation"))
+        rest = _Rest(step, attempt, self._number, generation)
         self._service.begin_rest(
             self._url, rest, self._owner, self._store(), packets.body_of(manifest), packets.body_of(metadata)
         )
