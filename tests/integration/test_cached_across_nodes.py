@@ -62,6 +62,7 @@ def assert_each_rank_had_its_slice(job, reference):
     }, job.explain()
 
 
+@pytest.mark.long
 def test_each_nodes_ring_has_the_same_order_and_ranks_slice_it(on_one_node, tmp_path):
     job = finish_nodes(start_cached(tmp_path))
     reference = on_one_node(UNTIL)

@@ -70,15 +70,15 @@ def test_a_stopped_rank_is_replaced_from_the_zygote_even_in_a_first_step(tmp_pat
     ["marked:12:5", *(pytest.param(t, marks=pytest.mark.long) for t in ("all:12:3", "once:12:5", "first:1:4"))],
 )
 def test_what_only_takes_long_is_no_hang(tmp_path, calm, take):
-    job = run_hanging(tmp_path, "--take", take, world=2, spares=0)
+    job = run_hanging(tmp_path, "--take", take, spares=0)
     assert not job.events("hang"), job.explain()
     assert not job.events("fault_noticed"), job.explain()
-    assert_same_history(job, calm(2), UNTIL)
+    assert_same_history(job, calm(3), UNTIL)
 
 
 def test_a_limit_that_the_user_gave_counts(tmp_path, calm):
-    job = run_hanging(tmp_path, "--hang", "loop:1:8:forward", world=2, options=["--hang-timeout", "3"])
-    hang = assert_replaced(job, calm(2), 2, 1, 8)
+    job = run_hanging(tmp_path, "--hang", "loop:1:8:forward", options=["--hang-timeout", "3"])
+    hang = assert_replaced(job, calm(3), 3, 1, 8)
     assert hang["limit_s"] == 3, job.explain()
 
 

@@ -1,5 +1,6 @@
 """Ranks that torchrun, srun or a test started: the rootless Store, and backend "keepstep" without recovery."""
 
+import json
 import os
 import subprocess
 import time
@@ -34,14 +35,23 @@ def run_ranks(what, world, *arguments, limit_s=120):
     return [rank.returncode for rank in ranks], outputs, values["KEEPSTEP_JOB"]
 
 
+def run_forked(folder, what, world, *arguments, limit_s=120):
+    """The same ranks, forked once torch is imported: for what does not depend on how they came to be."""
+    values = environment(what)
+    parent = subprocess.run(
+        [PYTHON, JOBS / "forked_ranks.py", folder, SCRIPT, *[json.dumps([what, *arguments])] * world],
+        env=values, stdout=subprocess.PIPE, text=True, timeout=limit_s,
+    )  # fmt: skip
+    outputs = [(folder / f"rank-{rank}.txt").read_text() for rank in range(world)]
+    return json.loads(parent.stdout), outputs, values["KEEPSTEP_JOB"]
+
+
 def agents_of(job):
     found = subprocess.run(["pgrep", "-f", f"keepstep node --job .*{job}"], capture_output=True, text=True)
     return found.stdout.split()
 
 
-@pytest.mark.parametrize(
-    ("what", "world"), [pytest.param("gloo", 2, marks=pytest.mark.long), ("keepstep", 3), ("groups", 2)]
-)
+@pytest.mark.parametrize(("what", "world"), [pytest.param("gloo", 2, marks=pytest.mark.long), ("keepstep", 3)])
 def test_a_job_without_keepstep_run(what, world):
     codes, outputs, job = run_ranks(what, world)
     assert codes == [0] * world, outputs
@@ -52,8 +62,14 @@ def test_a_job_without_keepstep_run(what, world):
         time.sleep(0.1)
 
 
-def test_groups_made_and_destroyed_leave_nothing_behind():
-    codes, outputs, _ = run_ranks("generations", 2, "60")
+def test_there_may_be_more_groups_one_after_the_other_than_places(tmp_path):
+    codes, outputs, _ = run_forked(tmp_path, "groups", 2)
+    assert codes == [0, 0], outputs
+    assert all("fine" in output for output in outputs), outputs
+
+
+def test_groups_made_and_destroyed_leave_nothing_behind(tmp_path):
+    codes, outputs, _ = run_forked(tmp_path, "generations", 2, "60")
     assert codes == [0, 0], outputs
 
 
@@ -87,8 +103,8 @@ def test_a_cpp_program_needs_no_python(tmp_path):
         assert f"rank {rank} of 3: the sum is 6, rank {(rank + 2) % 3} sent {(rank + 2) % 3}" in output, outputs
 
 
-def test_a_killed_rank_is_named_by_the_others():
-    codes, outputs, _ = run_ranks("killed", 3)
+def test_a_killed_rank_is_named_by_the_others(tmp_path):
+    codes, outputs, _ = run_forked(tmp_path, "killed", 3)
     assert codes == [0, -9, 0], outputs
     for rank in (0, 2):
         assert "all_reduce was interrupted: rank 1 (process " in outputs[rank], outputs
@@ -102,14 +118,14 @@ def test_an_exception_of_one_rank_ends_the_waiting_of_the_others():
         assert "rank 1 aborted: it ended with ValueError: a bug of this rank" in outputs[rank], outputs
 
 
-def test_an_abort_ends_what_the_others_wait_for():
-    codes, outputs, _ = run_ranks("aborted", 3)
+def test_an_abort_ends_what_the_others_wait_for(tmp_path):
+    codes, outputs, _ = run_forked(tmp_path, "aborted", 3)
     assert codes == [0, 0, 0], outputs
     assert all("rank 0 aborted: dist.abort was called" in output for output in outputs[1:]), outputs
 
 
-def test_a_missing_rank_is_named():
-    codes, outputs, _ = run_ranks("missing", 3)
+def test_a_missing_rank_is_named(tmp_path):
+    codes, outputs, _ = run_forked(tmp_path, "missing", 3)
     assert codes == [0, 0, 0], outputs
     assert all("did not join within 1 s: rank 1" in outputs[rank] for rank in (0, 2)), outputs
 

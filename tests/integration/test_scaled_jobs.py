@@ -43,14 +43,26 @@ def assert_close(job, reference):
 # ---- uneven splits ----
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The job on one rank, by its options; each is run once."""
+    known = {}
+
+    def get(*extra):
+        if extra not in known:
+            known[extra] = finished(run_job(tmp_path_factory.mktemp("alone"), *extra, world=1))
+        return known[extra]
+
+    return get
+
+
 @pytest.mark.parametrize("tokens", [pytest.param((), marks=pytest.mark.long), ("--tokens",)], ids=["samples", "tokens"])
-def test_three_ranks_with_sixteen_micro_batches_weigh_them_as_one_rank_does(tmp_path, tokens):
-    alone = finished(run_job(tmp_path / "one", *tokens, world=1))
-    job = finished(run_job(tmp_path / "three", *tokens))
+def test_three_ranks_with_sixteen_micro_batches_weigh_them_as_one_rank_does(tmp_path, alone, tokens):
+    job = finished(run_job(tmp_path, *tokens))
     shares = {line["rank"]: len(line["ids"]) for line in job.notes if "ids" in line}
     assert shares == {0: 12, 1: 10, 2: 10}
-    assert samples_of(job) == samples_of(alone)
-    assert_close(job, alone)
+    assert samples_of(job) == samples_of(alone(*tokens))
+    assert_close(job, alone(*tokens))
 
 
 @pytest.mark.parametrize("tokens", [pytest.param((), marks=pytest.mark.long), ("--tokens",)], ids=["samples", "tokens"])
@@ -62,17 +74,14 @@ def test_in_reproducible_mode_they_give_the_same_bits(tmp_path, tokens):
     assert {tuple(note["final"]) for note in job.finals().values()} == {tuple(alone.finals()[0]["final"])}
 
 
-def test_tokens_weigh_differently_from_samples_or_these_tests_prove_nothing(tmp_path):
-    by_samples = finished(run_job(tmp_path / "samples", world=1, until=1), 1)
-    by_tokens = finished(run_job(tmp_path / "tokens", "--tokens", world=1, until=1), 1)
-    assert by_samples.metrics[0]["norm"] != pytest.approx(by_tokens.metrics[0]["norm"], rel=1e-3)
+def test_tokens_weigh_differently_from_samples_or_these_tests_prove_nothing(alone):
+    assert alone().metrics[0]["norm"] != pytest.approx(alone("--tokens").metrics[0]["norm"], rel=1e-3)
 
 
 @pytest.mark.long
-def test_a_killed_rank_does_not_change_the_weights(tmp_path):
-    alone = finished(run_job(tmp_path / "one", "--tokens", world=1))
+def test_a_killed_rank_does_not_change_the_weights(tmp_path, alone):
     inject = ["kill:rank=1,step=2,phase=backward", "kill:rank=2,step=4,phase=allreduce"]
-    assert_close(finished(run_job(tmp_path / "three", "--tokens", spares=1, inject=inject)), alone)
+    assert_close(finished(run_job(tmp_path, "--tokens", spares=1, inject=inject)), alone("--tokens"))
 
 
 # ---- more ranks than micro-batches ----

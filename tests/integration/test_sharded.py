@@ -102,7 +102,7 @@ def test_tensor_parallel_times_data_parallel(tmp_path, whole):
     assert_same(run_sharded(tmp_path, world=4, kind="tp", inject=inject), whole(4, "tp"), killed=[1, 2], world=4)
 
 
-@pytest.mark.parametrize("kind", ["pp", "pp-ddp", "zero"])
+@pytest.mark.parametrize("kind", ["pp", pytest.param("pp-ddp", marks=pytest.mark.long), "zero"])
 def test_pipeline_stages_and_zero_1(tmp_path, whole, kind):
     world = 2 if kind == "zero" else 4
     phase = "update" if kind == "zero" else "backward"

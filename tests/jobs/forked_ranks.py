@@ -1,9 +1,11 @@
 """Ranks forked from here, once what the script imports is imported: ``forked_ranks.py FOLDER SCRIPT ARGUMENTS...``.
 
-ARGUMENTS: of each rank, as a JSON list. Rank i prints into FOLDER/rank-i.txt; a line of JSON has the exit codes.
+ARGUMENTS: of each rank, as a JSON list. Rank i finds RANK and WORLD_SIZE in its environment and prints into
+FOLDER/rank-i.txt; a line of JSON has the exit codes.
 """
 
 import ast
+import gc
 import json
 import os
 import runpy
@@ -27,6 +29,7 @@ def run(number, words):
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.argv = [script, *words]
+        os.environ.update(RANK=str(number), WORLD_SIZE=str(len(arguments)))
         runpy.run_path(script, run_name="__main__")
         code = 0
     except SystemExit as end:
@@ -39,7 +42,10 @@ def run(number, words):
         os._exit(code)
 
 
+gc.disable()  # while half a million objects are made that all stay
 import_what_it_imports()
+gc.freeze()
+gc.enable()
 pids = []
 for number, words in enumerate(map(json.loads, arguments)):
     pid = os.fork()

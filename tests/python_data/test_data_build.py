@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from build_inputs import KEEPSTEP, documents, json_lines, run, sources, texts_of
+from build_inputs import KEEPSTEP, command, documents, json_lines, run, sources, texts_of
 
 
 def build(capsys, tmp_path, *patterns, out="corpus", options=(), code=0):
@@ -274,6 +274,15 @@ def test_info_verify_and_sample_look_inside(tmp_path, capsys):
     for name in ("info", "verify", "sample"):
         ran = run(capsys, name, prefix)
         assert ran.code == 1 and "lies outside the 100 bytes" in ran.err
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(json_lines(["abc" * 100_000] * 4))
+    build(capsys, tmp_path, "a.jsonl")
+    shown = command("sample", tmp_path / "corpus", "--tokens", 300_000)
+    assert shown.stdout.readline().startswith("--- document")
+    shown.stdout.close()
+    assert (shown.stderr.read(), shown.wait()) == ("", 1)
 
 
 def test_the_command_finds_its_way_here(tmp_path):

@@ -182,6 +182,8 @@ def sample(arguments: list[str]) -> int:
                 print(f"--- document {number} of {corpus.documents:,}: {length:,} tokens" + (
                     f", the first {len(tokens)}" if len(tokens) < length else ""))  # fmt: skip
                 print(shown)
+    except BrokenPipeError:
+        raise  # is no error of ours (_command.py)
     except (RuntimeError, OSError) as error:
         return _fail("sample", error)
     return 0

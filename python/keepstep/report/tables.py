@@ -76,7 +76,8 @@ def summary_table(analysis: Analysis) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
-    table.add_row("job", f"{analysis.script}, {analysis.world_size} ranks, {analysis.spares} spares")
+    spares = f"{analysis.spares} spare{'' if analysis.spares == 1 else 's'}"
+    table.add_row("job", f"{analysis.script}, {analysis.world_size} ranks, {spares}")
     end = "-" if analysis.ended is None else f"exit code {analysis.ended}"
     table.add_row("end", f"{end} {analysis.ended_because}".strip())
     table.add_row("committed steps", f"{len(analysis.commits)}, median {words.milliseconds(analysis.median_step_s)} ms")
