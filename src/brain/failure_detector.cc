@@ -95,6 +95,9 @@ std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time 
     const int before = late ? 0 : track.stopped_in_a_row;
     track.stopped_in_a_row = rank.process == ProcessState::kStopped ? before + 1 : 0;
   }
+  if (learned_commit_ == 0) {
+    without_commit_at_ = now;
+  }
   find_stopped(sample, found);
   if (sample.trains) {
     find_missing(sample, found);
@@ -111,6 +114,7 @@ void FailureDetector::enter(const ProgressSample& sample) {
   tracks_.clear();
   first_commit_ = sample.version;
   learned_commit_ = 0;
+  without_commit_at_.reset();
 }
 
 void FailureDetector::follow(const RankProgress& rank) {
@@ -132,18 +136,26 @@ void FailureDetector::learn(const RankProgress& rank) {
   if (rank.still_for.has_value() || rank.committed <= std::max(first_commit_, learned_commit_)) {
     return;
   }
-  const Version steps = rank.committed - learned_commit_;
-  // The first step of a generation is none like the others.
-  if (learned_commit_ != 0 && rank.committed_at > learned_at_) {
+  if (learned_commit_ != 0) {
     // Several steps between two looks are as many steps: else quick ones would be called the first ones for long.
-    steps_.insert(steps_.end(), std::min<size_t>(steps, kStepsKept),
-                  (rank.committed_at - learned_at_) / static_cast<int64_t>(steps));
-    while (steps_.size() > kStepsKept) {
-      steps_.pop_front();
-    }
+    add_steps(rank.committed - learned_commit_, rank.committed_at - learned_at_);
+  } else if (without_commit_at_.has_value()) {
+    // The first step of a generation is none like the others. Those that came with it before we looked again took no
+    // longer than all this time.
+    add_steps(rank.committed - first_commit_ - 1, last_ - *without_commit_at_);
   }
   learned_commit_ = rank.committed;
   learned_at_ = rank.committed_at;
+}
+
+void FailureDetector::add_steps(Version count, Time took) {
+  if (count == 0 || took <= Time{}) {
+    return;
+  }
+  steps_.insert(steps_.end(), std::min<size_t>(count, kStepsKept), took / static_cast<int64_t>(count));
+  while (steps_.size() > kStepsKept) {
+    steps_.pop_front();
+  }
 }
 
 std::optional<Time> FailureDetector::step_time() const {

@@ -76,6 +76,7 @@ class FailureDetector {
   void enter(const ProgressSample& sample);
   void follow(const RankProgress& rank);
   void learn(const RankProgress& rank);
+  void add_steps(Version count, Time took);
   void find_stopped(const ProgressSample& sample, std::vector<Suspicion>& found);
   void find_missing(const ProgressSample& sample, std::vector<Suspicion>& found);
   void find_stuck_together(const std::vector<const RankProgress*>& waiters, Time last_move,
@@ -98,6 +99,7 @@ class FailureDetector {
   Version first_commit_ = 0;    // of the generation: its version when it was prepared
   Version learned_commit_ = 0;  // of this generation; 0: none yet
   Time learned_at_{};
+  std::optional<Time> without_commit_at_;  // the last look at this generation that saw none
 };
 
 }  // namespace keepstep::brain

@@ -91,7 +91,7 @@ class Scene {
     const Time end = now_ + length * count;
     Time next = now_ + length;
     while (now_ < end) {
-      now_ += std::min<Time>(kLook, length);
+      now_ = std::min<Time>(now_ + kLook, end);
       while (next <= now_) {
         for (RankProgress& rank : sample_.ranks) {
           rank.phase = StepPhase::kMicroBatch;

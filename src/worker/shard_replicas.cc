@@ -195,7 +195,7 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
     if (mine.answer == ShardAnswer::kSend) {
       KEEPSTEP_RETURN_IF_ERROR(
           line_.send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
-      KEEPSTEP_RETURN_IF_ERROR(line_.send_chunks(keeper, vault.data(version), kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(line_.send_data(keeper, vault.data(version), kTagShardBytes));
       KEEPSTEP_RETURN_IF_ERROR(line_.receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     }
     if (mine.answer == ShardAnswer::kHave) {
@@ -248,7 +248,7 @@ Status ShardReplicas::take(Buffers& of, bool* over) {
   KEEPSTEP_RETURN_IF_ERROR(
       line_.receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
   KEEPSTEP_ASSIGN_OR_RETURN(const uint64_t data_checksum,
-                            line_.receive_chunks(owner, vault->data(version), kTagShardBytes));
+                            line_.receive_data(owner, vault->data(version), kTagShardBytes));
   const bool whole = data_checksum == head.seal.data_checksum &&
                      checksum(vault->text_slot(version).data(), head.seal.text_bytes) == head.seal.text_checksum;
   if (whole) {
