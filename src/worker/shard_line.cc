@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLookNs = 50'000'000;  // how often a wait for another rank looks whether to stop
 // Of a vault's data. Long ones: where training takes all CPUs each hand-over between threads waits for one. (On 2 CPUs
-// four messages of 1 MiB were quicker for 2 ranks, half of loopback, not 0.42; but with 4 ranks updates waited 65 ms for
-// them, not 15.)
+// four messages of 1 MiB were quicker for 2 ranks, half of loopback, not 0.42; but with 4 ranks updates waited 65 ms
+// for them, not 15.)
 constexpr size_t kMessageBytes = 16 * state::kVaultChunk;
 constexpr size_t kMessagesAhead = 2;  // of one rank's data, each way
 
