@@ -45,10 +45,6 @@ class ShardLine {
   Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag) {
     return end(comm_.receive(comm::kWorld, data, bytes, from, tag));
   }
-  // Data of a vault as long messages, two of them under way at a time. Who receives gets the vault_checksum(), taken of
-  // one message while the next one comes.
-  Status send_data(comm::Rank to, std::span<const std::byte> data, uint32_t tag);
-  StatusOr<uint64_t> receive_data(comm::Rank from, std::span<std::byte> data, uint32_t tag);
   bool stopped() const { return stop_.load(std::memory_order_relaxed) || comm_.interrupted(); }
 
  private:

@@ -195,7 +195,7 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
     if (mine.answer == ShardAnswer::kSend) {
       KEEPSTEP_RETURN_IF_ERROR(
           line_.send(keeper, vault.text_slot(version).data(), mine.head.seal.text_bytes, kTagShardBytes));
-      KEEPSTEP_RETURN_IF_ERROR(line_.send_data(keeper, vault.data(version), kTagShardBytes));
+      KEEPSTEP_RETURN_IF_ERROR(line_.send(keeper, vault.data(version).data(), vault.data_bytes(), kTagShardBytes));
       KEEPSTEP_RETURN_IF_ERROR(line_.receive(keeper, &mine.answer, sizeof(mine.answer), kTagShardAnswer));
     }
     if (mine.answer == ShardAnswer::kHave) {
@@ -247,9 +247,8 @@ Status ShardReplicas::take(Buffers& of, bool* over) {
   vault->begin(version);
   KEEPSTEP_RETURN_IF_ERROR(
       line_.receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
-  KEEPSTEP_ASSIGN_OR_RETURN(const uint64_t data_checksum,
-                            line_.receive_data(owner, vault->data(version), kTagShardBytes));
-  const bool whole = data_checksum == head.seal.data_checksum &&
+  KEEPSTEP_RETURN_IF_ERROR(line_.receive(owner, vault->data(version).data(), vault->data_bytes(), kTagShardBytes));
+  const bool whole = state::vault_checksum(vault->data(version)) == head.seal.data_checksum &&
                      checksum(vault->text_slot(version).data(), head.seal.text_bytes) == head.seal.text_checksum;
   if (whole) {
     vault->finish(head.seal);
