@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/checksum.h"
 #include "base/clock.h"
 #include "worker/reserved_tags.h"
 
@@ -248,12 +247,12 @@ Status ShardReplicas::take(Buffers& of, bool* over) {
   KEEPSTEP_RETURN_IF_ERROR(
       line_.receive(owner, vault->text_slot(version).data(), head.seal.text_bytes, kTagShardBytes));
   KEEPSTEP_RETURN_IF_ERROR(line_.receive(owner, vault->data(version).data(), vault->data_bytes(), kTagShardBytes));
-  const bool whole = state::vault_checksum(vault->data(version)) == head.seal.data_checksum &&
-                     checksum(vault->text_slot(version).data(), head.seal.text_bytes) == head.seal.text_checksum;
-  if (whole) {
-    vault->finish(head.seal);
+  vault->finish(head.seal);
+  const bool broken = !vault->verify(version).ok();
+  if (broken) {
+    vault->begin(version);
   }
-  answer = whole ? ShardAnswer::kHave : ShardAnswer::kBroken;
+  answer = broken ? ShardAnswer::kBroken : ShardAnswer::kHave;
   return line_.send(owner, &answer, sizeof(answer), kTagShardAnswer);
 }
 

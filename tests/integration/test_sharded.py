@@ -175,11 +175,19 @@ def told(folder, event, node):
     return [line for line in node_lines(folder, "journal", node) if line["event"] == event]
 
 
-def wait_until_one_waits(node, folder):
+def lose_node_1_when_it_waits(nodes, folder):
+    """Its rank notes that it waits to be killed."""
+
     def waits():
         return any("waiting" in line for path in folder.glob("*.jsonl") for line in json_lines(path))
 
-    node.wait_for(waits, "note of the rank that waits to be killed")
+    try:
+        nodes[0].wait_for(waits, "note of the rank that waits to be killed")
+        kill(nodes[1])
+        return finish_nodes([nodes[0], *nodes[2:]])
+    finally:
+        for node in nodes:
+            kill(node)
 
 
 def start_with_parity(folder, parity, **how):
@@ -230,13 +238,7 @@ def test_a_corrupt_copy_for_a_rank_on_another_node_is_passed_over(tmp_path, whol
     nodes = start_on_nodes(
         tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--copies", 3, "--corrupt-copy", 2, 6, 1]
     )
-    try:
-        wait_until_one_waits(nodes[0], tmp_path)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], *nodes[2:]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1_when_it_waits(nodes, tmp_path)
     (corrupt,) = told(tmp_path, "corrupt_copy", node=2)
     assert "the copy of the shard of rank 1 at version 5 is corrupt" in corrupt["because"]
     assert_same(job, whole(4, until=LONG), killed=[1], world=4)
@@ -248,13 +250,7 @@ def test_a_corrupt_parity_block_is_not_used(tmp_path, whole):
     nodes = start_on_nodes(
         tmp_path, nodes=4, until=LONG, spare_nodes=1, protection=["--parity", "2+2", "--corrupt", 2, 6, 1]
     )
-    try:
-        wait_until_one_waits(nodes[0], tmp_path)
-        kill(nodes[1])
-        job = finish_nodes([nodes[0], *nodes[2:]])
-    finally:
-        for node in nodes:
-            kill(node)
+    job = lose_node_1_when_it_waits(nodes, tmp_path)
     (corrupt,) = told(tmp_path, "corrupt_copy", node=2)
     assert "the copy of parity 0 of the shards of ranks 1, 3 at version 5 is corrupt" in corrupt["because"]
     (rebuilt,) = told(tmp_path, "shard_rebuilt", node=4)

@@ -189,12 +189,7 @@ void IncomingThread::loop() {
     if (heard) {
       ring(*messages_);
     }
-    const int64_t left_ns = std::max<int64_t>(0, collect(links, fds) - monotonic_ns());
-    const timespec timeout{0, static_cast<long>(left_ns)};
-    ppoll(fds.data(), fds.size(), &timeout, nullptr);
-    if (fds[0].revents != 0) {
-      wake_up_.clear();
-    }
+    wake_up_.sleep(fds, collect(links, fds));
   }
 }
 

@@ -1,11 +1,16 @@
 // Wakes a thread that sleeps in poll().
 #pragma once
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/fd.h"
 
 namespace keepstep::comm::tcp {
@@ -27,10 +32,15 @@ class WakeUp {
   int fd() const { return fd_.get(); }
   // Before it looks for what there is to do: whoever rings from now on wakes it again.
   void begin_round() { rung_.store(false, std::memory_order_seq_cst); }
-  // After poll() found it readable.
-  void clear() {
-    eventfd_t count = 0;
-    (void)eventfd_read(fd_.get(), &count);
+  // Until one of `fds` is ready, of which ours is the first, or monotonic time is `until_ns`, less than a second from
+  // now.
+  void sleep(std::vector<pollfd>& fds, int64_t until_ns) {
+    const timespec timeout{0, static_cast<long>(std::max<int64_t>(0, until_ns - monotonic_ns()))};
+    ppoll(fds.data(), fds.size(), &timeout, nullptr);
+    if (fds[0].revents != 0) {
+      eventfd_t count = 0;
+      (void)eventfd_read(fd_.get(), &count);
+    }
   }
 
  private:
