@@ -55,7 +55,8 @@ class _Checks:
         self._middle = middle  # of the model's blocks: faults are injected here
 
     def check(self, phase: str) -> None:
-        if self._session.engine.interrupted():
+        engine = self._session.engine
+        if engine.interrupted() and not engine.updating():  # an update that was decided runs to its end
             raise Interruption("the generation ended")
         if self._middle and self._session.injector.active:
             from keepstep.torch.run import current_step

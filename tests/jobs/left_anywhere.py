@@ -1,0 +1,296 @@
+"""Training functions that are left in the middle of something: validation, averaged weights, frozen parameters.
+
+Rank 1 ends itself by SIGKILL once in the job, at the place that --case names, while rank 0 is in the same place or
+waits there for it. Notes as those of small.py.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import struct
+
+import torch
+import torch.distributed as dist
+
+import keepstep
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("--case", required=True)
+parser.add_argument("--until", type=int, default=6)
+parser.add_argument("--kill-at", type=int, default=0, help="at this step; 0: nobody dies")
+parser.add_argument("--all", action="store_true", help="all ranks end themselves, rank 0 a little later")
+parser.add_argument("--memory", action="store_true", help="copies in memory of every step")
+args = parser.parse_args()
+
+log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
+
+
+def note(**values):
+    log.write(json.dumps(values) + "\n")
+
+
+class Noise(torch.utils.data.Dataset):
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(8, generator=generator), torch.randn(2, generator=generator)
+
+
+HELD_OUT = [torch.randn(16, 8, generator=torch.Generator().manual_seed(10_000 + i)) for i in range(4)]
+
+
+class Counting(torch.nn.Linear):
+    """Counts its forward passes in what get_extra_state returns; what it computes depends on it."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (1 + self.calls / 64)
+
+    def get_extra_state(self):
+        return {"calls": self.calls, "shape": (8, 16), "last": torch.tensor([self.calls, -1])}
+
+    def set_extra_state(self, state):
+        assert state["shape"] == (8, 16) and state["last"].tolist() == [state["calls"], -1], state
+        self.calls = state["calls"]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        first = Counting(8, 16) if args.case == "extra" else torch.nn.Linear(8, 16)
+        self.blocks = torch.nn.Sequential(first, torch.nn.Dropout(0.25), torch.nn.Tanh())
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.head = torch.nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(self.blocks(x)))
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """SGD that keeps a point z beside the averaged x, as schedulefree.SGDScheduleFree does: parameters hold y in
+    training and x in evaluation, and each switch rounds."""
+
+    def __init__(self, params, lr=0.05, beta=0.9):
+        super().__init__(params, {"lr": lr, "beta": beta, "k": 0, "train_mode": True})
+
+    def _to(self, train, weight):
+        for group in self.param_groups:
+            if group["train_mode"] != train:
+                for parameter in group["params"]:
+                    if "z" in self.state[parameter]:
+                        parameter.data.lerp_(self.state[parameter]["z"], weight(group["beta"]))
+                group["train_mode"] = train
+
+    def eval(self):
+        self._to(False, lambda beta: 1 - 1 / beta)
+
+    def train(self):
+        self._to(True, lambda beta: 1 - beta)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            assert group["train_mode"]
+            group["k"] += 1
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                z = self.state[parameter].setdefault("z", parameter.clone())
+                share = 1 / group["k"]
+                parameter.lerp_(z, share)
+                parameter.add_(parameter.grad, alpha=group["lr"] * (group["beta"] * (1 - share) - 1))
+                z.sub_(parameter.grad, alpha=group["lr"])
+
+
+def build():
+    model = Model()
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
+    critic = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    if args.case.startswith("schedule-free"):
+        optimizer = ScheduleFree(model.parameters())
+    elif args.case == "lbfgs":
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2, history_size=2)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return model, average, critic, optimizer, torch.optim.AdamW(critic.parameters(), lr=1e-2)
+
+
+def first_time(name):
+    """Whether no process of this job asked before."""
+    try:
+        os.close(os.open(os.path.join(args.out, name), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def maybe_die(run, number):
+    if args.kill_at == number and (args.all or run.rank == 1) and first_time(f"died{run.rank if args.all else ''}"):
+        note(dies=run.rank, step=number)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_interruption():
+    """Until the survivors' agent sealed the generation: from here on an early exit would be due."""
+    from keepstep._session import session_or_none
+
+    while not session_or_none().engine.interrupted():
+        os.sched_yield()
+
+
+def validate(run, model, number):
+    """Collectives, and forward passes of whatever mode the model is in."""
+    total = torch.zeros(1)
+    for index, batch in enumerate(HELD_OUT):
+        if index == 2:
+            maybe_die(run, number)
+        with torch.no_grad():
+            total += model(batch).square().mean()
+        dist.all_reduce(total)
+    return float(total)
+
+
+def swap(model, average, how):
+    """Averaged weights into the model; returns what swaps them back."""
+    pairs = list(zip(model.parameters(), average.module.parameters(), strict=True))
+    saved = [parameter.detach().clone() for parameter, _ in pairs]
+    held = [parameter.data for parameter, _ in pairs]
+
+    def back():
+        for (parameter, _), old, values in zip(pairs, held, saved, strict=True):
+            if how == "pointer":
+                parameter.data = old
+            else:
+                (parameter.data if how == "data" else parameter.detach()).copy_(values)
+
+    for parameter, averaged in pairs:
+        if how == "pointer":
+            parameter.data = averaged.data
+        elif how == "data":
+            parameter.data.copy_(averaged.data)
+        else:
+            with torch.no_grad():
+                parameter.copy_(averaged)
+    return back
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
+    return total.hexdigest()
+
+
+def evaluate(run, model, average, optimizer, number):
+    kind, _, how = args.case.partition(":")
+    bare = kind.endswith("-bare")
+    kind = kind.removesuffix("-bare")
+    if kind == "raises":
+        if number == args.kill_at or args.kill_at == 0:
+            raise ValueError("validation does not work")
+    elif kind == "eval":
+        model.eval()
+        note(validation=validate(run, model, number), step=number, rank=run.rank)
+        model.train()
+    elif kind == "average" and bare:
+        back = swap(model, average, how)
+        note(validation=validate(run, model, number), step=number, rank=run.rank)
+        back()
+    elif kind == "average":
+        with run.restored():
+            swap(model, average, how)
+            model.eval()
+            note(validation=validate(run, model, number), step=number, rank=run.rank)
+    elif kind == "schedule-free" and bare:
+        optimizer.eval()
+        note(validation=validate(run, model, number), step=number, rank=run.rank)
+        optimizer.train()
+    elif kind == "schedule-free":
+        with run.restored():
+            optimizer.eval()
+            note(validation=validate(run, model, number), step=number, rank=run.rank)
+    elif kind == "head":  # of one tensor, where no forward looks
+        with torch.no_grad():
+            model.head.bias.mul_(1.5)
+
+
+@keepstep.recoverable(rehearse=False)
+def train(run):
+    model, average, critic, optimizer, critic_optimizer = run.keep(build)
+    run.protect(
+        model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer
+    )
+    if args.memory:
+        run.checkpoint(durable=os.path.join(args.out, "saved"), every=1000, memory_every=1)
+    replica = run.replicate(model)
+    judge = run.replicate(critic)
+    note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
+    if args.case.startswith("registered"):
+        def registered(number):
+            model.eval()
+            value = validate(run, model, number)
+            note(validation=value, step=number, rank=run.rank)
+            run.log(validation=value)
+            if args.case == "registered-raises" and number >= 4:
+                raise ValueError("validation does not work")
+
+        run.evaluate(registered, every=2)
+    loss_function = torch.nn.MSELoss()
+    for step in run.steps(Noise(), global_batch=8, micro_batch=2, until=args.until):
+        for x, y in step:
+            if args.case == "gan":
+                for parameter in critic.parameters():
+                    parameter.requires_grad_(True)
+                (judge(y) - judge(replica(x).detach())).mean().backward()
+                critic.requires_grad_(False)
+                maybe_die(run, step.number)
+                step.backward(loss_function(replica(x), y) + judge(replica(x)).mean() / 8)
+            elif args.case == "lbfgs":
+                step.add_loss(loss_function(model(x), y).detach())
+            else:
+                step.backward(loss_function(replica(x), y))
+        if args.case.startswith("update"):
+            parts = [optimizer.step, lambda: average.update_parameters(model)]
+
+            def forward(number=step.number):
+                if args.kill_at == number and first_time(f"met{run.rank}"):
+                    maybe_die(run, number)
+                    wait_for_interruption()
+                with torch.no_grad():
+                    torch.optim.swa_utils.update_bn(HELD_OUT, average)
+
+            parts.append(forward)
+            run.commit(*parts, communicates=args.case == "update-communicates")
+        elif args.case == "lbfgs":
+            def closure(step=step):
+                optimizer.zero_grad()
+                loss = loss_function(replica(HELD_OUT[0][:, :8]), HELD_OUT[1][:, :2])
+                loss.backward()
+                return loss
+
+            run.commit(lambda: optimizer.step(closure))
+        elif args.case == "gan":
+            run.commit(optimizer.step, critic_optimizer.step)
+        else:
+            run.commit(optimizer.step, lambda: average.update_parameters(model))
+        bits = struct.pack("<d", step.loss).hex()
+        run.log(bits=bits)
+        note(step=step.number, rank=run.rank, generation=run.generation, bits=bits)
+        if step.number % 2 == 0:
+            evaluate(run, model, average, optimizer, step.number)
+    tensors = [*model.parameters(), *average.parameters(), *critic.parameters()]
+    for parameter in model.parameters():
+        state = optimizer.state.get(parameter, {})
+        tensors += [state[key] for key in sorted(state) if isinstance(state[key], torch.Tensor)]
+    note(final=digest(tensors), buffers=digest(model.buffers()), rank=run.rank, lr=0, scale=0,
+         calls=getattr(model.blocks[0], "calls", 0))  # fmt: skip
+
+
+train()
