@@ -53,14 +53,11 @@ chaos: build  ## all faults at random for SECONDS=3600, bits compared with undis
 		$(if $(ROUND),--round $(ROUND)) $(if $(STEPS),--steps $(STEPS)) $(if $(MODEL),--model $(MODEL)) \
 		$(if $(ELASTIC),--elastic)
 
-test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
-	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
-	@KEEPSTEP_INTERRUPTIONS=10000 $(BUILD)/keepstep_comm_test --gtest_brief=1 --gtest_filter='InterruptionRandom.*'
-	@KEEPSTEP_INTERRUPTIONS=5000 $(BUILD)/keepstep_comm_test --gtest_filter='InterruptionAcrossNodes.*' --gtest_brief=1
-	@scripts/fuzz.sh 60
-	@$(PYTEST) tests -m long
-	@$(MAKE) chaos
-	@$(MAKE) chaos ELASTIC=1
+# STAGE: this one, or a group such as long. FRESH=1: what has passed, too. LIST=1: only show what is known. SECONDS: instead
+# of an hour of chaos, and of half an hour beside a load.
+test-all: build  ## everything, in stages that are kept: the whole kill matrix, oldest torch, sanitizers, chaos, ...
+	@$(PYTHON_VENV) scripts/test_all.py $(foreach stage,$(STAGE),--only $(stage)) $(if $(FRESH),--fresh) \
+		$(if $(LIST),--list) $(if $(filter command environment,$(firstword $(origin SECONDS))),--seconds $(SECONDS))
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
