@@ -1,14 +1,14 @@
 # keepstep. `make demo` and `make test` are all one needs on a fresh Debian 12; second runs are quick.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-PYTHON_VENV := $(CURDIR)/.venv/bin/python
+PYTHON_VENV := .venv/bin/python
 BUILD := build
 JOBS ?= $(shell nproc)
-CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(PYTHON_VENV)
+CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_VENV)"
 PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 
 # The engine's extension for another interpreter; the rest of the build does not depend on Python.
-OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python \
+OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python" \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
 .PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench lint format clean
@@ -22,7 +22,7 @@ setup:  ## install what is missing (apt, .venv)
 build: setup  ## build engine, agent and command
 	@test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
 	@ninja -C $(BUILD) -j $(JOBS) | tail -n 1
-	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv/bin/keepstep
+	@ln -sf "$(CURDIR)/$(BUILD)/keepstep" .venv/bin/keepstep
 
 demo: build  ## the main job: two ranks, then a whole node killed; no step lost, every loss equal bit for bit
 	@$(PYTHON_VENV) -m keepstep.bench demo
@@ -39,7 +39,7 @@ test-oldest: build  ## the tests in Python with the oldest Python and torch supp
 	@scripts/setup.sh oldest
 	@cmake -S . -B build-oldest $(OLDEST_FLAGS) >/dev/null
 	@ninja -C build-oldest -j $(JOBS) | tail -n 1
-	@ln -sf $(CURDIR)/$(BUILD)/keepstep .venv-oldest/bin/keepstep
+	@ln -sf "$(CURDIR)/$(BUILD)/keepstep" .venv-oldest/bin/keepstep
 	@.venv-oldest/bin/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 	@PYTHON=.venv-oldest/bin/python scripts/test_python.sh tests -m "not long"
 
@@ -49,18 +49,15 @@ test-gpu: build  ## what only a GPU can show; skipped, with the reason, where th
 # SEED, ROUND, STEPS and MODEL repeat what a failure prints. ELASTIC=1: jobs of changing size.
 SECONDS ?= 3600
 chaos: build  ## all faults at random for SECONDS=3600, bits compared with undisturbed runs, nothing may leak
-	@$(PYTHON_VENV) tests/chaos --seconds $(SECONDS) --build $(CURDIR)/$(BUILD) $(if $(SEED),--seed $(SEED)) \
+	@$(PYTHON_VENV) tests/chaos --seconds $(SECONDS) --build "$(CURDIR)/$(BUILD)" $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUND),--round $(ROUND)) $(if $(STEPS),--steps $(STEPS)) $(if $(MODEL),--model $(MODEL)) \
 		$(if $(ELASTIC),--elastic)
 
-test-all: test test-oldest sanitize  ## everything: the whole kill matrix, oldest torch, long schedules, sanitizers
-	@KEEPSTEP_SCHEDULES=1000000 $(BUILD)/keepstep_brain_test --gtest_brief=1
-	@KEEPSTEP_INTERRUPTIONS=10000 $(BUILD)/keepstep_comm_test --gtest_brief=1 --gtest_filter='InterruptionRandom.*'
-	@KEEPSTEP_INTERRUPTIONS=5000 $(BUILD)/keepstep_comm_test --gtest_filter='InterruptionAcrossNodes.*' --gtest_brief=1
-	@scripts/fuzz.sh 60
-	@$(PYTEST) tests -m long
-	@$(MAKE) chaos
-	@$(MAKE) chaos ELASTIC=1
+# STAGE: this one, or a group such as long. FRESH=1: what has passed, too. LIST=1: only show what is known. SECONDS: instead
+# of an hour of chaos, and of half an hour beside a load.
+test-all: build  ## everything, in stages that are kept: the whole kill matrix, oldest torch, sanitizers, chaos, ...
+	@$(PYTHON_VENV) scripts/test_all.py $(foreach stage,$(STAGE),--only $(stage)) $(if $(FRESH),--fresh) \
+		$(if $(LIST),--list) $(if $(filter command environment,$(firstword $(origin SECONDS))),--seconds $(SECONDS))
 
 sanitize: setup  ## the engine's tests under ASan/UBSan and TSan
 	@scripts/sanitize.sh address
@@ -76,16 +73,16 @@ bench: build  ## recovery against torchrun, what a step costs, all_reduce agains
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
 
 lint: build  ## formatting, types, and mistakes that clang-tidy finds
-	@$(PYTHON_VENV) -m ruff check python tests examples
-	@$(PYTHON_VENV) -m ruff format --check python tests examples
+	@$(PYTHON_VENV) -m ruff check python tests examples scripts
+	@$(PYTHON_VENV) -m ruff format --check python tests examples scripts
 	@$(PYTHON_VENV) -m mypy
 	@scripts/format.sh --check
 	@scripts/tidy.sh
 
 format: setup  ## format C++ and Python
-	@$(PYTHON_VENV) -m ruff check --fix python tests examples
-	@$(PYTHON_VENV) -m ruff format python tests examples
+	@$(PYTHON_VENV) -m ruff check --fix python tests examples scripts
+	@$(PYTHON_VENV) -m ruff format python tests examples scripts
 	@scripts/format.sh
 
 clean:  ## remove build folders (packages stay)
-	@rm -rf $(BUILD) build-* demo .venv-oldest
+	@rm -rf $(BUILD) build-* demo .venv-oldest .venv*.new

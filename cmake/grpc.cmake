@@ -1,8 +1,4 @@
 # Messages between agents and coordinators: protobuf and gRPC code made from src/proto/*.proto into the build folder.
-find_package(Protobuf REQUIRED)
-pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)
-find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-
 file(GLOB protos CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/proto/*.proto)
 set(generated)
 foreach(proto ${protos})

@@ -2,7 +2,6 @@
 # beside the code, a GoogleTest program keepstep_NAME_test that ctest runs.
 if(KEEPSTEP_TESTS)
   enable_testing()
-  find_package(GTest REQUIRED)
   include(GoogleTest)
 endif()
 

@@ -30,37 +30,67 @@ if [ ${#missing[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
+cache_root=${XDG_CACHE_HOME:-$HOME/.cache}/keepstep
+
+# Packages in a folder that is there whole or not at all: install_into FOLDER PIP PIP-OPTION...
+install_into() {
+  local folder=$1 pip=$2
+  partial=$(mktemp -d "$folder.XXXXXX")  # of this process alone: two clones may be set up at once
+  chmod 755 "$partial"
+  "$pip" install --quiet --disable-pip-version-check --target "$partial" "${@:3}"
+  mv -T "$partial" "$folder" 2>/dev/null || [ -d "$folder" ]
+}
+partial='' new=''
+trap 'rm -rf "$partial" "$new"' EXIT
+
+if [ "${1:-}" = strangers ]; then
+  scripts/setup.sh
+  site=$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')
+  packages=$cache_root/strangers-$(cat requirements-strangers.txt .venv/.keepstep-key | sha256sum | cut -c1-16)
+  mkdir -p "$cache_root"
+  if [ ! -d "$packages" ]; then
+    echo "setup: installing the packages of strangers' scripts into $packages"
+    install_into "$packages" .venv/bin/pip --no-deps -r requirements-strangers.txt  # all are named: torch is not among them
+  fi
+  echo "$packages" > .venv/.keepstep-strangers
+  exit
+fi
+
 venv=.venv requirements=requirements.txt python=${PYTHON:-python3}
+# The interpreters of this checkout's environments are none to make one of: with an environment activated they come first.
+PATH=$(tr ':' '\n' <<<"$PATH" | grep -vxF -e "$PWD/.venv/bin" -e "$PWD/.venv-oldest/bin" | paste -sd:)
 if [ "${1:-}" = oldest ]; then
   venv=.venv-oldest requirements=requirements-oldest.txt python=${OLDEST_PYTHON:-}
   if [ -z "$python" ]; then  # the oldest that is here; a name alone proves nothing (shims)
     for python in python3.10 python3; do "$python" -c '' 2>/dev/null && break; done
   fi
 fi
-"$python" - <<'PY' || { echo "setup: Python 3.10 or newer is needed (set PYTHON=)" >&2; exit 1; }
-import sys
-sys.exit(sys.version_info < (3, 10))
-PY
+# The interpreter itself, even if a virtual environment's was named: under the name python3 where that is the same one.
+interpreter='
+import os, sys
+base = os.path.abspath(sys._base_executable)
+plain = os.path.join(os.path.dirname(base), "python3")
+print(plain if os.path.exists(plain) and os.path.samefile(plain, base) else base)
+sys.exit(sys.version_info < (3, 10))'
+python=$("$python" -c "$interpreter") || { echo "setup: Python 3.10 or newer is needed (set PYTHON=)" >&2; exit 1; }
 key=$({ cat $requirements; "$python" -c 'import sys; print(sys.version, sys.executable)'; } | sha256sum | cut -c1-16)
 
 if [ "$(cat $venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
-  rm -rf $venv
-  "$python" -m venv $venv
-  site=$($venv/bin/python -c 'import site; print(site.getsitepackages()[0])')
-  cache=${XDG_CACHE_HOME:-$HOME/.cache}/keepstep/packages-$key
-  if [ ! -d "$cache" ] && mkdir -p "$(dirname "$cache")" 2>/dev/null && [ -w "$(dirname "$cache")" ]; then
+  # Built beside the one that is there, which stays as it is until this one is whole.
+  new=$PWD/$venv.new
+  rm -rf "$new"
+  "$python" -m venv --prompt $venv "$new"
+  site=$("$new/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  cache=$cache_root/packages-$key
+  if [ ! -d "$cache" ] && mkdir -p "$cache_root" 2>/dev/null && [ -w "$cache_root" ]; then
     echo "setup: installing Python packages (torch among them) into $cache"
-    partial=$(mktemp -d "$cache.XXXXXX")  # of this process alone: two clones may be set up at once
-    trap 'rm -rf "$partial"' EXIT
-    chmod 755 "$partial"
-    $venv/bin/pip install --quiet --disable-pip-version-check --target "$partial" -r $requirements
-    mv -T "$partial" "$cache" 2>/dev/null || [ -d "$cache" ]  # whole or absent
+    install_into "$cache" "$new/bin/pip" -r $requirements
   fi
   if [ -d "$cache" ]; then
     echo "$cache" > "$site/keepstep-packages.pth"
-    ln -sf "$cache/bin/py-spy" $venv/bin/py-spy  # a program of its own: found beside the interpreter
+    ln -sf "$cache/bin/py-spy" "$new/bin/py-spy"  # a program of its own: found beside the interpreter
   else
-    $venv/bin/pip install --quiet --disable-pip-version-check -r $requirements
+    "$new/bin/pip" install --quiet --disable-pip-version-check -r $requirements
   fi
   echo "$PWD/python" > "$site/keepstep-source.pth"
   # What an install would tell about the package: torch finds the backend by it (the same text as in pyproject.toml).
@@ -73,5 +103,8 @@ for number, line in enumerate(lines):
         print("[" + line.split('"')[1] + "]")
         print(lines[number + 1].replace('"', ""))
 PY
-  echo "$key" > $venv/.keepstep-key
+  echo "$key" > "$new/.keepstep-key"
+  # What the link leads to is the build folder's command, whose `make build` made it.
+  [ ! -L $venv/bin/keepstep ] || cp -P $venv/bin/keepstep "$new/bin/"
+  "$python" scripts/swap_environment.py "$new" "$PWD/$venv"
 fi

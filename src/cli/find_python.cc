@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace keepstep::cli {
@@ -26,6 +27,43 @@ std::string executable_file(const fs::path& path) {
     return "";
   }
   return fs::absolute(path, error).lexically_normal().string();
+}
+
+// The command as it was called, then what each symlink on the way leads to, then the real file.
+std::vector<fs::path> names_of_command(const Place& place) {
+  constexpr int kMaxLinks = 40;  // as the kernel's: a circle ends
+  std::vector<fs::path> names;
+  std::error_code error;
+  fs::path name = find_program(place.called_as, place.path);
+  for (int links = 0; !name.empty() && links < kMaxLinks; ++links) {
+    names.push_back(name);
+    const fs::path target = fs::read_symlink(name, error);
+    name = error ? fs::path() : (name.parent_path() / target).lexically_normal();
+  }
+  if (!place.executable.empty()) {
+    names.emplace_back(place.executable);
+  }
+  return names;
+}
+
+// Where an interpreter may be that belongs to the command: first in a virtual environment through which a symlink leads
+// (not beside a link from ~/bin, where some other python may be), then in that of the checkout, then beside any name.
+std::vector<fs::path> candidates(const Place& place) {
+  const std::vector<fs::path> names = names_of_command(place);
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const fs::path& name : names) {
+    if (fs::exists(name.parent_path().parent_path() / "pyvenv.cfg", error)) {
+      found.push_back(name.parent_path() / "python");
+    }
+  }
+  if (!place.executable.empty()) {  // CHECKOUT/build/keepstep
+    found.push_back(fs::path(place.executable).parent_path().parent_path() / ".venv/bin/python");
+  }
+  for (const fs::path& name : names) {
+    found.push_back(name.parent_path() / "python");
+  }
+  return found;
 }
 
 }  // namespace
@@ -71,15 +109,11 @@ StatusOr<std::string> find_python(const Place& place) {
         value));
   }
   std::string looked;
-  for (const std::string& self : {find_program(place.called_as, place.path), place.executable}) {
-    if (self.empty()) {
-      continue;
-    }
-    const fs::path beside = fs::path(self).parent_path() / "python";
-    if (std::string found = executable_file(beside); !found.empty()) {
+  for (const fs::path& candidate : candidates(place)) {
+    if (std::string found = executable_file(candidate); !found.empty()) {
       return found;
     }
-    looked += beside.string() + ", ";
+    absl::StrAppend(&looked, candidate.string(), ", ");
   }
   if (std::string found = find_program("python3", place.path); !found.empty()) {
     return found;

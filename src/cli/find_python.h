@@ -18,9 +18,10 @@ struct Place {
 };
 Place current_place();
 
-// The first of: $KEEPSTEP_PYTHON, $PYTHON_EXEC, `python` beside the command as it was called, `python` beside the real
-// file, `python3` in PATH. Absolute; symlinks are kept, because a virtual environment is one. NOT_FOUND says where it
-// was looked for; a variable that names no program is an error, never skipped.
+// The first of: $KEEPSTEP_PYTHON, $PYTHON_EXEC, `python` of a virtual environment that holds the command or one of the
+// symlinks that lead to it, `python` of .venv in the checkout whose build folder holds it, `python` beside any of these
+// names of the command, `python3` in PATH. Absolute; symlinks of interpreters are kept, because a virtual environment
+// is one. NOT_FOUND says where it looked; a variable that names no program is an error, never skipped.
 StatusOr<std::string> find_python(const Place& place);
 
 // The absolute path of `program` in `path`, or of `program` itself if it has a slash; empty if it cannot be executed.

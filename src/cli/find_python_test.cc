@@ -55,6 +55,34 @@ TEST_F(FindPython, the_python_beside_the_symlink_comes_before_the_one_beside_the
   EXPECT_EQ(*find_python({.called_as = "elsewhere", .executable = real}), beside_file);
 }
 
+TEST_F(FindPython, a_symlink_elsewhere_leads_to_the_environment_that_it_points_into) {
+  const std::string real = program("checkout/build/keepstep");
+  const std::string python = program("venv/bin/python");
+  std::ofstream(dir_ / "venv/pyvenv.cfg") << "home = /usr/bin\n";
+  program("home/bin/python");  // of something else
+  fs::create_symlink(real, dir_ / "venv/bin/keepstep");
+  fs::create_symlink("../../venv/bin/keepstep", dir_ / "home/bin/keepstep");
+  EXPECT_EQ(*find_python({.called_as = dir_ / "home/bin/keepstep", .executable = real}), python);
+  EXPECT_EQ(*find_python({.path = dir_ / "home/bin", .called_as = "keepstep", .executable = real}), python);
+}
+
+TEST_F(FindPython, a_symlink_to_the_build_folder_leads_to_the_environment_of_the_checkout) {
+  const std::string real = program("checkout/build/keepstep");
+  const std::string python = program("checkout/.venv/bin/python");
+  program("home/bin/python");
+  const std::string python3 = program("bin/python3");
+  fs::create_symlink(real, dir_ / "home/bin/keepstep");
+  EXPECT_EQ(*find_python({.path = dir_ / "bin", .called_as = dir_ / "home/bin/keepstep", .executable = real}), python);
+  EXPECT_EQ(*find_python({.path = dir_ / "bin", .called_as = real, .executable = real}), python);
+}
+
+TEST_F(FindPython, a_circle_of_symlinks_ends) {
+  const std::string python3 = program("bin/python3");
+  fs::create_symlink("b", dir_ / "a");
+  fs::create_symlink("a", dir_ / "b");
+  EXPECT_EQ(*find_python({.path = dir_ / "bin", .called_as = dir_ / "a", .executable = dir_ / "keepstep"}), python3);
+}
+
 TEST_F(FindPython, a_virtual_environments_python_stays_a_symlink) {
   const std::string python = program("usr/bin/python3");
   fs::create_directories(dir_ / "venv/bin");

@@ -1,0 +1,95 @@
+"""scripts/setup.sh: an environment is never taken away before another one stands in its place."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from checkout import Checkout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A checkout that was set up."""
+    checkout = Checkout(tmp_path_factory.mktemp("set up") / "a b")
+    checkout.run("scripts/setup.sh")
+    return checkout
+
+
+@pytest.fixture
+def checkout(made):
+    """The same one; its environment is what its requirements ask for, before and after."""
+    yield made
+    made.run("scripts/setup.sh")
+    assert not list(made.folder.glob(".venv?*")), "something is left beside the environment"
+
+
+def test_with_the_environment_activated_a_second_setup_changes_nothing(checkout):
+    before = os.stat(checkout.folder / ".venv").st_ino
+    said = checkout.run("source .venv/bin/activate && scripts/setup.sh && python -c 'import sys; print(sys.prefix)'")
+    assert said.strip() == str(checkout.folder / ".venv")
+    assert os.stat(checkout.folder / ".venv").st_ino == before
+
+
+def test_an_activated_environment_can_be_made_again(checkout):
+    before = checkout.key()
+    checkout.require("# More than before.\n")
+    checkout.run("source .venv/bin/activate && scripts/setup.sh")
+    assert checkout.key() != before
+    assert checkout.prefix() == checkout.folder / ".venv"
+
+
+def test_an_environment_of_the_users_own_is_none_to_make_one_of(checkout, tmp_path):
+    before = checkout.key()
+    checkout.run(f"python3 -m venv --without-pip '{tmp_path}/own' && source '{tmp_path}/own/bin/activate'"
+                 " && scripts/setup.sh")  # fmt: skip
+    assert checkout.key() == before
+
+
+def test_scripts_of_the_environment_know_where_they_are(checkout):
+    at = checkout.folder / ".venv"
+    assert str(at) in checkout.run(".venv/bin/pip --version")
+    told = checkout.run('source .venv/bin/activate && echo "$VIRTUAL_ENV" && command -v python pip && echo "$PS1"')
+    assert told.splitlines() == [str(at), str(at / "bin/python"), str(at / "bin/pip"), "(.venv) "]
+    assert ".venv.new" not in "".join(
+        path.read_text(errors="replace") for path in [*at.glob("bin/*"), at / "pyvenv.cfg"] if not path.is_symlink()
+    )
+
+
+def test_the_command_that_was_built_stays(checkout):
+    (checkout.folder / ".venv/bin/keepstep").symlink_to(checkout.folder / "build/keepstep")
+    checkout.require("# And once more.\n")
+    checkout.run("scripts/setup.sh")
+    assert os.readlink(checkout.folder / ".venv/bin/keepstep") == str(checkout.folder / "build/keepstep")
+
+
+def test_what_cannot_be_installed_leaves_the_old_environment(checkout):
+    before = checkout.key()
+    requirements = checkout.folder / "requirements.txt"
+    stands = requirements.read_text()
+    checkout.require("./no-such-package\n")
+    assert "no-such-package" in checkout.run("source .venv/bin/activate && scripts/setup.sh", ok=False)
+    assert checkout.key() == before
+    assert checkout.prefix() == checkout.folder / ".venv"
+    requirements.write_text(stands)
+
+
+def test_a_setup_that_is_killed_leaves_the_old_environment_and_the_next_one_ends_it(checkout):
+    before = checkout.key()
+    checkout.require("# For the one that is killed.\n")
+    process = subprocess.Popen(
+        ["bash", "scripts/setup.sh"], cwd=checkout.folder, env=checkout.environment(), start_new_session=True
+    )
+    try:
+        while not (checkout.folder / ".venv.new").exists():  # the new one is being made
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.001)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert checkout.key() == before
+    assert checkout.prefix() == checkout.folder / ".venv"
+    checkout.run("scripts/setup.sh")
+    assert checkout.key() != before
+    assert checkout.prefix() == checkout.folder / ".venv"
