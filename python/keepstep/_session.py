@@ -20,6 +20,8 @@ from keepstep._faults import ChooseFlip
 from keepstep._inject import Injector
 from keepstep._messages import MessageType
 
+MAX_LEARNED_BYTES = 96 * 1024  # of the names of modules in one message
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -150,15 +152,19 @@ class Session:
             self.formed = True
 
     def _learned_modules(self) -> list[str]:
-        """What the script imported beyond what the zygote had: worth importing there before the next fork."""
+        """What the script imported beyond what the zygote had, in its order: worth importing there before a fork."""
         learned = []
-        for name in sys.modules.keys() - self._modules_at_start:
+        room = MAX_LEARNED_BYTES
+        for name in [name for name in sys.modules if name not in self._modules_at_start]:
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if getattr(spec, "_initializing", False):
                 continue  # its import asked for the rank and goes on only now: there is none in the zygote
             if name != "__main__" and spec is not None and spec.origin and spec.origin != "built-in":
+                room -= len(name) + 4
+                if room < 0:
+                    break
                 learned.append(name)
-        return sorted(learned)[:2000]
+        return learned
 
 
 _session: Session | None = None

@@ -1,25 +1,25 @@
 """The zygote: a process with torch and the user's modules imported that forks a worker in milliseconds.
 
 ``python -m keepstep.zygote SOCKET_FD``, started by the agent with one BLAS/OpenMP thread. A fork copies
-only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What an import does is
-tried in a forked probe first; a module that starts a thread or touches CUDA is named and left out.
+only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What workers import
+beyond torch is learned in a fork, which becomes the zygote if it stayed safe (_preload.py).
 
 Messages are JSON packets; see src/agent/starter.cc. Ends when the agent is gone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
+
+from keepstep._preload import Learning, imports_kept, unsafe_to_fork
 
 MAX_PACKET = 160 * 1024
 # What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
@@ -28,39 +28,7 @@ PRELOAD = [
     *("keepstep.torch", "keepstep.torch.health", "keepstep.torch.loop", "keepstep.worker"),
 ]
 
-
-UNSAFE = ("threads run", "CUDA is initialized")  # how unsafe_to_fork() ends
-LOST = "the probe that imported it"  # how the reason begins when the probe did not survive an import
-IMPORT_LIMIT_S = 60
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-
-
-def thread_count() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def cuda_is_open(folder: str = "/proc/self/fd") -> bool:
-    """Whether CUDA's driver was started in this process, by torch or by any other library: it holds its device file.
-
-    Counting devices is enough for that (cuInit), long before there is a context, and spoils CUDA for all children.
-    """
-    for name in os.listdir(folder):
-        try:
-            if os.readlink(os.path.join(folder, name)).startswith("/dev/nvidia-uvm"):
-                return True
-        except OSError:
-            pass  # closed meanwhile: the descriptor that lists the folder is among them
-    return False
-
-
-def unsafe_to_fork() -> str:
-    """Why this process must not be forked any more; empty if it may."""
-    if thread_count() != 1:
-        return f"{thread_count()} threads run"
-    torch = sys.modules.get("torch")
-    if cuda_is_open() or (torch is not None and torch.cuda.is_initialized()):
-        return "CUDA is initialized"
-    return ""
 
 
 def import_quietly(name: str) -> str:
@@ -74,69 +42,11 @@ def import_quietly(name: str) -> str:
     return unsafe_to_fork()
 
 
-@contextlib.contextmanager
-def imports_kept() -> Iterator[None]:
-    """What is imported here stays: the collector of a forked worker need not look at it, nor copy its pages.
-
-    Nor does it look while the imports run: they make half a million objects and hardly any garbage, and to go through
-    those again and again takes a third of the whole time.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def inconclusive(bad: dict[str, str]) -> bool:
-    """Whether the probe ended early: then nothing is known about the modules after the last of `bad`."""
-    return any(why.endswith(UNSAFE) or why.startswith(LOST) for why in bad.values())
-
-
-def probe(modules: list[str], limit_s: int = IMPORT_LIMIT_S) -> dict[str, str]:
-    """Imports `modules` one by one in a forked child; returns those that must not be imported here, with the reason.
-
-    An import that takes longer than `limit_s` is one of them: it may wait for what never comes, and nothing can be
-    forked meanwhile.
-    """
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        with os.fdopen(write_end, "w") as out:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            for name in modules:
-                signal.alarm(limit_s)  # ends the probe, whoever is there to see it
-                why = import_quietly(name)
-                out.write(json.dumps([name, why]) + "\n")
-                out.flush()
-                if unsafe_to_fork():
-                    break  # what follows cannot be told apart any more: the caller asks again without this one
-        os._exit(0)
-    os.close(write_end)
-    bad: dict[str, str] = {}
-    seen = 0
-    with os.fdopen(read_end) as lines:
-        for line in lines:
-            name, why = json.loads(line)
-            seen += 1
-            if why:
-                bad[name] = why
-    _, status = os.waitpid(child, 0)
-    if seen < len(modules) and not inconclusive(bad):
-        late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-        bad[modules[seen]] = f"{LOST} {f'took longer than {limit_s} s' if late else 'died'}"
-    return bad
-
-
 class Zygote:
     def __init__(self, connection: socket.socket, users_check: str | None = None) -> None:
         self._connection = connection
         self._users_check = users_check  # NVML_CHECK as workers shall find it
+        self._learning: Learning | None = None
 
     def note(self, event: str, why: str) -> None:
         self._send({"op": "note", "event": event, "why": why})
@@ -154,35 +64,8 @@ class Zygote:
                     return
         self.note("zygote_ready", f"{len(sys.modules)} modules imported, one thread")
 
-    def learn(self, modules: list[str], path: str, environment: dict[str, str]) -> None:
-        """Imports what the first worker had imported, except what would make this process unsafe to fork.
-
-        As in a worker: with the script's folder on the path, and the variables that hold for the whole job.
-        """
-        sys.path.insert(0, path)
-        before = dict(os.environ)
-        os.environ.update(environment)
-        wanted = [name for name in modules if name not in sys.modules]
-        left_out: dict[str, str] = {}
-        while wanted:
-            bad = probe(wanted)
-            left_out.update(bad)
-            wanted = [name for name in wanted if name not in bad]
-            if not inconclusive(bad):
-                break
-        with imports_kept():
-            for name in wanted:
-                import_quietly(name)
-        sys.path.pop(0)
-        os.environ.clear()
-        os.environ.update(before)
-        for name, why in left_out.items():
-            self.note("preload_left_out", f"{name}: {why}")
-        why = unsafe_to_fork()
-        if why:
-            self._send({"op": "unfit", "why": f"after the learned preload: {why}"})
-        elif wanted:
-            self.note("preloaded", f"{len(wanted)} modules that the first worker had imported")
+    def _succeeded(self, pid: int) -> None:
+        self._send({"op": "successor", "pid": pid})
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
         """Forks twice: the worker becomes a child of the agent, which is the subreaper."""
@@ -202,6 +85,8 @@ class Zygote:
 
     def _become_worker(self, request: dict[str, Any], fds: list[int]) -> None:
         self._connection.close()
+        if self._learning is not None:
+            self._learning.forget()
         from keepstep.worker import end, reset_signals, run_worker
 
         reset_signals()
@@ -226,14 +111,30 @@ class Zygote:
 
     def serve(self) -> None:
         while True:
-            packet, fds, _, _ = socket.recv_fds(self._connection, MAX_PACKET, 4)
-            if not packet:
-                return
-            request = json.loads(packet)
-            if request["op"] == "spawn":
-                self.spawn(request, list(fds))
-            elif request["op"] == "preload":
-                self.learn(request["modules"], request["path"], request["environment"])
+            learning = self._learning
+            stage, timeout_s = ([], None) if learning is None else learning.waits_for()
+            readable, _, _ = select.select([self._connection, *stage], [], [], timeout_s)
+            if self._connection in readable:  # always first: somewhere a rank waits for this worker
+                if not self._answer():
+                    return
+            elif learning is not None and not learning.go_on(bool(readable)):
+                self._learning = None
+
+    def _answer(self) -> bool:
+        """One request; False if the agent is gone."""
+        packet, fds, _, _ = socket.recv_fds(self._connection, MAX_PACKET, 4)
+        if not packet:
+            return False
+        request = json.loads(packet)
+        if request["op"] == "spawn":
+            if self._learning is not None:
+                self._learning.pause()
+            self.spawn(request, list(fds))
+        elif request["op"] == "preload" and self._learning is None:
+            self._learning = Learning(
+                request["modules"], request["path"], request["environment"], self.note, self._succeeded
+            )
+        return True
 
 
 def main() -> None:

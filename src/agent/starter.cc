@@ -81,6 +81,10 @@ void Starter::on_zygote_message() {
       callbacks_.on_note("fork_failed", message.value("why", ""));
       spawn_by_exec(each.process, each.environment);
     }
+  } else if (op == "successor") {
+    // A fork of the zygote that imported more takes its place, on the same socket; the old one exits as it says so.
+    waitpid(zygote_pid_, nullptr, 0);
+    zygote_pid_ = message.at("pid");
   } else if (op == "unfit") {
     // It stays alive until the forks it already made are reported, but is asked for no more.
     callbacks_.on_note("zygote_unfit", message.value("why", ""));

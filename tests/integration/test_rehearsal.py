@@ -117,9 +117,48 @@ def test_by_default_only_what_is_compiled_is_rehearsed(tmp_path):
     assert newcomer(job) in {line["worker"] for line in job.events("rehearsed")}, job.explain()
 
 
-def test_a_spare_whose_state_cannot_be_put_back_is_not_used(tmp_path):
+OBJECTS = """names = [run.rank, None]
+        torch.distributed.broadcast_object_list(names, src=0)
+        mine = [None]
+        torch.distributed.scatter_object_list(mine, [[0], [1]] if run.rank == 0 else None, src=0)
+        all_names = [None] * run.world_size
+        torch.distributed.all_gather_object(all_names, (run.rank, mine))
+        if run.rank == 0: torch.distributed.send_object_list(["hello"], dst=1)
+        else: torch.distributed.recv_object_list(mine, src=0)
+        assert names[0] in (0, run.rank) and all_names[run.rank][0] == run.rank"""
+
+
+def test_object_collectives_leave_in_a_rehearsal_what_this_rank_has(tmp_path):
+    job = run_script(tmp_path, body(at_step=OBJECTS), args=[tmp_path], spares=1, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    assert not job.events("not_rehearsed"), job.explain()
+    assert newcomer(job) in {line["worker"] for line in job.events("rehearsed")}, job.explain()
+
+
+def test_a_rehearsal_that_asks_for_more_memory_than_there_is_costs_no_spare(tmp_path):
+    # Untouched, so that only a limit can refuse it.
+    greedy = "torch.empty(health.available_bytes() + (2 << 30), dtype=torch.uint8) if run.rehearsing else None"
+    imports = "from keepstep.torch import health\n"
+    job = run_script(tmp_path, imports + body(at_step=greedy), args=[tmp_path], spares=1, options=KILL)
+    assert job.exit_code == 0, job.explain()
+    assert job.events("not_rehearsed") and not job.events("rehearsed"), job.explain()
+    assert "allocate memory" in job.events("not_rehearsed")[0]["because"], job.explain()
+    assert newcomer(job) == job.events("not_rehearsed")[0]["worker"] == 2, job.explain()
+
+
+def test_a_spare_whose_state_cannot_be_put_back_builds_it_again(tmp_path):
     changes = "odd.uses += 1"
     job = run_script(tmp_path, body(extra="odd=odd", at_step=changes), args=[tmp_path], spares=1, options=KILL)
+    assert not job.events("unfit") and not job.events("rehearsed"), job.explain()
+    finding = job.events("not_rehearsed")[0]
+    assert "odd/uses, which could not be put back; run.keep builds it again" in finding["because"], job.explain()
+    assert newcomer(job) == finding["worker"] == 2, job.explain()
+    assert [line["calls"] for line in job.metrics[:3]] == [4, 8, 12], job.explain()
+
+
+def test_a_spare_whose_state_can_neither_be_put_back_nor_built_again_is_not_used(tmp_path):
+    elsewhere = body(extra="odd=ODD", at_step="ODD.uses += 1").replace("@keepstep.rec", "ODD = Odd()\n@keepstep.rec")
+    job = run_script(tmp_path, elsewhere, args=[tmp_path], spares=1, options=KILL)
     assert "'odd/uses'" not in job.output and "odd/uses, which could not be put back" in job.output, job.output
     rehearsed = {line["worker"] for line in job.events("rehearsed")}
     assert not rehearsed, job.explain()

@@ -69,7 +69,7 @@ def test_without_cuda_nothing_waits_and_no_error_is_blamed_on_a_gpu():
 
 
 def test_an_open_device_file_of_cuda_is_seen_whoever_opened_it(tmp_path):
-    from keepstep.zygote import cuda_is_open
+    from keepstep._preload import cuda_is_open
 
     (tmp_path / "0").symlink_to("/dev/null")
     (tmp_path / "1").symlink_to("/dev/nvidiactl")  # asking for the driver's version opens it, too

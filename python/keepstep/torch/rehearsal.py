@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import struct
 import sys
@@ -31,7 +32,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._inject import Injector
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Assignment, Session
-from keepstep.torch import checks, health, nccl
+from keepstep.torch import checks, health, nccl, rehearsal_objects
 from keepstep.torch.rehearsal_comm import RehearsalCommunicator
 from keepstep.torch.update import Snapshot
 from keepstep.torch.work import Completer, GroupOps
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from keepstep.torch.run import Run
 
 LIMIT_S = 300  # of a rehearsal; the coordinator waits 600 s for a worker to park
+AGAIN_S = 5  # after the limit, for functions that catch what ends them
 MICRO_BATCHES = 2  # at most: one that accumulates and one that synchronizes
 _SAID = "job/rehearsal/said"
 _SPOILT = "job/rehearsal/spoilt"
@@ -154,6 +156,8 @@ class Rehearsal:
         self._surroundings.enter_context(contextlib.redirect_stderr(nothing))
         self._surroundings.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        self._surroundings.enter_context(rehearsal_objects.answered())
+        self._surroundings.enter_context(_memory_limit())
         if threading.current_thread() is threading.main_thread():
             self._surroundings.enter_context(_alarm(LIMIT_S))
 
@@ -227,16 +231,20 @@ class Rehearsal:
     def put_back(self, why: str | None) -> None:
         """Everything as it was before; tells the agent how it went, unless it is None, when the process parks."""
         run = self._run
-        if self._ops is not None:
-            self._ops.completer.close()
-            self._ops.release()
-        run._drop_generation(keep_world=False)
-        run._store = None
-        changed = self._restore()
+        protected = dict(run._registry.objects)
+        try:
+            if self._ops is not None:
+                self._ops.completer.close()
+                self._ops.release()
+            run._drop_generation(keep_world=False)
+            run._store = None
+            changed = self._restore()
+        except Exception as error:
+            changed = {f"{type(error).__name__}: {error}": list(protected)}
         run._registry.objects.clear()  # the next entry protects them again
         self._random.put_back()
         if changed:
-            self._give_up(changed)
+            why = self._build_again(changed, protected)
         if why is None:
             return
         seconds = time.monotonic() - self._seconds
@@ -249,17 +257,15 @@ class Rehearsal:
                 file=sys.stderr,
             )
 
-    def _restore(self) -> list[str]:
-        """Puts the protected state back; the names of what differs all the same."""
+    def _restore(self) -> dict[str, list[str]]:
+        """Puts the protected state back; what differs all the same, with the protected objects that it is of."""
         if self._snapshot is None:
-            return []
+            return {}
         try:
             if not self._changed():
-                return []
+                return {}
             self._snapshot.restore()
-            return self._changed()
-        except Exception as error:  # a state_dict that is another one than before
-            return [f"{type(error).__name__}: {error}"]
+            return {name: [name.partition("/")[0]] for name in self._changed()}
         finally:
             self._snapshot = None
 
@@ -271,14 +277,43 @@ class Rehearsal:
         others = {name for name in values.keys() & self._values.keys() if not _same(values[name], self._values[name])}
         return sorted(tensors | others | (values.keys() ^ self._values.keys()))
 
-    def _give_up(self, changed: list[str]) -> NoReturn:
-        """This process holds a state that is nobody's, so it ends; spares that follow do not rehearse."""
+    def _build_again(self, changed: dict[str, list[str]], protected: dict[str, Any]) -> str:
+        """What holds a state that is nobody's is forgotten, and built again by ``run.keep``; returns what to tell.
+
+        What the script built elsewhere stays as it is: then this process ends.
+        """
         _count(self._session, _SPOILT, 1)
-        what = (
-            f"it changed {', '.join(changed[:8])}, which could not be put back; the spares after it wait without a "
-            "rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
-        )
-        health.end_unfit(self._session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
+        what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
+        kept = _identities(self._run._kept)
+        lost = [name for names in changed.values() for name in names if id(protected.get(name)) not in kept]
+        if lost:
+            what += (
+                f" ('{lost[0]}' was not built in run.keep, else it would be built again); the spares after it wait "
+                "without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
+            )
+            health.end_unfit(self._session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
+        protected.clear()
+        self._run._divide_anew()
+        self._run._ready = False
+        return f"{what}; run.keep builds it again"
+
+
+def _identities(kept: list[Any]) -> set[int]:
+    """Of everything in `kept`: members of containers and attributes of objects too, a few levels deep."""
+    found: set[int] = set()
+    level: list[Any] = list(kept)
+    for _ in range(4):
+        found.update(id(each) for each in level)
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, (list, tuple, set)):
+                inner.extend(each)
+            elif isinstance(each, dict):
+                inner.extend(each.values())
+            elif not isinstance(each, (torch.Tensor, type)):
+                inner.extend(getattr(each, "__dict__", {}).values())
+        level = [each for each in inner if id(each) not in found]
+    return found
 
 
 class RehearsalHost:
@@ -333,12 +368,26 @@ def _alarm(seconds: float) -> Any:
         raise Over(f"it took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _memory_limit() -> Any:
+    """Nothing in a rehearsal may take more memory than there is: such a wish fails, and the machine goes on."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        mine = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
+    limits = [limit for limit in (*before, mine + health.available_bytes()) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _rank_variables(names: list[str], world: int) -> dict[str, str]:
