@@ -401,8 +401,10 @@ void Membership::on(const Progress& event) {
 
 void Membership::forget_lost_starts() { lost_starts_.clear(); }
 
+// Once the verdict is out this is late: `members_` are of before, the slots already those of the generation that gathers.
 void Membership::formed() {
-  if (activated_ && !formed_) {
+  const bool of_members = phase_ == Phase::kRunning || phase_ == Phase::kSealing;
+  if (of_members && activated_ && !formed_) {
     formed_ = true;
     remember_formed();
     forget_lost_starts();

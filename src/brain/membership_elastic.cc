@@ -505,6 +505,9 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   if (slots_.front().node != chosen.front().node) {
     return "the node of rank 0 has to stay";
   }
+  if (members_.empty()) {
+    return nullptr;  // a restart: everything is loaded, or built
+  }
   if (sharded_) {
     return why_no_shards(chosen);
   }
@@ -512,13 +515,18 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     stay.emplace(unit.node, unit.group);
   }
+  // By process: where the world was to change before in this gathering, ranks and slots do not go together any more.
+  std::map<WorkerId, Rank> sealed;
+  for (const Member& member : members_) {
+    sealed.emplace(member.worker, member.rank);
+  }
   bool hold_state = version_ == 0;
   bool have_all = true;
-  for (const Member& member : members_) {
-    const Slot& slot = slots_[member.rank];
+  for (const Slot& slot : slots_) {
     if (stay.contains({slot.node, slot.local_rank / unit_ranks()})) {
-      hold_state |= alive(member) && holds_state(member.rank);
-      have_all &= alive(member) && slot.formed_holder == member.worker;
+      const auto member = sealed.find(slot.holder);
+      hold_state |= member != sealed.end() && holds_state(member->second);
+      have_all &= member != sealed.end() && slot.formed_holder == slot.holder;
     }
   }
   if (!hold_state) {
@@ -547,9 +555,6 @@ std::optional<std::vector<Membership::Unit>> Membership::choose_for_shards(std::
 
 // The same where each rank has a part of the state: all parts have to be on nodes that stay.
 const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
-  if (!decided_ || decided_->identity != identity_) {
-    return nullptr;  // a restart: everything is loaded, or built
-  }
   std::set<NodeId> nodes;
   for (const Unit& unit : chosen) {
     nodes.insert(unit.node);

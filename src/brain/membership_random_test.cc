@@ -66,6 +66,9 @@ class Schedule {
       nodes_->on_one_node();
     }
     nodes_->compare_states_every(loop_.below(4));
+    if (loop_.below(4) == 0) {
+      nodes_->communicate_in_updates();
+    }
   }
 
   void run() {
@@ -354,10 +357,17 @@ class Schedule {
                                                       [id](const Member& member) { return member.worker == id; });
       must(too_many_lies_ || left || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
                ledger_.newest_decided() == 0 ||
-               worker.state_word() != StateWord{StateKind::kClean, ledger_.newest_decided()},
+               !comes_to(worker, ledger_.newest_decided()),
            "a restart although a clean copy survives");
     }
     ledger_.restarted(last_prepare_ ? last_prepare_->identity : Identity{});
+  }
+
+  // It is clean at `version`, or puts back what an update before its vote has overwritten.
+  static bool comes_to(const Worker& worker, Version version) {
+    const StepWord word = unpack_step_word(worker.word);
+    return worker.state_word() == StateWord{StateKind::kClean, version} ||
+           (worker.state_word() == StateWord{StateKind::kUpdating, version} && word.vote != Vote::kDecided);
   }
 
   Loop loop_;
@@ -430,6 +440,8 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "death after the release",
                            "exception",
                            "exception in an update",
+                           "interrupted in an update before the vote",
+                           "death in an update before the vote",
                            "start that hangs",
                            "unwinding that hangs",
                            "killed on demand",

@@ -399,8 +399,10 @@ void Membership::conclude() {
     return;
   }
   const Verdict& verdict = *found;
+  if (reached.version > version_) {
+    remember_formed();  // who committed a step had formed, also where that step is done again
+  }
   if (verdict.version > version_) {
-    remember_formed();
     forget_lost_starts();
     ladder_.on_progress(verdict.version);
     link_reports_.clear();

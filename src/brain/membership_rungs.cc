@@ -246,19 +246,10 @@ void Membership::renew_the_rest() {
   seal("the restart of all processes goes on: the new ones have the state, now the others are replaced");
 }
 
-// Of a sealed member, after the verdict: it has the state at `version_`, or is about to apply the step that leads
-// there.
+// Of a sealed member, after the verdict: it has the state at `version_`, or comes to it.
 bool Membership::holds_state(Rank rank) const {
   const auto found = words_.find(rank);
-  if (found == words_.end()) {
-    return false;
-  }
-  const auto& [word, state] = std::tie(found->second.word, found->second.state);
-  if (state == StateWord{StateKind::kClean, version_}) {
-    return true;
-  }
-  const bool applies = word.step == version_ && word.vote != Vote::kOpen && state.version + 1 == version_;
-  return applies && (state.kind == StateKind::kClean || state.kind == StateKind::kUpdating);
+  return found != words_.end() && version_once_told(found->second, version_) == version_;
 }
 
 // ---- rung 4: the job starts again ---------------------------------------------------------------------------------

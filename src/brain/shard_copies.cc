@@ -13,18 +13,10 @@ constexpr Version kVersionsBack = 2;
 // Where copies are made of some versions only: so many are kept, and the older one is whole until the newer one is.
 constexpr size_t kVersionsKept = 2;
 
-// Whether this process is at `version`, or will be once it was told the verdict.
+// Whether this process is at `version`, or will be once it was told that the job goes on from there. One that did not
+// enter the generation was told the verdict over the one before, below which this one does not go.
 bool comes_to(const SealedWord& rank, Identity identity, Version version, const Verdict& verdict) {
-  const StateWord& state = rank.state;
-  if (state.kind == StateKind::kUpdating) {
-    return state.version + 1 == version;  // it ends its update before it looks at anything
-  }
-  if (state.kind != StateKind::kClean) {
-    return false;
-  }
-  const bool told = verdict.version == version && rank.word.identity == identity && rank.word.step == version &&
-                    rank.word.vote != Vote::kOpen;
-  return state.version == version || (state.version + 1 == version && told);
+  return version_once_told(rank, rank.word.identity == identity ? version : verdict.version) == version;
 }
 
 // It holds nothing that it could lose, and begins as a fresh process would.

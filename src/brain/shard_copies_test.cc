@@ -70,6 +70,32 @@ TEST(ShardCopies, ARankWhoseUpdateFailedNeedsItsCopy) {
   EXPECT_EQ(found->version, 7);
 }
 
+// communicates=True: the update comes before the vote.
+TEST(ShardCopies, ARankInAnUpdateThatDoesNotCountPutsBackWhatItHad) {
+  const Verdict redo{7, false, "rank 0 had not voted on step 8"};
+  const std::vector<SealedWord> living = {rank_at(0, 8, Vote::kOpen, StateKind::kUpdating, 7),
+                                          rank_at(1, 8, Vote::kYes, StateKind::kUpdating, 7)};
+  const auto found = newest_whole(redo, kNow, 0, {0, 2}, living, {}, {}, nullptr);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->version, 7);
+  // It counts after all: whoever voted keeps it, whoever had not goes back.
+  const Verdict forward{8, true, "rank 2 was past step 8 already"};
+  EXPECT_FALSE(newest_whole(forward, kNow, 0, {0, 2}, living, copies_of(6, {0, 1}), {}, nullptr)->forward);
+  const std::vector<SealedWord> voted = {rank_at(0, 8, Vote::kYes, StateKind::kUpdating, 7), living[1]};
+  EXPECT_EQ(newest_whole(forward, kNow, 0, {0, 2}, voted, {}, {}, nullptr)->version, 8u);
+}
+
+TEST(ShardCopies, AnUpdateThatAnEarlierVerdictToldOfEndsWhateverComes) {
+  const Identity before{1, 3};
+  const Verdict redo{8, false, "rank 0 had not voted on step 9"};
+  std::vector<SealedWord> living = {rank_at(0, 9, Vote::kOpen, StateKind::kClean, 8),
+                                    rank_at(1, 8, Vote::kYes, StateKind::kUpdating, 7)};
+  living[1].word.identity = before;
+  const auto found = newest_whole(redo, kNow, 0, {0, 2}, living, {}, {}, nullptr);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->version, 8u);
+}
+
 TEST(ShardCopies, AllDeadGoesOnFromWhatTheAgentsHold) {
   const Verdict verdict{8, false, "no survivor is left"};
   const auto found = newest_whole(verdict, kNow, 0, {0, 2}, {}, copies_of(8, {0, 1}), {}, nullptr);

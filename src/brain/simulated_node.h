@@ -29,9 +29,11 @@ enum class At {
   kForming,
   kComputing,
   kReducing,
+  kCommunicating,  // in an update that comes before its vote
   kVoting,
   kVoted,
   kVerdict,
+  kRestoring,  // puts back what such an update has overwritten
   kUpdating,
   kClosing,
   kPaused,
@@ -73,6 +75,7 @@ struct Generation {
   std::optional<Version> verdict;
   std::set<Rank> formed;
   std::map<Step, std::set<Rank>> reduced;
+  std::map<Step, std::set<Rank>> updated;  // before the vote
   std::map<Step, std::set<Rank>> voted;
   Step decided = 0;
   Step disagreed = 0;  // somebody told of it
@@ -116,6 +119,8 @@ class Nodes {
     });
   }
   void compare_states_every(Step steps) { compare_every_ = steps; }
+  // Updates come before the vote, of a state that is put back where the step does not count.
+  void communicate_in_updates() { communicates_ = true; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
   bool was_corrupted(WorkerId worker) const { return liars_.contains(worker); }
@@ -337,12 +342,16 @@ class Nodes {
         return compute(worker);
       case At::kReducing:
         return await_reduced(worker);
+      case At::kCommunicating:
+        return communicate(worker);
       case At::kVoting:
         return vote(worker);
       case At::kVoted:
         return await_votes(worker);
       case At::kVerdict:
         return await_verdict(worker);
+      case At::kRestoring:
+        return restore(worker);
       case At::kUpdating:
         return update(worker);
       case At::kClosing:
@@ -529,8 +538,35 @@ class Nodes {
     } else if (all(generation_of(worker).reduced[worker.step], worker)) {
       save_capsule(worker);
       worker.at = At::kVoting;
+      if (communicates_) {
+        worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+        worker.at = At::kCommunicating;
+      }
     }
   }
+
+  void communicate(Worker& worker) {
+    if (interrupted(worker)) {
+      paths_.count("interrupted in an update before the vote");
+      worker.at = At::kRestoring;
+      return;
+    }
+    std::set<Rank>& updated = generation_of(worker).updated[worker.step];
+    if (updated.insert(worker.rank).second) {
+      wake_all();
+    }
+    if (all(updated, worker)) {
+      worker.at = At::kVoting;
+    }
+  }
+
+  void restore(Worker& worker) {
+    worker.state = pack(StateWord{StateKind::kClean, worker.step - 1});
+    worker.at = At::kWaiting;
+  }
+
+  // Where a step that does not count is left for.
+  At left() const { return communicates_ ? At::kRestoring : At::kWaiting; }
 
   // What forward changed in this rank.
   static void save_capsule(Worker& worker) {
@@ -569,7 +605,7 @@ class Nodes {
   void vote(Worker& worker) {
     worker.digest = digest_of(worker);
     if (!swap_word(worker, Vote::kOpen, worker.step, Vote::kYes)) {
-      worker.at = At::kWaiting;
+      worker.at = left();
       return;
     }
     generation_of(worker).voted[worker.step].insert(worker.rank);
@@ -624,7 +660,7 @@ class Nodes {
     }
     if (*verdict < worker.step) {
       paths_.count("redo after a vote");
-      worker.at = At::kWaiting;
+      worker.at = left();
       return;
     }
     must(*verdict == worker.step, "a verdict beyond what a survivor voted on");
@@ -635,7 +671,7 @@ class Nodes {
   }
 
   void update(Worker& worker) {
-    if (loop_.happens(chances_.exception)) {
+    if (!communicates_ && loop_.happens(chances_.exception)) {
       paths_.count("exception in an update");
       worker.state = pack(StateWord{});
       raise(worker);
@@ -693,6 +729,7 @@ class Nodes {
         {At::kStarting, "death while starting"},    {At::kWaiting, "death while waiting or unwinding"},
         {At::kHydrating, "death while hydrating"},  {At::kVoted, "death after a vote"},
         {At::kUpdating, "death in an update"},      {At::kVerdict, "death before its verdict"},
+        {At::kCommunicating, "death in an update before the vote"},
         {At::kFinished, "death of a finished rank"}};
     const auto found = named.find(worker.at);
     paths_.count(found == named.end() ? "death elsewhere" : found->second);
@@ -756,6 +793,7 @@ class Nodes {
   std::set<NodeId> nodes_;
   std::set<NodeId> lost_;
   bool one_node_ = false;
+  bool communicates_ = false;
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;

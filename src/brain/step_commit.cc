@@ -48,6 +48,16 @@ std::optional<Disagreement> disagreement(Identity identity, Step step, const std
   return compare(step, std::move(said));
 }
 
+std::optional<Version> version_once_told(const SealedWord& rank, Version told) {
+  const auto& [kind, version] = rank.state;
+  if (kind != StateKind::kClean && kind != StateKind::kUpdating) {
+    return std::nullopt;
+  }
+  const bool ends_update = kind == StateKind::kUpdating && rank.word.vote == Vote::kDecided;
+  const bool counts = rank.word.step == version + 1 && rank.word.vote != Vote::kOpen && told == version + 1;
+  return ends_update || counts ? version + 1 : version;
+}
+
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across) {
   if (survivors.empty()) {
     return Verdict{floor, false, "no survivor is left"};

@@ -41,6 +41,11 @@ struct Verdict {
 // still be read: then its word counts like any other. With none at all the result is `floor`, redo.
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across = false);
 
+// The version that the state of a sealed process is at once it was told that the job goes on from `told`; nothing: it
+// holds no whole one. What was decided is applied to the end. With communicates=True the update comes before the vote:
+// there a process is `updating` with an open or a yes word, and puts back what it overwrote if the step does not count.
+std::optional<Version> version_once_told(const SealedWord& rank, Version told);
+
 // Whether those that had voted on `step` in generation `identity`, and not decided, had voted for different things.
 std::optional<Disagreement> disagreement(Identity identity, Step step, const std::vector<SealedWord>& survivors);
 
