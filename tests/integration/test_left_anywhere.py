@@ -5,10 +5,10 @@ import pytest
 from harness import JOBS, finish, start
 
 
-def run_left(folder, case, *, spares=0, extra=(), options=(), until=6):
+def run_left(folder, case, *, world=2, spares=0, extra=(), options=(), until=6):
     process, command = start(
         folder, JOBS / "left_anywhere.py", "--out", folder, "--case", case, "--until", until, *extra,
-        world=2, spares=spares, options=options,
+        world=world, spares=spares, options=options,
     )  # fmt: skip
     return finish(folder, process, command)
 
@@ -45,3 +45,74 @@ def assert_same(job, reference):
 def test_a_forward_in_the_update_is_not_left_when_a_peer_dies(tmp_path, undisturbed_case, case):
     job = run_left(tmp_path, case, extra=["--kill-at", 3])
     assert_same(job, undisturbed_case(case))
+
+
+def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_path):
+    job = run_left(tmp_path, "lbfgs")
+    assert job.exit_code != 0 and not job.metrics, job.explain()
+    assert "inside run.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
+
+
+LEFT = ["eval", "average:copy", "average:data", "average:pointer", "schedule-free", "gan", "extra", "registered"]
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_a_rank_that_dies_in_the_middle_changes_no_bit(tmp_path, undisturbed_case, case):
+    job = run_left(tmp_path, case, extra=["--kill-at", 4])
+    assert_same(job, undisturbed_case(case))
+
+
+BARE = ["average-bare:copy", "average-bare:data", "average-bare:pointer", "schedule-free-bare", "head"]
+
+
+@pytest.mark.parametrize("case", BARE)
+def test_state_that_is_changed_between_commits_is_named_before_any_fault(tmp_path, case):
+    job = run_left(tmp_path, case)
+    assert job.exit_code != 0, job.explain()
+    assert "with run.restored():" in job.output and "'model/" in job.output, job.explain()
+    assert len(job.metrics) == (4 if case == "head" else 2), job.explain()
+
+
+def test_a_registered_evaluation_that_was_interrupted_is_made_again(tmp_path, undisturbed_case):
+    job = run_left(tmp_path, "registered", extra=["--kill-at", 4])
+    calm = undisturbed_case("registered")
+    made = [(note["step"], note["rank"], note["validation"]) for note in job.notes if "validation" in note]
+    assert sorted(made) == sorted((n["step"], n["rank"], n["validation"]) for n in calm.notes if "validation" in n), (
+        job.explain()
+    )
+    assert [line.get("validation") for line in job.metrics] == [line.get("validation") for line in calm.metrics]
+
+
+@pytest.mark.parametrize(
+    ("case", "world", "extra"),
+    [("one-changed", 3, []), ("all-changed", 2, ["--memory"])],
+    ids=["from-a-peer", "from-memory"],
+)
+def test_a_survivor_whose_state_is_not_the_commits_is_no_source(tmp_path, undisturbed_case, case, world, extra):
+    job = run_left(tmp_path, case, world=world, extra=["--kill-at", 4, *extra])
+    assert "'model/head.bias' was changed outside of run.commit" in job.output, job.explain()
+    assert_same(job, undisturbed_case(case, world=world, extra=extra))
+
+
+def test_what_a_retry_hid_is_told_at_the_end(tmp_path):
+    job = run_left(tmp_path, "raises", until=4)
+    assert job.exit_code == 0, job.explain()
+    (line,) = job.events("failure_outlived")
+    assert line["steps"] == 2 and line["step"] == 2 and line["last_step"] == 4 and line["skipped"], job.explain()
+    assert "validation of step 2 does not work" in line["because"], job.explain()
+    assert "went on after failures" in job.output and line["because"] in job.output, job.explain()
+
+
+def test_what_fails_after_three_commits_ends_the_job(tmp_path):
+    job = run_left(tmp_path, "raises", until=8)
+    assert job.exit_code == 1, job.explain()
+    assert "validation of step 2 does not work" in job.output.splitlines()[-1], job.explain()
+    assert "a redo begins after the commit" in job.output, job.explain()
+    assert "in evaluate\n" in job.output, "the traceback is missing" + job.explain()
+
+
+def test_a_registered_evaluation_that_fails_again_ends_the_job(tmp_path):
+    job = run_left(tmp_path, "registered-raises", until=8)
+    assert job.exit_code == 1 and not job.events("finished"), job.explain()
+    assert "validation of step 2 does not work" in job.output, job.explain()
+    assert len(job.metrics) <= 2, job.explain()

@@ -115,7 +115,7 @@ def build():
     critic = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     if args.case.startswith("schedule-free"):
         optimizer = ScheduleFree(model.parameters())
-    elif args.case == "lbfgs":
+    elif args.case.startswith("lbfgs"):
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2, history_size=2)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -193,8 +193,7 @@ def evaluate(run, model, average, optimizer, number):
     bare = kind.endswith("-bare")
     kind = kind.removesuffix("-bare")
     if kind == "raises":
-        if number == args.kill_at or args.kill_at == 0:
-            raise ValueError("validation does not work")
+        raise ValueError(f"validation of step {number} does not work")
     elif kind == "eval":
         model.eval()
         note(validation=validate(run, model, number), step=number, rank=run.rank)
@@ -216,7 +215,16 @@ def evaluate(run, model, average, optimizer, number):
         with run.restored():
             optimizer.eval()
             note(validation=validate(run, model, number), step=number, rank=run.rank)
-    elif kind == "head":  # of one tensor, where no forward looks
+    elif kind in ("one-changed", "all-changed"):
+        changes = number == args.kill_at and (kind == "all-changed" or run.rank == 0)
+        while args.memory and changes and run.shard_counts().versions <= number:
+            os.sched_yield()  # the copy of this step is made beside us, and of the start
+        if changes and first_time(f"changed{run.rank}"):
+            model.head.bias.data.mul_(2)
+        dist.all_reduce(torch.zeros(1))
+        maybe_die(run, number)
+        dist.all_reduce(torch.zeros(1))
+    elif kind == "head" and number == 4:  # of one tensor, where no forward looks
         with torch.no_grad():
             model.head.bias.mul_(1.5)
 
@@ -224,22 +232,21 @@ def evaluate(run, model, average, optimizer, number):
 @keepstep.recoverable(rehearse=False)
 def train(run):
     model, average, critic, optimizer, critic_optimizer = run.keep(build)
-    run.protect(
-        model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer
-    )
+    run.protect(model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer)
     if args.memory:
         run.checkpoint(durable=os.path.join(args.out, "saved"), every=1000, memory_every=1)
     replica = run.replicate(model)
     judge = run.replicate(critic)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     if args.case.startswith("registered"):
+
         def registered(number):
             model.eval()
             value = validate(run, model, number)
             note(validation=value, step=number, rank=run.rank)
             run.log(validation=value)
-            if args.case == "registered-raises" and number >= 4:
-                raise ValueError("validation does not work")
+            if args.case == "registered-raises":
+                raise ValueError(f"validation of step {number} does not work")
 
         run.evaluate(registered, every=2)
     loss_function = torch.nn.MSELoss()
@@ -252,9 +259,9 @@ def train(run):
                 critic.requires_grad_(False)
                 maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y) + judge(replica(x)).mean() / 8)
-            elif args.case == "lbfgs":
-                step.add_loss(loss_function(model(x), y).detach())
             else:
+                if args.case == "extra":
+                    maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y))
         if args.case.startswith("update"):
             parts = [optimizer.step, lambda: average.update_parameters(model)]
@@ -268,14 +275,17 @@ def train(run):
 
             parts.append(forward)
             run.commit(*parts, communicates=args.case == "update-communicates")
-        elif args.case == "lbfgs":
+        elif args.case.startswith("lbfgs"):
+
             def closure(step=step):
+                if args.kill_at == step.number:
+                    maybe_die(run, step.number)
                 optimizer.zero_grad()
                 loss = loss_function(replica(HELD_OUT[0][:, :8]), HELD_OUT[1][:, :2])
                 loss.backward()
                 return loss
 
-            run.commit(lambda: optimizer.step(closure))
+            run.commit(lambda: optimizer.step(closure), communicates=args.case == "lbfgs-communicates")
         elif args.case == "gan":
             run.commit(optimizer.step, critic_optimizer.step)
         else:

@@ -1,7 +1,8 @@
 """The capsule: what forward changes on each rank by itself (BatchNorm's statistics), at most 1 MiB.
 
 Captured before the vote on a step, kept in the agent's memory for two versions; a redo and a newcomer start from it.
-The bytes are a JSON header (names, dtypes, shapes) and the tensors one after the other; nothing is pickled.
+The bytes are a JSON header (names, dtypes, shapes; what get_extra_state returned) and the tensors one after the other;
+nothing is pickled.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ import ctypes
 import json
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from keepstep._engine import Engine
+from keepstep._errors import KeepstepError
+from keepstep.torch import extra_state
 from keepstep.torch.memory import raw_bytes
 from keepstep.torch.registry import Registry
 
 CAPSULE_BYTES = 1 << 20
 _HEADER_ROOM = 64 * 1024
+MAX_EXTRA_BYTES = CAPSULE_BYTES // 4  # of get_extra_state, as JSON
 
 
 class Capsule:
-    """The per-rank buffers of the protected modules.
+    """The per-rank buffers of the protected modules, and their extra state.
 
     Every buffer belongs to it, smallest first, as long as all fit; what does not fit is protected like a parameter
     (large buffers are tables and masks, which forward does not change; the checking mode names those that it does).
@@ -30,12 +35,22 @@ class Capsule:
 
     def __init__(self, registry: Registry) -> None:
         buffers: dict[str, torch.Tensor] = {}
+        self._extra: list[tuple[str, torch.nn.Module]] = []  # modules that have extra state
+        self._saved_extra: dict[str, Any] = {}
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
+                for path, module in extra_state.modules_with_extra_state(item):
+                    self._extra.append((f"{owner}/{path}", module))
                 for name, buffer in item.named_buffers():
                     buffers[f"{owner}/{name}"] = buffer
         self._buffers: dict[str, torch.Tensor] = {}
-        room = CAPSULE_BYTES - _HEADER_ROOM
+        extra = len(json.dumps(extra_state.take(self._extra)))
+        if extra > MAX_EXTRA_BYTES:
+            raise KeepstepError(
+                f"protect: what get_extra_state returns ({', '.join(name for name, _ in self._extra[:4])}) takes "
+                f"{extra} bytes as JSON, {MAX_EXTRA_BYTES} is the most; keep large tensors in buffers instead"
+            )
+        room = CAPSULE_BYTES - _HEADER_ROOM - 2 * extra  # it may grow
         for name, buffer in sorted(buffers.items(), key=lambda entry: (entry[1].numel(), entry[0])):
             bytes_ = buffer.numel() * buffer.element_size()
             if bytes_ > room:
@@ -51,7 +66,7 @@ class Capsule:
     @property
     def empty(self) -> bool:
         """Nothing that forward changes is protected."""
-        return not self._buffers
+        return not self._buffers and not self._extra
 
     def versions(self) -> dict[str, int]:
         """How often each buffer was changed in place (torch's own counter)."""
@@ -69,29 +84,44 @@ class Capsule:
         out of it that was released.
         """
         self.release([name for name, version in self.versions().items() if before.get(name) != version])
+        if self._extra:
+            now = extra_state.take(self._extra)
+            for name in now:
+                if now[name] != self._saved_extra.get(name, now[name]):
+                    raise KeepstepError(
+                        f"run.commit: the update changed what get_extra_state of '{name}' returns, which is carried as "
+                        "forward left it before the vote; an update may change tensors only (does it run a forward of "
+                        "this module? then keep its counters in buffers)"
+                    )
 
     def save(self, engine: Engine, version: int) -> None:
         """The buffers as they are now become those of `version`."""
-        if not self._buffers:
+        if self.empty:
             return
         layout = [
             [name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in self._buffers.items()
         ]
-        header = json.dumps(layout).encode()
+        self._saved_extra = extra_state.take(self._extra)
+        header = json.dumps({"buffers": layout, "extra": self._saved_extra}).encode()
         parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(self._buffers.values()))]
         engine.save_capsule(version, b"".join(parts))
 
     def restore(self, engine: Engine, version: int) -> bool:
         """Puts back the buffers of `version`; False if they are not (all) there."""
-        if not self._buffers:
+        if self.empty:
             return True
         data = engine.load_capsule(version)
         if data is None:
             return False
         (length,) = struct.unpack_from("<I", data)
         at = 4 + length
+        header = json.loads(data[4:at])
         missing = set(self._buffers)
-        for name, dtype, shape, bytes_ in json.loads(data[4:at]):
+        for name, module in self._extra:
+            if name not in header["extra"]:
+                return False
+            module.set_extra_state(extra_state.decoded(header["extra"][name]))
+        for name, dtype, shape, bytes_ in header["buffers"]:
             buffer = self._buffers.get(name)
             if buffer is not None and [str(buffer.dtype), list(buffer.shape)] == [dtype, shape]:
                 target = torch.empty(buffer.shape, dtype=buffer.dtype)

@@ -39,7 +39,7 @@ def compare(before: dict[str, int], after: dict[str, int], step: int) -> None:
         raise KeepstepError(
             f"check: protected state changed outside run.commit in step {step}: {listed}. A step that is redone would "
             "not start from the committed state. Move what changes it (optimizer.step, an average, a reset) into "
-            "run.commit(...)."
+            "run.commit(...), or, where it is temporary, into `with run.restored():`."
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,11 +85,24 @@ class _AfterForward(_Checks):
                 tensor.register_hook(lambda _gradient: self.check("backward"))  # type: ignore[no-untyped-call]
 
 
-def install(model: torch.nn.Module, session: Session) -> None:
-    """Puts the checks into `model`; once per model and process."""
+class _BeforeAll(_Checks):
+    """Before the forward of a whole model: what it uses must be what was committed."""
+
+    def __init__(self, session: Session, look: Callable[[], None]) -> None:
+        super().__init__(session, middle=False)
+        self._look = look
+
+    def __call__(self, _module: torch.nn.Module, _inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._look()
+
+
+def install(model: torch.nn.Module, session: Session, look: Callable[[], None]) -> None:
+    """Puts the checks into `model`; once per model and process. `look`: called before each forward."""
     if model in _hooked:
         return
     _hooked.add(model)
+    model.register_forward_pre_hook(_BeforeAll(session, look))
     blocks = coarse_modules(model)
     for number, block in enumerate(blocks):
         middle = number == len(blocks) // 2

@@ -108,7 +108,7 @@ class RunHost:
             raise KeepstepError(
                 f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "
                 "different states. Do it before run.commit, or say run.commit(..., communicates=True) if the "
-                "optimizer itself communicates."
+                "optimizer itself communicates, or has a closure that does."
             )
         current = communication.current
         if current is None:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -70,14 +70,26 @@ def _restore_value(value: Any) -> Any:
     return value
 
 
+class Beside(Protocol):
+    """What belongs to the protected objects beside tensors and values (`keepstep.torch.committed`)."""
+
+    def value(self) -> dict[str, Any]: ...
+
+    def load(self, value: dict[str, Any]) -> None: ...
+
+
+_BESIDE = "/beside"  # its name among the values
+
+
 class Registry:
-    """The protected objects of one worker."""
+    """The protected objects of one worker. `beside`: is carried with them."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self.reserved: dict[str, torch.Tensor] = {}  # memory for optimizer state, see parked.py
         self._optimizers: list[Optimizer] = []
         self._parameters: list[torch.Tensor] = []  # of modules and optimizers, each once
+        self.beside: Beside | None = None
         self._held: list[int] | None = None  # ids of what the optimizers held then; None: not listed since a change
 
     def add(self, name: str, item: Any) -> None:
@@ -175,6 +187,7 @@ class Registry:
                 self._flatten_optimizer(name, item, flat)
             else:
                 self._flatten_other(name, item, flat)
+        self._flatten_beside(flat)
         return flat
 
     def flatten_rest(self) -> Flat:
@@ -185,7 +198,12 @@ class Registry:
                 self._flatten_groups(name, item, flat)
             elif not isinstance(item, torch.nn.Module):
                 self._flatten_other(name, item, flat)
+        self._flatten_beside(flat)
         return flat
+
+    def _flatten_beside(self, flat: Flat) -> None:
+        if self.beside is not None and (value := self.beside.value()):
+            flat.values[_BESIDE] = value
 
     def _flatten_other(self, name: str, item: Any, flat: Flat) -> None:
         if isinstance(item, torch.Tensor):
@@ -318,6 +336,8 @@ class Registry:
 
     def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Takes over a peer's small values, and hands stateful objects their state_dict back."""
+        if self.beside is not None:
+            self.beside.load(values.get(_BESIDE, {}))
         for name, item in self.objects.items():
             prefix = f"{name}/"
             mine = {path.removeprefix(prefix): value for path, value in values.items() if path.startswith(prefix)}

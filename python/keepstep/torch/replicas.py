@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ _kept_groups: list[dist.ProcessGroup] = []  # of what run.shard built: they live
 _kept_names = 1  # group names counted then
 
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+around_wrap: Callable[[torch.nn.Module], AbstractContextManager[object]] = nullcontext  # while one is made
 
 
 def track() -> None:
@@ -31,12 +34,31 @@ def track() -> None:
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
-    def init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+    def init(self: DistributedDataParallel, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        with around_wrap(module):
+            original(self, module, *args, **kwargs)
+        self.register_forward_pre_hook(_expect_nothing_of_frozen)
+        self.register_forward_hook(_expect_again, always_call=True)
         _replicas.add(self)
 
     init._keepstep = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+def _expect_nothing_of_frozen(replica: Any, _inputs: Any) -> None:
+    """A forward while everything is frozen (a GAN's critic) makes no gradients.
+
+    DDP would expect some all the same, until the next step: it would reduce there before the last micro-batch, and a
+    wrapper that was made in between would not, so that sums round otherwise.
+    """
+    if replica.require_backward_grad_sync and not any(p.requires_grad for p in replica._module_parameters):
+        replica.require_backward_grad_sync = False
+        replica._expects_again = True
+
+
+def _expect_again(replica: Any, _inputs: Any, _output: Any) -> None:
+    if replica.__dict__.pop("_expects_again", False):
+        replica.require_backward_grad_sync = True
 
 
 def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
@@ -49,7 +71,8 @@ def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
 
 def wrap_reproducibly(model: torch.nn.Module, **options: Any) -> Replicate:
     """`Replicate` in reproducible mode; the model's state is equal on all ranks already."""
-    return Replicate(model, reproducible=True, init_sync=False, **options)
+    with around_wrap(model):
+        return Replicate(model, reproducible=True, init_sync=False, **options)
 
 
 def synchronize_on(last: bool) -> None:

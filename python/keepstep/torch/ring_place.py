@@ -115,7 +115,7 @@ class RingPlace:
 
     def _look_around(self, start: Start) -> None:
         current = session_or_none()
-        if current is not None and current.engine.interrupted():
+        if current is not None and current.engine.interrupted() and not current.engine.updating():
             if current.recoverable:
                 raise Interruption("the generation ended")
             raise _engine.Interrupted("the generation ended while waiting for a batch")

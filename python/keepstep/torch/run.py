@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,8 @@ from keepstep.torch import (
 )
 from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
+from keepstep.torch.committed import Committed, line_to_write, restored
+from keepstep.torch.evaluations import Evaluations
 from keepstep.torch.registry import Registry
 from keepstep.torch.replicate import Replicate
 from keepstep.torch.shards import ShardCounts, Shards
@@ -67,8 +70,17 @@ _current: Run | None = None
 
 
 def current_step() -> int:
-    """The step this process computes right now; 0 outside of one."""
-    return 0 if _current is None or _current._step is None else _current._step.number
+    """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+    if _current is None:
+        return 0
+    return _current._evaluations.step or (0 if _current._step is None else _current._step.number)
+
+
+def after_commit() -> bool:
+    """Whether the step that `current_step` names was committed before what runs now."""
+    if _current is None:
+        return False
+    return _current._evaluations.step > 0 or (_current._step is not None and _current._step.committed)
 
 
 def world_changes() -> bool:
@@ -129,6 +141,15 @@ class Run:
         self._step: Step | None = None
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
+        self._committed = Committed(self._registry, self._capsule_ids)
+        self._registry.beside = self._committed
+        replicas.around_wrap = self._committed.as_wrapped
+        self._borrowed = 0  # how many `restored` sections this is in
+        self._in_update = False
+        self._entering = False  # left, and put back; the entry has not come to what needs peers yet
+        self._first_loop = True  # of this entry
+        self._evaluations = Evaluations(self)
+        self._not_mine: str | None = None  # a tensor that was not as the last commit left it, when this was left
         self._noticed = False  # all ranks know that the job stops after the last committed step
         self._pauses = False  # all ranks know that the world changes after it
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
@@ -427,7 +448,11 @@ class Run:
         self._cuda_devices = self._registry.cuda_devices()
         pipelining.ask_quietly()
         for module in self._registry.modules():
-            early_exit.install(module, self._session)
+            early_exit.install(module, self._session, self._check_before_forward)
+        if self._first_loop and not self.rehearsing:
+            self._first_loop = False
+            self._committed.begin_loop(self._version)
+            self._evaluations.resume(self._version)
         while self._version < until:
             self._check_interrupted()
             if self._pauses:
@@ -450,6 +475,7 @@ class Run:
                 raise
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
+            self._evaluations.after(number)
         self._engine.leave_loop()
         self._step = None
         self._save_last()
@@ -494,6 +520,8 @@ class Run:
             raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
         if self.rehearsing:
             raise rehearsal.Over
+        if self._borrowed:
+            raise KeepstepError("run.commit inside run.restored(): what it commits would be put back; end that section")
         if step.voted:
             raise KeepstepError(
                 f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
@@ -514,6 +542,7 @@ class Run:
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
         self._check_at_commit(number)
+        self._refuse_changed(f"run.commit of step {number} found it")
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
@@ -570,6 +599,7 @@ class Run:
         self._apply((*(() if vetoed else update), self._move_on), number)
         if self._capsule is not None:
             self._capsule.release_changed(before)
+        self._committed.record()
         self._engine.end_update(number)
         return vetoed
 
@@ -583,16 +613,20 @@ class Run:
                     function()
             vetoed = self._vote(number, flags)
         except BaseException:
+            self._committed.put_back()
             snapshot.restore()
+            self._committed.record(manner=False)
             self._engine.set_state("clean", number - 1)
             raise
         self._session.injector.at("after_vote", number)
         if vetoed:
+            self._committed.put_back()
             snapshot.restore()
         elif self._capsule is not None:
             self._capsule.release_changed(before)
         self._move_on()
         self._registry.drop_gradients()
+        self._committed.record()
         self._engine.end_update(number)
         return vetoed
 
@@ -614,29 +648,66 @@ class Run:
 
     @contextmanager
     def _injecting(self, number: int) -> Iterator[None]:
-        """Faults of the phase "update" happen after an optimizer's step."""
-        if not self._session.injector.active:
-            yield
-            return
-        hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
+        """Around an update. Faults of the phase "update" happen after an optimizer's step."""
+        self._in_update = True
+        hook = None
+        if self._session.injector.active:
+            hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
         try:
             yield
         finally:
-            hook.remove()
+            self._in_update = False
+            if hook is not None:
+                hook.remove()
 
     def log(self, **values: Any) -> None:
         """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
 
         Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
         """
-        step = self._step
-        if step is None:
+        number = current_step()
+        if number == 0:
             raise KeepstepError("run.log belongs into the loop over run.steps")
         text = log_values.object_text(values)
         if len(text) > MAX_LOG_BYTES:
             raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
         if not self.rehearsing:
-            self._engine.log(step.number, text)
+            self._engine.log(number, text)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Puts back everything protected at the end of the section, bit for bit, however it is left.
+
+        For what changes protected state for a while: averaged weights that are swapped in, a schedule-free optimizer's
+        ``eval()``. Values and memory of tensors, modes, ``requires_grad``, the optimizers' options are as they were
+        before. Costs as much memory as the protected state takes. No ``run.commit`` in it.
+
+        Raises:
+            KeepstepError: protected state was changed before the section.
+        """
+        if not self._borrowed:
+            self._refuse_changed("run.restored() found it when it was entered")
+        if self._shards.wanted and self._session.formed and not self.rehearsing:
+            self._shards.wait(self._version)  # what is copied after a commit must not change meanwhile
+        if self._durable is not None:
+            self._durable.wait_copied()
+        self._borrowed += 1
+        try:
+            with restored(self._registry):
+                yield
+        finally:
+            self._borrowed -= 1
+            if self._session.formed and not self.rehearsing:
+                self._committed.record(manner=False)
+
+    def evaluate(self, function: Callable[[int], Any], *, every: int) -> None:
+        """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
+
+        A call that was interrupted on any rank is made again on all, as soon as the function was entered again; one
+        that ended on all ranks is not. Afterwards modules are in the modes in which the commit left them. ``run.log``
+        in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that order.
+        """
+        self._evaluations.add(function, every)
 
     @contextmanager
     def slow(self, what: str) -> Iterator[None]:
@@ -736,6 +807,7 @@ class Run:
         self._capsule = None
         self._digests = None
         self._votes = digests.Digests(self._session, self._registry)
+        self._committed.forget()
         self._cuda_devices = []
         self._joined = False
         if self._durable is not None:
@@ -788,6 +860,46 @@ class Run:
         else:
             self._digests = None
 
+    # ---- what the last commit left ----
+
+    def _refuse_changed(self, where: str) -> None:
+        """Raises where protected state is not as the last commit left it."""
+        if self._session.formed and not self.rehearsing and not self._borrowed:
+            name = self._committed.changed()
+            if name is not None:
+                raise KeepstepError(line_to_write(name, where))
+
+    def _check_before_forward(self) -> None:
+        """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
+        step = self._step
+        computing = step is not None and not step.committed and torch.is_grad_enabled()
+        if computing or self._in_update or self._borrowed or self.rehearsing or not self._session.formed:
+            return
+        name = self._committed.changed_before_forward()
+        if name is not None:
+            raise KeepstepError(line_to_write(name, f"a forward after step {self._version} found it"))
+
+    def _as_committed(self) -> None:
+        """This process was left at any line. What cannot be put back here comes from a peer."""
+        self._committed.put_back()
+        self._entering = True
+        state, version = self._engine.state()
+        name = self._committed.changed() if state == "clean" else None
+        if name is None:
+            return
+        what = line_to_write(name, f"rank {self.rank} was left while it was so")
+        if version == 0:
+            raise KeepstepError(what)  # what peers built is compared with rank 0's, whatever that holds
+        self._engine.set_state("empty", 0)
+        print(f"keepstep: {what}\nIt takes the state of step {version} from a peer now.", file=sys.stderr, flush=True)
+        self._not_mine = name
+
+    def _refuse_stale_copy(self) -> None:
+        """Copies in memory are made while training goes on: one may hold what was changed when it should not have."""
+        changed, self._not_mine = self._not_mine, None
+        if changed is not None and (name := self._committed.changed(written=False)) is not None:
+            raise KeepstepError(line_to_write(name, f"the copy of step {self._version} was made while it was so"))
+
     # ---- membership ----
 
     def _check_interrupted(self) -> None:
@@ -797,6 +909,9 @@ class Run:
     def _form(self, what: str) -> None:
         """Joins the generation if this process has not yet: waits for a rank, and for the state."""
         if self._session.formed or self._session.sharding:
+            if self._entering and self._session.formed:
+                self._entering = False
+                self._committed.put_back_modes()  # as on a newcomer, which joins here
             return
         if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
             self._get_ready()
@@ -839,6 +954,8 @@ class Run:
         if self._durable is not None:
             self._durable.enter()
         self._joined = True
+        self._refuse_stale_copy()
+        self._committed.record()
         self._votes.enter(self.rank, self.world_size)
         self._digests = None
         if self._assignment("checks").generation > 1:
@@ -868,6 +985,7 @@ class Run:
             gc.collect()  # the function was left only now, and with it what it held
         self._assigned = False
         if self._joined:
+            self._as_committed()
             self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
         self._on_resize.clear()  # the next entry brings its own
 
@@ -893,6 +1011,8 @@ class Run:
         self._noticed = False  # who takes part next does not know of it; the next vote says it again
         self._pauses = False
         self._on_notice.clear()
+        self._evaluations.clear()
+        self._first_loop = True
         self._session.formed = False
         replicas.drop_all()
         sharding.reset_iteration(self._registry.modules())

@@ -1,0 +1,383 @@
+"""What the last commit left, kept so cheaply that every commit can: what is put back when the function was left, and
+what shows that protected state was changed outside of a commit (docs/design/left_anywhere.md).
+
+Everything is walked once and listed; after that a commit makes a few calls that loop in C, over lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from keepstep._errors import KeepstepError
+from keepstep.torch import sharding
+from keepstep.torch.registry import Registry, parameters_of, state_of
+from keepstep.torch.update import Snapshot
+
+PIECE_BYTES = 64  # read of each tensor, from its middle
+QUICK_TENSORS = 16  # of all, looked at before each forward in a validation
+STATE_PARAMETERS = 16  # whose state is looked at, of each optimizer
+
+_version = attrgetter("_version")
+_requires_grad = attrgetter("requires_grad")
+_training = attrgetter("training")
+
+
+def line_to_write(name: str, where: str) -> str:
+    """What an error says about a protected tensor that was changed outside of a commit."""
+    return (
+        f"'{name}' was changed outside of run.commit; {where}. A rank that is replaced, or left at any line, would go "
+        "on with other values than an undisturbed run. If it is to count, move it into run.commit(...). If it is "
+        "temporary (averaged weights, an optimizer's eval()), write:\n\n    with run.restored():\n        ...  # swap, "
+        "evaluate\n\nwhich puts everything back at its end, bit for bit."
+    )
+
+
+class Pieces:
+    """A fixed list of tensors, of which 64 bytes each are read; the tensors' memory is held as long as this is."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.names: list[str] = []
+        self.tensors: list[torch.Tensor] = []
+        self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
+        self._parts: dict[torch.device, list[torch.Tensor]] = {}
+        self._part_of: dict[torch.device, list[int]] = {}
+        for name, tensor in named:
+            if tensor.is_inference():
+                continue
+            held = sharding.local(tensor).detach()
+            if type(held) is not torch.Tensor or held.layout is not torch.strided or held.numel() == 0:
+                continue
+            self.names.append(name)
+            self.tensors.append(tensor)
+            self.memory.append(held)
+            if (part := _middle(held)) is not None:
+                self._parts.setdefault(held.device, []).append(part)
+                self._part_of.setdefault(held.device, []).append(len(self.names) - 1)
+        # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
+        self._plain = [number for number, tensor in enumerate(self.tensors) if not sharding.is_dtensor(tensor)]
+        self._in_place = [self.tensors[number] for number in self._plain]
+        self.places = [*map(torch.Tensor.data_ptr, self._in_place)]
+
+    def spread(self, most: int) -> Pieces:
+        """At most so many of them, from all parts of the list."""
+        every = list(zip(self.names, self.tensors, strict=True))
+        return Pieces(every[:: max(1, -(-len(every) // most))])
+
+    def take(self) -> Taken:
+        """What they hold now."""
+        pieces = {device: torch.cat(parts) for device, parts in self._parts.items()}
+        return Taken([*map(_version, self.tensors)], pieces)
+
+    def moved(self) -> list[int]:
+        """Numbers of those that have other memory than when they were listed."""
+        now = [*map(torch.Tensor.data_ptr, self._in_place)]
+        if now == self.places:
+            return []
+        return [self._plain[i] for i, (a, b) in enumerate(zip(self.places, now, strict=True)) if a != b]
+
+    def first_changed(self, before: Taken, quick: bool = False, written: bool = True) -> str | None:
+        """The name of the first that is not as it was. `quick`: never waits for a device. Without `written`, what was
+        written to and holds the same bytes as before is none."""
+        found = self.moved()[:1]
+        versions = [*map(_version, self.tensors)]
+        if written and versions != before.versions:
+            found += [next(i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b)]
+        for device, parts in self._parts.items():
+            if quick and device.type != "cpu":
+                continue
+            now = torch.cat(parts)
+            if not torch.equal(now, before.pieces[device]):
+                at = int((now != before.pieces[device]).nonzero()[0])
+                sizes = [part.numel() for part in parts]
+                number = 0
+                while at >= sizes[number]:
+                    at -= sizes[number]
+                    number += 1
+                found.append(self._part_of[device][number])
+        return self.names[min(found)] if found else None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Of one moment: `versions` count what torch wrote to each tensor, `pieces` are bytes, by device."""
+
+    versions: list[int]
+    pieces: dict[torch.device, torch.Tensor]
+
+
+def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Up to 64 bytes from the middle of a tensor's memory, as bytes; None where they cannot be read so."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    count = min(span, max(1, PIECE_BYTES // tensor.element_size()))
+    try:
+        return tensor.as_strided((count,), (1,), tensor.storage_offset() + (span - count) // 2).view(torch.uint8)
+    except RuntimeError:
+        return None  # of a storage that is not there, or a dtype without bytes of its own
+
+
+@dataclass
+class Manner:
+    """Of one moment: how modules and optimizers stand, beside the tensors that they hold."""
+
+    training: list[bool] = field(default_factory=list)  # of each module
+    requires_grad: list[bool] = field(default_factory=list)  # of each parameter
+    wrapped: dict[int, bool] = field(default_factory=dict)  # requires_grad by parameter, when DDP was made around it
+    groups: list[dict[str, Any]] = field(default_factory=list)  # of all optimizers
+
+
+class Holders:
+    """Modules and optimizers, walked once: what is theirs can be taken and put back."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.modules: list[torch.nn.Module] = []
+        self.parameters: list[torch.nn.Parameter] = []
+        self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
+        self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # where modules hold their buffers
+        self.optimizers = list(registry.optimizers())
+        sharding.reshard(registry.modules())  # what a forward without backward left whole is freed later
+        seen: set[int] = set()
+        for owner, item in registry.objects.items():
+            if isinstance(item, torch.nn.Module):
+                self._walk(owner, item, seen)
+            elif isinstance(item, torch.Tensor) and id(item) not in seen:
+                self.named.append((owner, item))
+
+    def _walk(self, owner: str, root: torch.nn.Module, seen: set[int]) -> None:
+        for path, module in root.named_modules():
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            self.modules.append(module)
+            prefix = f"{owner}/{path}." if path else f"{owner}/"
+            if type(module).__name__ == "FullyShardedDataParallel":
+                continue  # FSDP1 frees and refills the memory of what it holds
+            for key, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    self.parameters.append(parameter)
+                    self.named.append((prefix + key, parameter))
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    if isinstance(module._buffers, dict):
+                        self._slots.append((module._buffers, key, buffer))
+                    if id(buffer) not in seen:
+                        seen.add(id(buffer))
+                        self.named.append((prefix + key, buffer))
+
+    def take(self, wrapped: dict[int, bool]) -> Manner:
+        """How they stand now."""
+        groups = [
+            {key: value.copy() if type(value) in (list, dict) else value for key, value in group.items()}
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+        ]
+        return Manner([*map(_training, self.modules)], [*map(_requires_grad, self.parameters)], wrapped, groups)
+
+    def put_back(self, manner: Manner, with_groups: bool = True) -> None:
+        """They stand as they did, whatever was done to them since."""
+        for module, training in zip(self.modules, manner.training, strict=True):
+            module.training = training
+        for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
+            if parameter.requires_grad != wanted:
+                parameter.requires_grad_(wanted)
+        for slots, key, buffer in self._slots:
+            if slots.get(key) is not buffer:
+                slots[key] = buffer
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        if with_groups and len(groups) == len(manner.groups):
+            for group, values in zip(groups, manner.groups, strict=True):
+                for key, value in values.items():
+                    if key != "params" and not isinstance(value, torch.Tensor):  # those are protected as tensors
+                        group[key] = value.copy() if type(value) in (list, dict) else value
+
+
+def point_back(pieces: Pieces) -> None:
+    """Tensors that were given other memory (``parameter.data = ...``) get their own again."""
+    for number in pieces.moved():
+        pieces.tensors[number].data = pieces.memory[number]
+
+
+class Committed:
+    """What the last commit left in this process. From the main thread."""
+
+    def __init__(self, registry: Registry, capsule_ids: Callable[[], set[int]]) -> None:
+        self._registry = registry
+        self._capsule_ids = capsule_ids
+        self.forget()
+
+    def forget(self) -> None:
+        """Everything is built and protected again."""
+        self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
+        self._holders: Holders | None = None
+        self._without: set[int] = set()
+        self._manner = Manner()
+        self._pieces = self._quick = Pieces([])
+        self._states = Pieces([])
+        self._taken = self._taken_quick = self._taken_states = Taken([], {})
+        self._looked = False  # since the last commit, before a forward
+
+    # ---- the end of a commit, and of joining a generation ----
+
+    def record(self, manner: bool = True) -> None:
+        """What is there now is what the commit left. Without `manner`: of the tensors only."""
+        without = self._capsule_ids()
+        if self._holders is None or without != self._without:
+            self._list(without)
+        assert self._holders is not None
+        moved = self._pieces.moved()
+        if moved:
+            self._list(without)  # the update itself gave a tensor other memory
+        if manner:
+            self._manner = self._holders.take(self.wrapped)
+        self._taken = self._pieces.take()
+        states = self._state_tensors()
+        if [*map(id, self._states.tensors)] != [id(tensor) for _, tensor in states] or self._states.moved():
+            self._states = Pieces(states)
+        self._taken_states = self._states.take()
+        self._looked = False
+
+    def begin_loop(self, version: int) -> None:
+        """Before the first loop of an entry. KeepstepError where what is protected was changed since it was entered.
+
+        Before the first step it may be: every entry does it again, alike on all ranks.
+        """
+        if version == 0 or self._pieces.moved():
+            self._holders = None  # modules may have other parts now, or another memory format
+            self.record()
+        elif name := self.changed(written=False):  # DDP broadcasts what is equal already
+            raise KeepstepError(
+                line_to_write(name, f"this entry of the function, which begins at step {version}, did it")
+            )
+        else:
+            self.record(manner=False)
+
+    def _list(self, without: set[int]) -> None:
+        self._holders = Holders(self._registry)
+        self._without = set(without)
+        self._pieces = Pieces((name, tensor) for name, tensor in self._holders.named if id(tensor) not in without)
+        self._quick = self._pieces.spread(QUICK_TENSORS)
+
+    def _state_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Of some parameters of each optimizer: to walk all would take longer than the rest of a commit."""
+        found = []
+        for owner, item in self._registry.objects.items():
+            if isinstance(item, Optimizer):
+                parameters, states = parameters_of(item), state_of(item)
+                for index in range(0, len(parameters), max(1, -(-len(parameters) // STATE_PARAMETERS))):
+                    for key, value in states.get(parameters[index], {}).items():
+                        if isinstance(value, torch.Tensor) and value.numel() and not value.is_inference():
+                            found.append((f"{owner}/state/{index}/{key}", value))
+        return found
+
+    # ---- what was changed since ----
+
+    def changed(self, written: bool = True) -> str | None:
+        """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
+        if self._holders is None:
+            return None
+        of_model = self._pieces.first_changed(self._taken, written=written)
+        return of_model or self._states.first_changed(self._taken_states, written=written)
+
+    def changed_before_forward(self) -> str | None:
+        """The same, in the first forward after a commit; before further ones of some tensors only."""
+        if self._holders is None:
+            return None
+        if not self._looked:
+            self._looked = True
+            self._taken_quick = self._quick.take()
+            return self.changed()
+        return self._quick.first_changed(self._taken_quick, quick=True)
+
+    # ---- the function was left ----
+
+    def put_back(self, tensors: bool = True) -> None:
+        """How modules and optimizers stood, and which memory the tensors had; not what is in it."""
+        if self._holders is None:
+            return
+        if tensors:
+            point_back(self._pieces)
+        self._holders.put_back(self._manner)
+
+    def put_back_modes(self) -> None:
+        """Training or evaluation, and what needs gradients."""
+        if self._holders is not None:
+            self._holders.put_back(self._manner, with_groups=False)
+
+    @contextmanager
+    def as_wrapped(self, module: torch.nn.Module) -> Iterator[None]:
+        """While DDP is made around `module`: it waits for the parameters that need gradients then.
+
+        These are those of when it was made before, also where the commit left others (a GAN's frozen critic), unless
+        this entry of the function has changed that itself.
+        """
+        known = (
+            dict(zip(map(id, self._holders.parameters), self._manner.requires_grad, strict=True))
+            if self._holders
+            else {}
+        )
+        turned = []
+        for parameter in module.parameters():
+            was = self._manner.wrapped.get(id(parameter), parameter.requires_grad)
+            if was != parameter.requires_grad == known.get(id(parameter)):
+                parameter.requires_grad_(was)
+                turned.append(parameter)
+        self.wrapped = self.wrapped | {id(parameter): parameter.requires_grad for parameter in module.parameters()}
+        try:
+            yield
+        finally:
+            for parameter in turned:
+                parameter.requires_grad_(not parameter.requires_grad)
+            if self._holders is not None and self.changed(written=False) is None:
+                self.record(manner=False)  # DDP made by hand broadcasts what is equal already
+
+    # ---- for newcomers ----
+
+    def value(self) -> dict[str, Any]:
+        """How modules stood, for JSON: of all protected ones, in order."""
+        if self._holders is None:
+            return {}
+        wrapped = [self._manner.wrapped.get(id(parameter), 2) for parameter in self._holders.parameters]
+        return {
+            "training": bytes(self._manner.training).hex(),
+            "requires_grad": bytes(self._manner.requires_grad).hex(),
+            "wrapped": bytes(wrapped).hex(),
+        }
+
+    def load(self, value: dict[str, Any]) -> None:
+        """A peer's `value`, or a checkpoint's; nothing where that is of other modules."""
+        if not value:
+            return
+        holders = Holders(self._registry)
+        training, requires_grad, wrapped = (
+            bytes.fromhex(value[key]) for key in ("training", "requires_grad", "wrapped")
+        )
+        if len(training) != len(holders.modules) or {len(requires_grad), len(wrapped)} != {len(holders.parameters)}:
+            return
+        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)])
+        holders.put_back(manner, with_groups=False)
+        self.wrapped = {
+            id(parameter): bool(was) for parameter, was in zip(holders.parameters, wrapped, strict=True) if was != 2
+        }
+
+
+@contextmanager
+def restored(registry: Registry) -> Iterator[None]:
+    """Everything protected is put back at the end, bit for bit; costs as much memory as it takes."""
+    holders = Holders(registry)
+    pieces = Pieces(holders.named)
+    manner = holders.take({})
+    snapshot = Snapshot(registry)
+    try:
+        yield
+    finally:
+        point_back(pieces)
+        holders.put_back(manner)
+        snapshot.restore()
+        holders.put_back(manner)  # what the commit left may be other modes, which came with the snapshot

@@ -1,0 +1,199 @@
+"""What a commit left: every way of changing it is seen, and what is to be put back comes back bit for bit."""
+
+import io
+
+import pytest
+import torch
+
+from keepstep._errors import KeepstepError
+from keepstep.torch import extra_state
+from keepstep.torch.committed import Committed, restored
+from keepstep.torch.registry import Registry
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(64, 32)
+        self.norm = torch.nn.BatchNorm1d(32)
+        self.short = torch.nn.Parameter(torch.randn(8, 40).to(torch.bfloat16).t())  # not contiguous
+        self.one = torch.nn.Parameter(torch.tensor(1.5))
+        self.none = torch.nn.Parameter(torch.empty(0))
+        self.register_buffer("table", torch.arange(1000.0))
+
+
+def made():
+    torch.manual_seed(1)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    registry = Registry()
+    registry.add("net", net)
+    registry.add("optimizer", optimizer)
+    registry.add("count", torch.zeros(1, dtype=torch.int64))
+    capsule = {id(buffer) for buffer in net.norm.buffers()}
+    committed = Committed(registry, lambda: capsule)
+    committed.record()
+    return net, optimizer, registry, committed
+
+
+def bits(registry):
+    flat = registry.flatten()
+    return {name: bytes(t.contiguous().flatten().view(torch.uint8).tolist()) for name, t in flat.tensors.items()}
+
+
+def in_place(net, optimizer, registry):
+    with torch.no_grad():
+        net.one.add_(1)
+    return "net/one"
+
+
+def through_data(net, optimizer, registry):
+    net.short.data.mul_(2)
+    return "net/short"
+
+
+def pointer(net, optimizer, registry):
+    net.first.weight.data = torch.zeros(32, 64)
+    return "net/first.weight"
+
+
+def one_element_counted(net, optimizer, registry):
+    with torch.no_grad():
+        net.first.weight[0, 0] = 7  # not one of the bytes that are read
+    return "net/first.weight"
+
+
+def large_buffer(net, optimizer, registry):
+    net.table.data.mul_(2)
+    return "net/table"
+
+
+def loose_tensor(net, optimizer, registry):
+    registry.objects["count"] += 1
+    return "count"
+
+
+def momentum(net, optimizer, registry):
+    optimizer.state[net.first.weight]["exp_avg"].data.mul_(2)
+    index = [id(p) for p in net.parameters()].index(id(net.first.weight))
+    return f"optimizer/state/{index}/exp_avg"
+
+
+CHANGES = [in_place, through_data, pointer, one_element_counted, large_buffer, loose_tensor, momentum]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_is_seen_and_named(change):
+    net, optimizer, registry, committed = made()
+    assert committed.changed() is None
+    name = change(net, optimizer, registry)
+    assert committed.changed() == name
+    committed.record()
+    assert committed.changed() is None
+
+
+def test_what_forward_changes_is_none_of_it():
+    net, _, _, committed = made()
+    net.norm(torch.randn(4, 32))
+    net.eval()
+    assert committed.changed() is None
+
+
+def test_averaged_weights_are_seen_before_the_second_forward_too():
+    net, _, _, committed = made()
+    assert committed.changed_before_forward() is None
+    net.first.weight.data.copy_(torch.randn(32, 64))
+    assert committed.changed_before_forward() == "net/first.weight"
+
+
+def test_modes_options_and_addresses_are_put_back_where_the_function_was_left():
+    net, optimizer, registry, committed = made()
+    before, weight = bits(registry), net.first.weight.data_ptr()
+    net.eval()
+    net.requires_grad_(False)
+    net.first.weight.data = torch.zeros(32, 64)
+    optimizer.param_groups[0].update(lr=5.0, betas=(0.0, 0.0), train_mode=False)
+    committed.put_back()
+    assert all(module.training for module in net.modules())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert net.first.weight.data_ptr() == weight and bits(registry) == before
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    assert committed.changed() is None
+
+
+def test_a_newcomer_takes_over_modes_and_what_needs_gradients():
+    net, _, _, committed = made()
+    net.norm.eval()
+    net.one.requires_grad_(False)
+    committed.record()
+    fresh, _, _, other = made()
+    other.load(committed.value())
+    assert [m.training for m in fresh.modules()] == [m.training for m in net.modules()]
+    assert [p.requires_grad for p in fresh.parameters()] == [p.requires_grad for p in net.parameters()]
+    other.load({"training": "01", "requires_grad": "", "wrapped": ""})  # of other modules: nothing happens
+    assert not fresh.norm.training
+
+
+def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():
+    net, _, _, committed = made()
+    with committed.as_wrapped(net):
+        pass
+    net.requires_grad_(False)
+    net.one.requires_grad_(True)
+    committed.record()  # the commit leaves all but one frozen
+    net.norm.weight.requires_grad_(True)  # and this entry of the function thaws another
+    with committed.as_wrapped(net):
+        assert all(parameter.requires_grad for parameter in net.parameters())
+    thawed = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    assert thawed == ["one", "norm.weight"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_restored_section_leaves_nothing_behind(fails):
+    net, optimizer, registry, _ = made()
+    before, places = bits(registry), [parameter.data_ptr() for parameter in net.parameters()]
+    averaged = [torch.randn_like(parameter) for parameter in net.parameters()]
+    kept = [tensor.clone() for tensor in averaged]
+    with pytest.raises(KeyboardInterrupt if fails else ZeroDivisionError), restored(registry):
+        for parameter, other in zip(net.parameters(), averaged, strict=True):
+            parameter.data = other
+        net.eval()
+        net.norm.running_mean = torch.ones(32)
+        net.table.zero_()
+        net.requires_grad_(False)
+        optimizer.param_groups[0]["train_mode"] = False
+        optimizer.param_groups[0]["lr"] = 3.0
+        optimizer.state[net.one]["z"] = torch.ones(())
+        optimizer.state[net.first.bias]["exp_avg"].zero_()
+        registry.objects["count"].fill_(9)
+        raise KeyboardInterrupt if fails else ZeroDivisionError
+    assert bits(registry) == before
+    assert [parameter.data_ptr() for parameter in net.parameters()] == places
+    assert all(torch.equal(a, b) for a, b in zip(averaged, kept, strict=True)), "what was swapped in was written to"
+    assert all(module.training for module in net.modules()) and all(p.requires_grad for p in net.parameters())
+    assert optimizer.param_groups[0]["lr"] == 0.1 and "z" not in optimizer.state[net.one]
+
+
+VALUES = [
+    None, {"a": (1, [2.5, float("nan")]), 3: "x"}, b"\x00\xff", torch.arange(6).reshape(2, 3).to(torch.bfloat16),
+    torch.empty(0), torch.tensor(True), {"amax": [torch.ones(2), {"n": torch.tensor(1e-45)}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_extra_state_comes_back_as_it_was(value):
+    import json
+
+    back = extra_state.decoded(json.loads(json.dumps(extra_state.encoded("x", value))))
+    assert repr(back) == repr(value)
+    if isinstance(value, torch.Tensor):
+        assert back.dtype == value.dtype and torch.equal(back, value)
+
+
+def test_streams_are_extra_state_and_other_objects_are_named():
+    assert extra_state.decoded(extra_state.encoded("x", io.BytesIO(b"abc"))).getvalue() == b"abc"
+    with pytest.raises(KeepstepError, match=r"net/odd.lock.*object"):
+        extra_state.encoded("net/odd", {"lock": object()})
