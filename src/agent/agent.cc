@@ -524,7 +524,8 @@ void Agent::activate(const brain::Activate& effect) {
     return;
   }
   if (!active_) {
-    metrics_.flush(effect.version);
+    // What was evaluated after that step may be evaluated again, and logged.
+    metrics_.flush(effect.version == 0 ? 0 : effect.version - 1);
     store_.drop_before(effect.identity.generation);
     vaults_.drop_beyond(effect.version);
     vaults_.drop_before(generation_->prepare().from.number);

@@ -152,7 +152,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
     case MessageType::kFault:
       link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
                                        body.at("traceback"), body.at("fatal"), body.value("link", false),
-                                       body.value("digests", false)});
+                                       body.value("digests", false), body.value("after_commit", false)});
       break;
     case MessageType::kPaused:
       link_->send(brain::WorkerPaused{process->id, message.identity});

@@ -519,8 +519,19 @@ void Membership::on(const StopRequested& event) { end(event.exit_code, event.bec
 
 void Membership::end(int exit_code, const std::string& message, const std::string& traceback) {
   phase_ = Phase::kEnded;
+  std::string told = message;
+  if (exit_code == 0) {
+    for (const OutlivedFailure& each : ladder_.outlived()) {
+      told += "\n" + outlived_text(each);
+      journal("failure_outlived", outlived_text(each),
+              {{"step", static_cast<int64_t>(each.first_step)},
+               {"last_step", static_cast<int64_t>(each.last_step)},
+               {"steps", int64_t{each.steps}},
+               {"skipped", each.skipped}});
+    }
+  }
   journal("job_ended", message, {{"exit_code", int64_t{exit_code}}});
-  emit(EndJob{exit_code, message, traceback});
+  emit(EndJob{exit_code, told, traceback});
 }
 
 // An elastic job goes on smaller first, if it may.

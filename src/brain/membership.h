@@ -94,6 +94,7 @@ struct WorkerFaulted {
   bool fatal = false;    // a mistake that no retry can mend (ranks protect different names): end the job
   bool link = false;     // a connection between two nodes broke, `what` names both ends; not the user's fault
   bool digests = false;  // all voted, but for different things (digests.h); whose fault, the sealed words tell
+  bool after_commit = false;  // `step` was committed: what raised followed it
 };
 // Answer to Seal from one node.
 struct Sealed {
@@ -246,7 +247,8 @@ struct Part {
 struct Release {
   Identity identity;
 };
-// The job is over: end what still runs and exit with `exit_code`. `message` is for the user, `traceback` too.
+// The job is over: end what still runs and exit with `exit_code`. `message` is for the user, `traceback` too. With exit
+// code 0 the lines of `message` after its first are failures that a redo hid.
 struct EndJob {
   int exit_code = 0;
   std::string message;

@@ -277,7 +277,9 @@ void Membership::on(const WorkerFaulted& event) {
                                ? event.what  // who is wrong, the words will tell; it need not be the one that found it
                                : who_text(true, worker->rank, event.worker, worker->pid) +
                                      (event.step == 0 ? " failed before its first step: "
-                                                      : " failed at step " + std::to_string(event.step) + ": ") +
+                                      : event.after_commit
+                                          ? " failed after the commit of step " + std::to_string(event.step) + ": "
+                                          : " failed at step " + std::to_string(event.step) + ": ") +
                                      event.what;
   std::vector<Field> fields;
   if (!event.digests) {
@@ -303,7 +305,9 @@ void Membership::on(const WorkerFaulted& event) {
     // Each end of a link says where it stood itself: one may still wait for the step before, or for the generation. All
     // mean the step that does not come about.
     const Step step = event.link ? std::max(event.step, current_step()) : event.step;
-    take_rung(Fault{kind, worker->rank, step, 1, what, event.traceback});
+    Fault fault{kind, worker->rank, step, 1, what, event.traceback};
+    fault.after_commit = event.after_commit;
+    take_rung(std::move(fault));
   }
 }
 

@@ -16,6 +16,8 @@ std::string who_text(bool has_rank, Rank rank, WorkerId worker, int64_t pid);
 std::string how_text(const WorkerDied& event);
 // "rank 0 yes on 118, clean at 117; ..."
 std::string words_text(const std::vector<SealedWord>& words);
+// "rank 1 (pid 7) failed at step 20: ValueError: x: raised at this step alone, and not by its redo"
+std::string outlived_text(const OutlivedFailure& failure);
 // "0.5 s"
 std::string seconds_text(Time time);
 

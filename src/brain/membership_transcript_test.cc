@@ -244,7 +244,8 @@ class Scene {
                            line.text("traceback"),
                            line.text("fatal") == "true",
                            line.text("link") == "true",
-                           line.text("digests") == "true"};
+                           line.text("digests") == "true",
+                           line.text("after_commit") == "true"};
     }
     ADD_FAILURE() << "no such event: " << line.verb;
     return Tick{};

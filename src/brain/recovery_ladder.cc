@@ -41,8 +41,52 @@ LadderDecision RecoveryLadder::on_fault(const Fault& fault, Time now) {
   return restart_or_end(fault, fault.what, Rung::kRestart);
 }
 
+std::string origin_of(const std::string& traceback) {
+  std::string origin;
+  std::string last;
+  size_t at = 0;
+  while (at < traceback.size()) {
+    const size_t end = std::min(traceback.find('\n', at), traceback.size());
+    const std::string line = traceback.substr(at, end - at);
+    at = end + 1;
+    if (line.starts_with("  File ")) {
+      origin += line + '\n';
+    } else if (!line.empty() && line.front() != ' ') {
+      last = line;
+    }
+  }
+  return origin.empty() ? "" : origin + last.substr(0, last.find(':'));
+}
+
+// Where its lines are not known every exception counts as one of its own.
+const OutlivedFailure* RecoveryLadder::note_failure(const Fault& fault) {
+  const std::string origin = origin_of(fault.traceback);
+  const auto known = std::ranges::find_if(outlived_, [&](const OutlivedFailure& each) {
+    return origin.empty() ? each.what == fault.what : origin_of(each.traceback) == origin;
+  });
+  if (known == outlived_.end()) {
+    if (outlived_.size() == kMostOutlived) {
+      return nullptr;
+    }
+    return &outlived_.emplace_back(
+        OutlivedFailure{fault.what, fault.traceback, 1, fault.step, fault.step, fault.after_commit});
+  }
+  known->steps += fault.step != known->last_step;
+  known->last_step = fault.step;
+  known->skipped |= fault.after_commit;
+  return &*known;
+}
+
 LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
-  AtStep& at = at_step_[fault.step];
+  const OutlivedFailure* const failure = note_failure(fault);
+  if (fault.after_commit && failure != nullptr && failure->steps > config_.skipped_failures) {
+    return LadderDecision{Rung::kEnd,
+                          failure->what + "; and so it did after " + std::to_string(failure->steps - 1) +
+                              " other commits, the last of them that of step " + std::to_string(failure->last_step) +
+                              ": a redo begins after the commit and leaves out what failed",
+                          fault.exit_code, failure->traceback};
+  }
+  AtStep& at = at_step_[fault.step + (fault.after_commit ? 1 : 0)];  // the step that does not come about
   if (at.exceptions++ == 0) {
     at.first_what = fault.what;
     at.first_traceback = fault.traceback;
@@ -59,7 +103,8 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
         fault.exit_code, in_a_row_.first_traceback};
   }
   if (at.exceptions <= config_.redos_per_step) {
-    return LadderDecision{Rung::kRedo, fault.what + ": one redo may mend it", 0, ""};
+    const char* const hope = fault.after_commit ? ": training goes on behind it" : ": one redo may mend it";
+    return LadderDecision{Rung::kRedo, fault.what + hope, 0, ""};
   }
   const std::string redos = config_.redos_per_step == 1 ? "a redo" : std::to_string(config_.redos_per_step) + " redos";
   const std::string again = config_.redos_per_step == 0 ? "" : "; it came back after " + redos;

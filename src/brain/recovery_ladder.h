@@ -3,7 +3,9 @@
 // 0 redo in the same process; 1 replace the process; 2 replace its node by a spare node; 3 restart all processes, with
 // the state of those that hold it; 4 restart the job from version 0, where nobody holds the state any more or where no
 // process can be entered again; else end the job. An error that comes back at the same step is a bug in the user's
-// code: the job ends with the first traceback of the rank that failed first.
+// code: the job ends with the first traceback of the rank that failed first. What follows a commit is not run again by
+// a redo, which begins after it: there a retry hides the failure instead of mending it, so an exception that comes from
+// one place after several commits ends the job, too. All that a redo passed over is told at the end.
 //
 // Budgets of a step end with its commit and not with time: a step may take longer than any window, and a fault in it
 // comes back all the same. Budgets of a node end with time: a worker that died hours ago says nothing about today.
@@ -13,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "brain/types.h"
 
@@ -26,6 +29,7 @@ struct LadderConfig {
                                   // of the two nodes, else restart all
   int restarts = 3;               // rungs 3 and 4 together: torchrun's --max-restarts, for the job's whole life
   int steps_in_a_row = 3;         // rung 0: exceptions at more consecutive steps than this end the job, too
+  int skipped_failures = 2;       // rung 0: one exception from one place after more commits than this ends the job, too
   int faults_per_node = 3;        // rung 2: so many deaths on a node within `node_window` replace it; 0: never
   Time node_window = std::chrono::minutes(10);
 };
@@ -60,7 +64,22 @@ struct Fault {
   std::string traceback;  // of the user's code, may be empty
   NodeId node = 0;        // where it happened; of a broken link the end that would have to go
   NodePlace place = NodePlace::kOnly;
+  bool after_commit = false;  // of an exception: `step` had been committed, so that a redo does not come there again
 };
+
+// An exception that the job outlived: of one type, raised by the same lines of code.
+struct OutlivedFailure {
+  std::string what;  // the first time
+  std::string traceback;
+  int steps = 0;  // at so many
+  Step first_step = 0;
+  Step last_step = 0;
+  bool skipped = false;  // what raised was not run again: it followed a commit
+};
+
+// Type and lines of an exception: the last line of a Python traceback up to its first colon, and where each frame was.
+// Empty where there are none.
+std::string origin_of(const std::string& traceback);
 
 struct LadderDecision {
   Rung rung = Rung::kEnd;
@@ -86,6 +105,10 @@ class RecoveryLadder {
   // Training got past `version`: budgets of earlier steps are forgotten.
   void on_progress(Version version);
 
+  // What was raised and redone so far, at most kMostOutlived of them, in the order in which they came first.
+  const std::vector<OutlivedFailure>& outlived() const { return outlived_; }
+  static constexpr size_t kMostOutlived = 32;
+
   // Faults on the node within the window that ends `now`.
   int faults_on(NodeId node, Time now) const;
 
@@ -99,6 +122,7 @@ class RecoveryLadder {
     std::string first_traceback;
   };
   LadderDecision on_exception(const Fault& fault);
+  const OutlivedFailure* note_failure(const Fault& fault);
   LadderDecision on_link(const Fault& fault);
   LadderDecision on_digests(const Fault& fault);
   LadderDecision on_death(const Fault& fault, Time now);
@@ -116,6 +140,7 @@ class RecoveryLadder {
   InARow in_a_row_;
   std::map<NodeId, std::deque<Time>> on_node_;  // of each node its last `faults_per_node` faults
   int restarts_ = 0;
+  std::vector<OutlivedFailure> outlived_;
 };
 
 }  // namespace keepstep::brain

@@ -53,6 +53,7 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
               line.text("traceback"),
               static_cast<NodeId>(line.number("node")),
               places.at(line.text("place"))};
+  fault.after_commit = line.text("after_commit") == "true";
   const LadderDecision decision = ladder->on_fault(fault, now);
   std::string text = std::string(name(decision.rung)) + " because=\"" + decision.because + "\"";
   if (decision.rung == Rung::kReplaceNode) {
@@ -77,6 +78,30 @@ TEST(RecoveryLadder, progress_past_a_step_gives_its_budgets_back_and_keeps_those
   ladder.on_progress(5);
   EXPECT_EQ(ladder.on_fault({FaultKind::kException, 0, 5}, Time{}).rung, Rung::kRedo);
   EXPECT_EQ(ladder.on_fault({FaultKind::kException, 0, 6}, Time{}).rung, Rung::kEnd);
+}
+
+TEST(RecoveryLadder, the_origin_of_an_exception_is_its_type_and_the_lines_it_passed) {
+  const std::string first =
+      "Traceback (most recent call last):\n  File \"t.py\", line 7, in train\n    check(x)\n"
+      "  File \"t.py\", line 3, in check\n    raise ValueError(x)\nValueError: 17: too much\n";
+  std::string other_value = first;
+  other_value.replace(other_value.find("17"), 2, "99");
+  std::string other_line = first;
+  other_line.replace(other_line.find("line 3"), 6, "line 4");
+  EXPECT_EQ(origin_of(first), origin_of(other_value));
+  EXPECT_NE(origin_of(first), origin_of(other_line));
+  EXPECT_EQ(origin_of(""), "");
+  EXPECT_EQ(origin_of("  File"), "");
+}
+
+TEST(RecoveryLadder, no_more_failures_are_kept_than_can_be_told) {
+  RecoveryLadder ladder({});
+  for (Step step = 1; step < 1000; step += 5) {
+    Fault fault{FaultKind::kException, 0, step};
+    fault.what = "failure " + std::to_string(step);
+    EXPECT_EQ(ladder.on_fault(fault, Time{}).rung, Rung::kRedo);
+  }
+  EXPECT_EQ(ladder.outlived().size(), RecoveryLadder::kMostOutlived);
 }
 
 TEST(RecoveryLadder, deaths_and_exceptions_at_one_step_have_separate_budgets) {

@@ -168,6 +168,10 @@ StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals,
 }
 
 int exit_with(const agent::JobSpec& spec, const agent::JobEnd& end) {
+  if (const size_t first = end.message.find('\n'); end.exit_code == 0 && first != std::string::npos) {
+    std::fprintf(stderr, "keepstep: the job ended well, but it went on after failures:%s\n",
+                 end.message.substr(first).c_str());
+  }
   if (end.exit_code != 0) {
     if (!end.traceback.empty()) {
       std::fprintf(stderr, "%s%s", end.traceback.c_str(), end.traceback.ends_with('\n') ? "" : "\n");

@@ -251,6 +251,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    faulted->set_fatal(e.fatal);
                    faulted->set_link(e.link);
                    faulted->set_digests(e.digests);
+                   faulted->set_after_commit(e.after_commit);
                  },
                  [&](const brain::Sealed& e) {
                    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
@@ -356,7 +357,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kWorkerFaulted: {
       const control::WorkerFaulted& faulted = in.worker_faulted();
       return brain::WorkerFaulted{faulted.worker(),    identity,        faulted.step(), faulted.what(),
-                                  faulted.traceback(), faulted.fatal(), faulted.link(), faulted.digests()};
+                                  faulted.traceback(), faulted.fatal(), faulted.link(), faulted.digests(),
+                                  faulted.after_commit()};
     }
     case control::AgentEvent::kSealed:
       return sealed_from(in.sealed(), node, identity);

@@ -41,8 +41,8 @@ auto fields(const WorkerExited& e) {
   return std::tuple(a);
 }
 auto fields(const WorkerFaulted& e) {
-  const auto& [a, b, c, d, f, g, h, i] = e;
-  return std::tuple(a, b, c, d, f, g, h, i);
+  const auto& [a, b, c, d, f, g, h, i, j] = e;
+  return std::tuple(a, b, c, d, f, g, h, i, j);
 }
 auto fields(const SealedWord& e) {
   const auto& [a, b, c, d, f] = e;
@@ -202,6 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
         brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
         brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
         brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
+        brain::WorkerFaulted{5, kOwn, 118, "KeyError: y", "", false, false, false, true},
         brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
         brain::Sealed{
             kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31, 3}}, {{{{4, 2}, 1}, 117}}},

@@ -25,8 +25,8 @@ enum class MessageType : uint16_t {
   kFormed = 7,       // {ns}: all members are clean; sent by the last
   kCollect = 8,      // {}: the log (log_ring.h) should be read now
   kPaused = 9,       // {}: committed a step with all others, and waits at its end; or heard of a change and will exit
-  kFault = 10,     // {step, what, traceback, fatal, link, digests}: user code raised, a link broke, or the ranks voted
-                   // for different things; the process lives
+  kFault = 10,     // {step, what, traceback, fatal, link, digests, after_commit}: user code raised (after the commit of
+                   // `step`), a link broke, or the ranks voted for different things; the process lives
   kFinished = 11,  // {notice}: the training function returned, or (notice) left its loop because of a notice
   kCrashed = 12,   // {traceback}: uncaught exception, the process is about to exit
   kInjected = 13,  // {key}: this injected fault is being carried out now

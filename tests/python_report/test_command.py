@@ -22,6 +22,17 @@ def test_the_table_names_the_dead_and_the_spare(tmp_path: Path, capsys: pytest.C
         assert word in printed
 
 
+def test_failures_that_a_redo_passed_over_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_with_one_kill(tmp_path)
+    run.write(5.4, "failure_outlived", "rank 0 failed <twice>", step=2, last_step=4, steps=2, skipped=True)
+    finish(run, 5.5)
+    assert main([str(tmp_path)]) == 0
+    assert "rank 0 failed <twice>" in capsys.readouterr().out
+    assert "rank 0 failed &lt;twice&gt;" in page(analyse(tmp_path))
+    assert main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["outlived"] == ["rank 0 failed <twice>"]
+
+
 def test_json_carries_every_phase_in_milliseconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finish(run_with_one_kill(tmp_path), 5.5)
     assert main([str(tmp_path), "--json", "--price-per-hour", "2.5"]) == 0

@@ -66,6 +66,7 @@ class Analysis:
     refused: int
     ended: int | None
     ended_because: str
+    outlived: list[str]  # failures that a redo passed over
     unreadable: int
     started_mono: float
     totals: Totals
@@ -164,6 +165,7 @@ def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> An
         refused=sum(line.event == "refused" for line in record.lines),
         ended=ended.integer("exit_code") if ended else None,
         ended_because=ended.because if ended else "",
+        outlived=[line.because for line in record.lines if line.event == "failure_outlived"],
         unreadable=record.unreadable,
         started_mono=record.lines[0].mono,
         totals=_totals(record, recoveries, step_s, world_size, price_per_hour),

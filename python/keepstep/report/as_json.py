@@ -100,6 +100,7 @@ def report_json(analysis: Analysis) -> dict[str, Any]:
             "spares": analysis.spares,
             "exit_code": analysis.ended,
             "because": analysis.ended_because,
+            "outlived": analysis.outlived,
         },
         "steps": len(analysis.commits),
         "last_step": analysis.commits[-1].step if analysis.commits else None,

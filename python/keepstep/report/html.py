@@ -154,6 +154,10 @@ def page(analysis: Analysis) -> str:
         )
     resizes = f"<h2>Changes of size</h2>{_resize_rows(analysis.resizes)}" if analysis.resizes else ""
     slow = ""
+    outlived = ""
+    if analysis.outlived:
+        items = "".join(f"<li>{escape(failure)}</li>" for failure in analysis.outlived)
+        outlived = f"<h2>Failures that a redo passed over</h2><ul>{items}</ul>"
     if analysis.stragglers:
         items = "".join(f"<li>{escape(words.limped(straggler))}</li>" for straggler in analysis.stragglers)
         slow = f"<h2>Slow ranks</h2><ul>{items}</ul>"
@@ -161,7 +165,7 @@ def page(analysis: Analysis) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>keepstep report</title>'
         f"<style>{STYLE}</style></head><body><h1>keepstep report</h1><p>{summary}</p>"
-        f"<h2>Loss</h2>{loss_svg(analysis)}{recoveries}{resizes}{slow}</body></html>\n"
+        f"<h2>Loss</h2>{loss_svg(analysis)}{outlived}{recoveries}{resizes}{slow}</body></html>\n"
     )
 
 

@@ -80,6 +80,8 @@ def summary_table(analysis: Analysis) -> Table:
     table.add_row("job", f"{analysis.script}, {analysis.world_size} ranks, {spares}")
     end = "-" if analysis.ended is None else f"exit code {analysis.ended}"
     table.add_row("end", f"{end} {analysis.ended_because}".strip())
+    for failure in analysis.outlived:
+        table.add_row("outlived", Text(failure, style="bold red"))
     table.add_row("committed steps", f"{len(analysis.commits)}, median {words.milliseconds(analysis.median_step_s)} ms")
     redone = f", committed steps done again {totals.redone_steps}" if totals.redone_steps else ""
     table.add_row("recoveries", f"{len(analysis.recoveries)}, lost steps {totals.lost_steps}{redone}")

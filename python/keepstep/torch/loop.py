@@ -14,7 +14,7 @@ from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch import cuda, nccl, rehearsal, replicas
-from keepstep.torch.run import Run, current_step
+from keepstep.torch.run import Run, after_commit, current_step
 from keepstep.worker import shortened, user_traceback
 
 
@@ -71,6 +71,7 @@ def _take_exception(current: Session, error: Exception) -> str:
             "what": what[:4000],
             "traceback": shortened(user_traceback(error, __file__)),
             "fatal": isinstance(error, KeepstepError),
+            "after_commit": after_commit(),
             # Whatever torch made of it: once a link broke, what fails is the link's fault and not user code's.
             "link": bool(current.engine.broken_link()),
         }
