@@ -13,7 +13,7 @@ from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
-from keepstep.torch import cuda, nccl, rehearsal, replicas
+from keepstep.torch import cuda, nccl, rehearsal, replicas, user_loaders
 from keepstep.torch.run import Run, after_commit, current_step
 from keepstep.worker import shortened, user_traceback
 
@@ -30,6 +30,7 @@ def run_recoverable(
     current.users_health_check = options.health_check
     current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
+    user_loaders.track(current)
     run = Run(current, options, function)
     enter = functools.partial(function, run, *args, **kwargs)
     returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None

@@ -1,0 +1,54 @@
+"""A process of the user's DataLoader is killed: its rank redoes the step in the same process."""
+
+from harness import finish, start
+from test_bad_luck import script
+
+BODY = """
+import signal, time
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+OUT = Path(sys.argv[1])
+class Loaded(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, i):
+        worker = get_worker_info().id
+        if os.environ["RANK"] == "0" and i >= 160 and not (OUT / "killed").exists():
+            if worker == 1:
+                (OUT / "busy").touch()
+                time.sleep(3)  # longer than a rank may keep the others waiting
+            else:
+                while not ((OUT / "busy").exists() and (OUT / "computes").exists()): time.sleep(0.01)
+                (OUT / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return torch.full((4,), float(i))
+@keepstep.recoverable
+def train(run):
+    model = run.keep(lambda: torch.nn.Linear(4, 4))
+    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), lr=1e-6))
+    run.protect(model=model, optimizer=optimizer)
+    replica = run.replicate(model)
+    steps = iter(run.steps(Data(), global_batch=2, micro_batch=1, until=120))
+    for x in DataLoader(Loaded(), batch_size=2, num_workers=2):
+        step = next(steps, None)
+        if step is None:
+            break
+        if run.rank == 0 and x[0][0] == 158 and not (OUT / "killed").exists():
+            (OUT / "computes").touch()
+            while True: time.sleep(0.001)  # so that the error comes outside of the loader
+        for _ in step:
+            step.backward(replica(x).square().mean())
+        run.commit(optimizer.step)
+    with open(OUT / "done", "a") as done:
+        done.write(f"{run.rank} {os.getpid()}\\n")
+train()
+"""
+
+
+def test_a_rank_whose_loader_process_was_killed_keeps_its_own_while_the_loader_ends(tmp_path):
+    process, command = start(tmp_path, script(tmp_path, BODY), tmp_path)
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 0, job.explain()
+    assert (tmp_path / "killed").exists(), job.explain()
+    assert [line["rung"] for line in job.events("rung")] == ["redo"], job.explain()
+    assert not job.events("hang"), job.explain()
+    assert len(job.events("spawned")) == 2, job.explain()
