@@ -62,6 +62,14 @@ class Capsule:
         for name in names:
             self._buffers.pop(name, None)
 
+    def release_changed(self, before: dict[str, int]) -> None:
+        """Releases what the update of a decided step changed; `before`: `versions()` at its start.
+
+        The capsule that was saved before the vote stays as it is: a successor may need it, and `restore` takes nothing
+        out of it that was released.
+        """
+        self.release([name for name, version in self.versions().items() if before.get(name) != version])
+
     def save(self, engine: Engine, version: int) -> None:
         """The buffers as they are now become those of `version`."""
         if not self._buffers:

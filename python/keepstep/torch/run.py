@@ -566,23 +566,16 @@ class Run:
         vetoed = self._vote(number, flags)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
-        capsule = None if self._capsule is None or self._capsule.empty else self._capsule
-        before = capsule.versions() if capsule is not None else {}
+        before = {} if self._capsule is None else self._capsule.versions()
         self._apply((*(() if vetoed else update), self._move_on), number)
-        if capsule is not None:
-            self._release_updated(capsule, before, number)
+        if self._capsule is not None:
+            self._capsule.release_changed(before)
         self._engine.end_update(number)
         return vetoed
 
-    def _release_updated(self, capsule: Capsule, before: dict[str, int], number: int) -> None:
-        """Buffers that the update changed are replicated state, not per-rank values of forward."""
-        moved = [name for name, version in capsule.versions().items() if before.get(name) != version]
-        if moved:
-            capsule.release(moved)
-            capsule.save(self._engine, number)
-
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
         snapshot = Snapshot(self._registry)
+        before = {} if self._capsule is None else self._capsule.versions()
         self._engine.set_state("updating", number - 1)
         try:
             with self._injecting(number):
@@ -596,6 +589,8 @@ class Run:
         self._session.injector.at("after_vote", number)
         if vetoed:
             snapshot.restore()
+        elif self._capsule is not None:
+            self._capsule.release_changed(before)
         self._move_on()
         self._registry.drop_gradients()
         self._engine.end_update(number)
