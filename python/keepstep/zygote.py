@@ -137,11 +137,13 @@ class Zygote:
     def __init__(self, connection: socket.socket, users_check: str | None = None) -> None:
         self._connection = connection
         self._users_check = users_check  # NVML_CHECK as workers shall find it
+        self._unfit = False  # the agent was told: it starts all by exec, also those that it asked for before it heard
 
     def note(self, event: str, why: str) -> None:
         self._send({"op": "note", "event": event, "why": why})
 
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        self._unfit |= message["op"] == "unfit"
         socket.send_fds(self._connection, [json.dumps(message).encode()], fds or [])
 
     def warm_up(self) -> None:
@@ -185,13 +187,24 @@ class Zygote:
             self.note("preloaded", f"{len(wanted)} modules that the first worker had imported")
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Forks twice: the worker becomes a child of the agent, which is the subreaper."""
+        """Forks twice: the worker becomes a child of the agent, which is the subreaper.
+
+        It waits until the agent was told of it. Where the process between dies before, it ends without having touched
+        its socket: the agent starts another process with that.
+        """
         middle = os.fork()
         if middle == 0:
+            told, tell = os.pipe()
             worker = os.fork()
             if worker == 0:
+                os.close(tell)
+                self._connection.close()
+                if not os.read(told, 1):
+                    os._exit(1)
+                os.close(told)
                 self._become_worker(request, fds)
             self._send({"op": "spawned", "worker": request["worker"], "pid": worker}, [os.pidfd_open(worker)])
+            os.write(tell, b"1")
             os._exit(0)
         for fd in fds:
             os.close(fd)
@@ -201,7 +214,6 @@ class Zygote:
             self._send({"op": "failed", "worker": request["worker"], "why": why})
 
     def _become_worker(self, request: dict[str, Any], fds: list[int]) -> None:
-        self._connection.close()
         from keepstep.worker import end, reset_signals, run_worker
 
         reset_signals()
@@ -230,8 +242,11 @@ class Zygote:
             if not packet:
                 return
             request = json.loads(packet)
-            if request["op"] == "spawn":
+            if request["op"] == "spawn" and not self._unfit:
                 self.spawn(request, list(fds))
+            elif request["op"] == "spawn":
+                for fd in fds:
+                    os.close(fd)
             elif request["op"] == "preload":
                 self.learn(request["modules"], request["path"], request["environment"])
 
