@@ -47,11 +47,13 @@ class Zygote:
         self._connection = connection
         self._users_check = users_check  # NVML_CHECK as workers shall find it
         self._learning: Learning | None = None
+        self._unfit = False  # the agent was told: it starts all by exec, also those that it asked for before it heard
 
     def note(self, event: str, why: str) -> None:
         self._send({"op": "note", "event": event, "why": why})
 
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        self._unfit |= message["op"] == "unfit"
         socket.send_fds(self._connection, [json.dumps(message).encode()], fds or [])
 
     def warm_up(self) -> None:
@@ -68,13 +70,24 @@ class Zygote:
         self._send({"op": "successor", "pid": pid})
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Forks twice: the worker becomes a child of the agent, which is the subreaper."""
+        """Forks twice: the worker becomes a child of the agent, which is the subreaper.
+
+        It waits until the agent was told of it. Where the process between dies before, it ends without having touched
+        its socket: the agent starts another process with that.
+        """
         middle = os.fork()
         if middle == 0:
+            told, tell = os.pipe()
             worker = os.fork()
             if worker == 0:
+                os.close(tell)
+                self._connection.close()
+                if not os.read(told, 1):
+                    os._exit(1)
+                os.close(told)
                 self._become_worker(request, fds)
             self._send({"op": "spawned", "worker": request["worker"], "pid": worker}, [os.pidfd_open(worker)])
+            os.write(tell, b"1")
             os._exit(0)
         for fd in fds:
             os.close(fd)
@@ -84,7 +97,6 @@ class Zygote:
             self._send({"op": "failed", "worker": request["worker"], "why": why})
 
     def _become_worker(self, request: dict[str, Any], fds: list[int]) -> None:
-        self._connection.close()
         if self._learning is not None:
             self._learning.forget()
         from keepstep.worker import end, reset_signals, run_worker
@@ -126,11 +138,14 @@ class Zygote:
         if not packet:
             return False
         request = json.loads(packet)
-        if request["op"] == "spawn":
+        if request["op"] == "spawn" and self._unfit:
+            for fd in fds:
+                os.close(fd)
+        elif request["op"] == "spawn":
             if self._learning is not None:
                 self._learning.pause()
             self.spawn(request, list(fds))
-        elif request["op"] == "preload" and self._learning is None:
+        elif request["op"] == "preload" and self._learning is None and not self._unfit:
             self._learning = Learning(
                 request["modules"], request["path"], request["environment"], self.note, self._succeeded
             )

@@ -54,6 +54,7 @@ nlohmann::json json_of(const Environment& environment) {
 comm::CommConfig comm_config(const JobSpec& spec) {
   comm::CommConfig config;
   config.max_world = spec.most_ranks();
+  config.max_local = spec.nproc_per_node;
   return config;
 }
 

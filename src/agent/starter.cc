@@ -54,7 +54,12 @@ void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohman
   const int fds[] = {process->child_socket.fd(), process->memory.fd(), process->child_stdout.get(),
                      process->child_stderr.get()};
   pending_[process->id] = {process, environment};
-  if (!zygote_.send(request.dump(), fds).ok()) {
+  const Status sent = zygote_.send(request.dump(), fds);
+  if (absl::IsInvalidArgument(sent)) {
+    pending_.erase(process->id);
+    callbacks_.on_note("fork_failed", absl::StrFormat("worker %d starts by exec: %s", process->id, sent.message()));
+    spawn_by_exec(process, environment);
+  } else if (!sent.ok()) {
     zygote_lost();
   }
 }
@@ -72,7 +77,11 @@ void Starter::on_zygote_message() {
   const std::string op = message.value("op", "");
   if (op == "spawned" && packet->fds.size() == 1) {
     const brain::WorkerId worker = message.at("worker");
-    pending_.erase(worker);
+    if (pending_.erase(worker) == 0) {
+      // It was started by exec meanwhile, and two processes must not share a socket.
+      (void)syscall(SYS_pidfd_send_signal, packet->fds[0].get(), SIGKILL, nullptr, 0);
+      return;
+    }
     callbacks_.on_started(worker, message.at("pid"), std::move(packet->fds[0]), "fork");
   } else if (op == "failed") {
     if (const auto it = pending_.find(message.at("worker").get<brain::WorkerId>()); it != pending_.end()) {
@@ -163,8 +172,11 @@ void Starter::spawn_program(const std::shared_ptr<WorkerProcess>& process, const
 
 void Starter::preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment) {
   if (use_zygote_ && spec_.preload) {
-    (void)zygote_.send(
+    const Status sent = zygote_.send(
         nlohmann::json{{"op", "preload"}, {"modules", modules}, {"path", path}, {"environment", environment}}.dump());
+    if (absl::IsInvalidArgument(sent)) {
+      callbacks_.on_note("preload_left_out", absl::StrFormat("all that the first worker imported: %s", sent.message()));
+    }
   }
 }
 

@@ -85,8 +85,8 @@ void wake_all(const CommConfig& config, std::byte* generation) {
   for (uint32_t group = 0; group < layout.groups(); ++group) {
     wake(layout.group(generation, group).bell);
   }
-  for (Rank rank = 0; rank < layout.max_world(); ++rank) {
-    wake(layout.bell(generation, rank));
+  for (uint32_t local = 0; local < layout.max_local(); ++local) {
+    wake(layout.bell(generation, local));
   }
 }
 
@@ -238,6 +238,8 @@ Communicator::Communicator(CommConfig config, Endpoint endpoint) {
     KEEPSTEP_CHECK(here == (endpoint.arenas[rank] != nullptr), "arenas of the ranks on this node, and of no others");
     KEEPSTEP_CHECK(here || endpoint.transport != nullptr, "ranks on other nodes need a transport");
   }
+  const auto here = std::ranges::count_if(endpoint.arenas, [](const std::byte* arena) { return arena != nullptr; });
+  KEEPSTEP_CHECK(config.max_local == 0 || here <= int64_t{config.max_local}, "a node has more than max_local ranks");
   impl_ = std::make_unique<Impl>(config, std::move(endpoint));
   uint64_t fresh = 0;
   const uint64_t expected = impl_->layout.fingerprint(world);
@@ -246,7 +248,7 @@ Communicator::Communicator(CommConfig config, Endpoint endpoint) {
   if (Transport* transport = impl_->endpoint.transport.get(); transport != nullptr) {
     const Layout& layout = impl_->layout;
     transport->start(*impl_->endpoint.interrupted, layout.header(impl_->endpoint.generation).interruption,
-                     layout.bell(impl_->endpoint.generation, impl_->endpoint.self), impl_->moved);
+                     impl_->point_to_point.bell(), impl_->moved);
   }
   std::vector<Rank> everyone(world);
   for (Rank rank = 0; rank < world; ++rank) {

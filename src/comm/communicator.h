@@ -46,10 +46,11 @@ enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, k
 
 struct CommConfig {
   uint32_t max_world = 16;              // ranks of a generation
+  uint32_t max_local = 0;               // of these on one node, at most; 0: all of them
   uint32_t groups = 16;                 // groups at one time, the world's included
   size_t slot_bytes = 1 << 20;          // chunk of the world group (two in, two out)
   size_t group_slot_bytes = 128 << 10;  // of each other group
-  size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks
+  size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks of a node
 };
 size_t arena_bytes(const CommConfig& config);
 size_t generation_bytes(const CommConfig& config);

@@ -10,7 +10,7 @@ namespace keepstep::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6b656570'73746570;  // "keepstep"
-constexpr uint64_t kLayoutVersion = 1;
+constexpr uint64_t kLayoutVersion = 2;
 
 size_t whole_lines(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
@@ -23,6 +23,7 @@ T* at(std::byte* base, size_t offset) {
 
 Layout::Layout(const CommConfig& config)
     : max_world_(config.max_world),
+      max_local_(config.max_local == 0 ? config.max_world : std::min(config.max_local, config.max_world)),
       groups_(config.groups),
       slot_bytes_(whole_lines(std::max(config.slot_bytes, config.max_world * kCacheLine))),
       group_slot_bytes_(whole_lines(std::max(config.group_slot_bytes, config.max_world * kCacheLine))),
@@ -31,17 +32,17 @@ Layout::Layout(const CommConfig& config)
 }
 
 size_t Layout::arena_bytes() const {
-  return 4 * (slot_bytes_ + (groups_ - 1) * group_slot_bytes_) + max_world_ * ring_bytes_;
+  return 4 * (slot_bytes_ + (groups_ - 1) * group_slot_bytes_) + max_local_ * ring_bytes_;
 }
 
 size_t Layout::members_bytes() const { return whole_lines(max_world_ * sizeof(uint32_t)); }
-size_t Layout::group_stride() const { return sizeof(GroupBlock) + members_bytes() + max_world_ * sizeof(RankLine); }
+size_t Layout::group_stride() const { return sizeof(GroupBlock) + members_bytes() + max_local_ * sizeof(RankLine); }
 size_t Layout::bells_offset() const { return sizeof(Header) + groups_ * group_stride(); }
-size_t Layout::pairs_offset() const { return bells_offset() + max_world_ * sizeof(Bell); }
-size_t Layout::generation_bytes() const { return pairs_offset() + size_t{max_world_} * max_world_ * sizeof(PairBlock); }
+size_t Layout::pairs_offset() const { return bells_offset() + max_local_ * sizeof(Bell); }
+size_t Layout::generation_bytes() const { return pairs_offset() + size_t{max_local_} * max_local_ * sizeof(PairBlock); }
 
 uint64_t Layout::fingerprint(size_t world) const {
-  const uint64_t facts[] = {kMagic,      kLayoutVersion,    max_world_,  groups_,
+  const uint64_t facts[] = {kMagic,      kLayoutVersion,    max_world_,  max_local_, groups_,
                             slot_bytes_, group_slot_bytes_, ring_bytes_, world};
   return checksum(facts, sizeof(facts)) | 1;  // never the zero of fresh memory
 }
@@ -51,8 +52,8 @@ std::byte* Layout::slots(std::byte* arena, uint32_t group) const {
   return group == kWorld ? arena : arena + 4 * (slot_bytes_ + (group - 1) * group_slot_bytes_);
 }
 
-std::byte* Layout::ring(std::byte* arena, Rank to) const {
-  KEEPSTEP_CHECK(to < max_world_, "no such ring");
+std::byte* Layout::ring(std::byte* arena, uint32_t to) const {
+  KEEPSTEP_CHECK(to < max_local_, "no such ring");
   return arena + 4 * (slot_bytes_ + (groups_ - 1) * group_slot_bytes_) + to * ring_bytes_;
 }
 
@@ -71,14 +72,14 @@ RankLine* Layout::lines(std::byte* generation, uint32_t group) const {
   return at<RankLine>(generation, sizeof(Header) + group * group_stride() + sizeof(GroupBlock) + members_bytes());
 }
 
-Bell& Layout::bell(std::byte* generation, Rank rank) const {
-  KEEPSTEP_CHECK(rank < max_world_, "no such rank");
+Bell& Layout::bell(std::byte* generation, uint32_t rank) const {
+  KEEPSTEP_CHECK(rank < max_local_, "no such rank");
   return *at<Bell>(generation, bells_offset() + rank * sizeof(Bell));
 }
 
-PairBlock& Layout::pair(std::byte* generation, Rank from, Rank to) const {
-  KEEPSTEP_CHECK(from < max_world_ && to < max_world_, "no such pair");
-  return *at<PairBlock>(generation, pairs_offset() + (size_t{from} * max_world_ + to) * sizeof(PairBlock));
+PairBlock& Layout::pair(std::byte* generation, uint32_t from, uint32_t to) const {
+  KEEPSTEP_CHECK(from < max_local_ && to < max_local_, "no such pair");
+  return *at<PairBlock>(generation, pairs_offset() + (size_t{from} * max_local_ + to) * sizeof(PairBlock));
 }
 
 }  // namespace keepstep::comm

@@ -2,11 +2,13 @@
 //
 // An arena (one a rank, written by that rank only):
 //   groups x 4 slots:  [input 0 | result 0 | input 1 | result 1]   slot_bytes each for the world, group_slot_bytes else
-//   max_world rings:   the bytes this rank streams to each peer (point_to_point.h)
+//   max_local rings:   the bytes this rank streams to each peer on its node (point_to_point.h)
 // A generation's region (all ranks write, zero at first):
 //   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
 // A generation on several nodes has a region on each, for the ranks there. A group across nodes has a place on each,
-// and meetings of the members there; lines are numbered by their order on the node.
+// and meetings of the members there; lines are numbered by their order on the node. Rings, bells and pairs serve the
+// ranks of one node only and are numbered by *local* rank: a rank's place among the ranks of its node, in rank order.
+// So what a node takes grows with its own ranks squared, and with the world only by the lists of groups' members.
 //
 // Why slots are never overwritten while somebody reads them. Ranks of a group meet at numbered barriers ("phases",
 // sync.h), and all data follow one rule:
@@ -128,6 +130,7 @@ class Layout {
   explicit Layout(const CommConfig& config);
 
   uint32_t max_world() const { return max_world_; }
+  uint32_t max_local() const { return max_local_; }
   uint32_t groups() const { return groups_; }
   size_t ring_bytes() const { return ring_bytes_; }
   size_t slot_bytes(uint32_t group) const { return group == kWorld ? slot_bytes_ : group_slot_bytes_; }
@@ -135,17 +138,17 @@ class Layout {
   size_t generation_bytes() const;
   uint64_t fingerprint(size_t world) const;
 
-  // Of an arena: the four slots of a group, and the ring to a peer.
+  // Of an arena: the four slots of a group, and the ring to a peer, by its local rank.
   std::byte* slots(std::byte* arena, uint32_t group) const;
-  std::byte* ring(std::byte* arena, Rank to) const;
+  std::byte* ring(std::byte* arena, uint32_t to) const;
 
-  // Of a generation's region.
+  // Of a generation's region. Ranks are local.
   Header& header(std::byte* generation) const;
   GroupBlock& group(std::byte* generation, uint32_t group) const;
   uint32_t* members(std::byte* generation, uint32_t group) const;  // max_world of them
-  RankLine* lines(std::byte* generation, uint32_t group) const;    // max_world of them
-  Bell& bell(std::byte* generation, Rank rank) const;
-  PairBlock& pair(std::byte* generation, Rank from, Rank to) const;
+  RankLine* lines(std::byte* generation, uint32_t group) const;    // max_local of them
+  Bell& bell(std::byte* generation, uint32_t rank) const;
+  PairBlock& pair(std::byte* generation, uint32_t from, uint32_t to) const;
 
  private:
   size_t members_bytes() const;
@@ -154,6 +157,7 @@ class Layout {
   size_t pairs_offset() const;
 
   uint32_t max_world_;
+  uint32_t max_local_;
   uint32_t groups_;
   size_t slot_bytes_;
   size_t group_slot_bytes_;

@@ -8,6 +8,20 @@
 #include "comm/transport.h"
 
 namespace keepstep::comm {
+namespace {
+
+std::vector<uint32_t> local_ranks(const Endpoint& endpoint) {
+  std::vector<uint32_t> locals(endpoint.arenas.size());
+  uint32_t here = 0;
+  for (Rank rank = 0; rank < locals.size(); ++rank) {
+    if (endpoint.arenas[rank] != nullptr) {
+      locals[rank] = here++;
+    }
+  }
+  return locals;
+}
+
+}  // namespace
 
 PointToPoint::PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions,
                            std::atomic<uint64_t>& moved)
@@ -15,7 +29,8 @@ PointToPoint::PointToPoint(const Layout& layout, const Endpoint& endpoint, Compl
       endpoint_(endpoint),
       completions_(completions),
       moved_(moved),
-      bell_(layout.bell(endpoint.generation, endpoint.self)),
+      locals_(local_ranks(endpoint)),
+      bell_(layout.bell(endpoint.generation, locals_[endpoint.self])),
       channels_(2 * endpoint.arenas.size()) {}
 
 PointToPoint::~PointToPoint() {
@@ -46,8 +61,8 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
     const Rank to = is_send ? peer : endpoint_.self;
     Transport::Pair pair{};
     if (is_here(peer)) {
-      pair.words = &layout_.pair(endpoint_.generation, from, to);
-      pair.ring = layout_.ring(endpoint_.arenas[from], to);
+      pair.words = &layout_.pair(endpoint_.generation, locals_[from], locals_[to]);
+      pair.ring = layout_.ring(endpoint_.arenas[from], locals_[to]);
       pair.ring_bytes = layout_.ring_bytes();
     } else {
       pair = endpoint_.transport->pair(from, to);
@@ -63,7 +78,7 @@ Channel& PointToPoint::channel(Rank peer, bool is_send) {
 
 void PointToPoint::tell(Rank peer) {
   if (is_here(peer)) {
-    ring(layout_.bell(endpoint_.generation, peer));
+    ring(layout_.bell(endpoint_.generation, locals_[peer]));
   } else {
     endpoint_.transport->changed(peer);
   }

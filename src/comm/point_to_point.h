@@ -34,6 +34,9 @@ class PointToPoint {
   // From any thread; starts the progress thread at the first call.
   void post(Transfer transfer);
 
+  // What wakes the progress thread.
+  Bell& bell() const { return bell_; }
+
  private:
   void loop();
   bool advance_all();  // does what can be done now; true when that was something
@@ -48,7 +51,8 @@ class PointToPoint {
   const Endpoint& endpoint_;
   Completions& completions_;
   std::atomic<uint64_t>& moved_;
-  Bell& bell_;  // peers ring it, and post()
+  const std::vector<uint32_t> locals_;  // by rank: its local rank (layout.h), where it is on this node
+  Bell& bell_;                          // peers ring it, and post()
 
   std::mutex mutex_;
   std::vector<Transfer> posted_;

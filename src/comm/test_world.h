@@ -53,10 +53,14 @@ class TestWorld {
   // `nodes`: by rank, from 0 on; empty: all on one.
   explicit TestWorld(size_t ranks, CommConfig config = small_config(), std::vector<uint32_t> nodes = {})
       : ranks_(ranks), config_(config), nodes_(std::move(nodes)) {
+    for (const uint32_t node : nodes_) {
+      config_.max_local =
+          std::max(config_.max_local, static_cast<uint32_t>(std::count(nodes_.begin(), nodes_.end(), node)));
+    }
     const size_t page = 4096;
     const auto whole = [&](size_t bytes) { return (bytes + page - 1) / page * page; };
-    arena_ = whole(arena_bytes(config));
-    generation_ = whole(generation_bytes(config));
+    arena_ = whole(arena_bytes(config_));
+    generation_ = whole(generation_bytes(config_));
     const size_t regions = nodes_.empty() ? 1 : *std::max_element(nodes_.begin(), nodes_.end()) + 1;
     bytes_ = page + regions * generation_ + ranks * arena_;
     arenas_at_ = page + regions * generation_;

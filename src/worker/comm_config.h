@@ -9,6 +9,7 @@ namespace keepstep::worker {
 
 inline nlohmann::json to_json(const comm::CommConfig& config) {
   return {{"max_world", config.max_world},
+          {"max_local", config.max_local},
           {"groups", config.groups},
           {"slot_bytes", config.slot_bytes},
           {"group_slot_bytes", config.group_slot_bytes},
@@ -18,6 +19,7 @@ inline nlohmann::json to_json(const comm::CommConfig& config) {
 // Throws nlohmann::json::exception for a body without its parts.
 inline comm::CommConfig comm_config_from(const nlohmann::json& json) {
   return {.max_world = json.at("max_world"),
+          .max_local = json.at("max_local"),
           .groups = json.at("groups"),
           .slot_bytes = json.at("slot_bytes"),
           .group_slot_bytes = json.at("group_slot_bytes"),

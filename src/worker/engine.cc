@@ -237,6 +237,10 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
   if (fds.size() != prepared.workers.size() + (several ? 2 : 1)) {
     return absl::InvalidArgumentError("a rank table whose descriptors do not match its ranks");
   }
+  if (comm_config_.max_local != 0 && prepared.workers.size() > comm_config_.max_local) {
+    return absl::InvalidArgumentError(absl::StrFormat("a rank table with %d ranks on this node; %d is the most",
+                                                      prepared.workers.size(), comm_config_.max_local));
+  }
   prepared.assignment.rank = message.body.at("rank");
   if (several) {
     KEEPSTEP_ASSIGN_OR_RETURN(prepared.places, rank_places_from(message.body.at("nodes"), comm_config_.max_world));

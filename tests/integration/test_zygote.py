@@ -1,8 +1,10 @@
-"""What the first worker imported is learned beside the starts of workers, whatever the imports do."""
+"""What the first worker imported is learned beside the starts of workers; a fork is never two for one."""
+
+import os
 
 import pytest
 
-from harness import finish, start
+from harness import assert_same_history, finish, run_small, start
 from zygotes import GATE, Zygote, write_package
 
 
@@ -78,3 +80,54 @@ def test_ranks_start_again_while_imports_stand_still(tmp_path, how, code):
         job.explain()
     )
     assert job.output.count("trained") == (2 if how == "kill" else 0), job.explain()
+
+
+DIES_IN_BETWEEN = """
+import os, signal, sys
+if "keepstep.zygote" in sys.orig_argv:
+    opens = os.pidfd_open
+    def dies_once(pid, flags=0):  # of the worker, by the process that just forked it and is about to tell the agent
+        try:
+            os.close(os.open(os.path.join({folder!r}, "died"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return opens(pid, flags)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.pidfd_open = dies_once
+"""
+
+STARTS_A_THREAD = """
+import sys, threading
+if "keepstep.zygote" in sys.orig_argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+def use_site(folder, monkeypatch, code):
+    """Every Python that is started from here on runs `code` first."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+def test_a_fork_that_dies_before_the_agent_is_told_leaves_no_second_process_on_its_socket(
+    tmp_path, undisturbed, monkeypatch
+):
+    site = tmp_path / "site"
+    use_site(site, monkeypatch, DIES_IN_BETWEEN.format(folder=str(site)))
+    job = run_small(tmp_path, world=2)
+    assert (site / "died").exists()
+    assert_same_history(job, undisturbed(2), 12)
+    assert [line["how"] for line in job.events("spawned")].count("exec") == 1, job.explain()
+    assert len(job.events("fork_failed")) == 1, job.explain()
+    assert len({note["pid"] for note in job.notes if "entry" in note}) == 2, job.explain()
+
+
+def test_an_unfit_zygote_forks_none_of_those_that_it_was_asked_for_before_it_said_so(
+    tmp_path, undisturbed, monkeypatch
+):
+    reference = undisturbed(2)
+    use_site(tmp_path / "site", monkeypatch, STARTS_A_THREAD)
+    job = run_small(tmp_path, world=2)
+    assert_same_history(job, reference, 12)
+    assert [line["how"] for line in job.events("spawned")] == ["exec", "exec"], job.explain()
+    assert job.events("zygote_unfit"), job.explain()
