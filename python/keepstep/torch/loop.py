@@ -31,6 +31,7 @@ def run_recoverable(
     current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
     run = Run(current, options, function)
+    run.entered_with += [args, kwargs]
     enter = functools.partial(function, run, *args, **kwargs)
     returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
