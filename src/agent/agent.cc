@@ -88,6 +88,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
   memory_tier_ = std::make_unique<MemoryTier>(loop_, vaults_);
+  vault_maker_ = std::make_unique<VaultMaker>(loop_, vaults_);
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();

@@ -183,7 +183,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       vaults_.drop_before(message.body.at("sharding"));
       break;
     case MessageType::kVault:
-      on_vault(*process, message);
+      on_vault(process, message);
       break;
     case MessageType::kNote:
       on_note(*process, message);
@@ -196,22 +196,30 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
   }
 }
 
-void Agent::on_vault(const WorkerProcess& process, const Message& message) {
+void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   const nlohmann::json& body = message.body;
-  const uint32_t sharding = body.at("sharding");
-  const auto find = [&](const auto& of) {
-    return body.contains("version") ? vaults_.holding(sharding, of, body.at("version").get<brain::Version>())
-                                    : vaults_.of_size(sharding, of, body.at("data_bytes"), body.at("text_room"));
+  const auto answer = [this, process, identity = message.identity,
+                       id = body.at("id").get<uint64_t>()](const StatusOr<int>& memory) {
+    const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
+    tell(*process, MessageType::kVaultReply, identity, {{"id", id}, {"error", std::string(memory.status().message())}},
+         fds);
   };
-  StatusOr<int> memory = absl::InvalidArgumentError("no code has such a block of parity");
-  if (!body.contains("members")) {
-    memory = find(body.at("rank").get<brain::Rank>());
-  } else if (const brain::ParityBlock block{body.at("members"), body.at("row")}; brain::is_possible(block)) {
-    memory = find(block);
+  ShardVaults::Of of{body.at("sharding"), {}};
+  if (body.contains("members")) {
+    brain::ParityBlock block{body.at("members"), body.at("row")};
+    if (!brain::is_possible(block)) {
+      answer(absl::InvalidArgumentError("no code has such a block of parity"));
+      return;
+    }
+    of.what = std::move(block);
+  } else {
+    of.what = body.at("rank").get<brain::Rank>();
   }
-  const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
-  tell(process, MessageType::kVaultReply, message.identity,
-       {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);
+  if (body.contains("version")) {
+    answer(vaults_.holding(of, body.at("version").get<brain::Version>()));
+  } else {
+    vault_maker_->ask({std::move(of), body.at("data_bytes"), body.at("text_room")}, answer);
+  }
 }
 
 void Agent::on_saved(const Message& message) {
