@@ -608,6 +608,9 @@ void Agent::finish_if_empty() {
 
 void Agent::periodic() {
   collect_all();
+  for (const auto& [id, process] : workers_) {
+    process->outbox.flush(process->socket);
+  }
   if (end_.has_value() && monotonic_ns() >= kill_at_ns_) {
     for (const auto& [id, process] : workers_) {
       kill_process(*process);

@@ -151,7 +151,7 @@ class Agent {
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
-  void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+  void tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
   void keep_losses();
@@ -182,7 +182,7 @@ class Agent {
   // agent_notice.cc: word from outside that the job has to stop soon
   bool on_notice(int signal);
   void take_notice(const std::string& because);
-  void tell_notice(const WorkerProcess& process);
+  void tell_notice(WorkerProcess& process);
   void end_on_notice();
 
   // agent_elastic.cc: the world changes

@@ -26,12 +26,17 @@ constexpr size_t kMostPlaces = 64;  // for checkpoints, that are remembered
 
 }  // namespace
 
-void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
+void Agent::tell(WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
   const Message message{type, config_.node, identity, std::move(body)};
-  if (Status status = process.socket.try_send(worker::encode(message), fds); !status.ok()) {
-    spdlog::info("worker {}: {}", process.id, std::string(status.message()));
+  const Status status = process.outbox.send(process.socket, worker::encode(message), fds);
+  if (status.ok() || absl::IsUnavailable(status)) {
+    return;  // if it is gone: that is noticed elsewhere
   }
+  journal_.write("not_told", identity,
+                 absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
+                 {{"worker", int64_t{process.id}}, {"type", static_cast<int64_t>(type)}});
+  kill_process(process);  // it would wait for ever, or go on without knowing
 }
 
 std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
@@ -77,7 +82,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     }
     return;
   }
-  StatusOr<Message> message = worker::decode(packet->bytes);
+  StatusOr<Message> message = worker::decode(*packet);
   if (!message.ok()) {
     refuse(*process, std::string(message.status().message()));
     return;
