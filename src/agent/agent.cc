@@ -88,6 +88,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   KEEPSTEP_ASSIGN_OR_RETURN(loop_, EventLoop::create());
   memory_tier_ = std::make_unique<MemoryTier>(loop_, vaults_);
+  vault_maker_ = std::make_unique<VaultMaker>(loop_, vaults_);
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();
@@ -608,6 +609,9 @@ void Agent::finish_if_empty() {
 
 void Agent::periodic() {
   collect_all();
+  for (const auto& [id, process] : workers_) {
+    process->outbox.flush(process->socket);
+  }
   if (end_.has_value() && monotonic_ns() >= kill_at_ns_) {
     for (const auto& [id, process] : workers_) {
       kill_process(*process);

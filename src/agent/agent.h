@@ -37,6 +37,7 @@
 #include "agent/starter.h"
 #include "agent/timer.h"
 #include "agent/torchrun_env.h"
+#include "agent/vault_maker.h"
 #include "agent/worker_process.h"
 #include "brain/stragglers.h"
 #include "observe/journal.h"
@@ -145,12 +146,12 @@ class Agent {
   void collect(WorkerProcess& process);
   void collect_all();
   void on_commit(const WorkerProcess& process, const worker::CommitRecord& record);
-  void on_vault(const WorkerProcess& process, const worker::Message& message);
+  void on_vault(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
-  void tell(const WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+  void tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
   void keep_losses();
@@ -181,7 +182,7 @@ class Agent {
   // agent_notice.cc: word from outside that the job has to stop soon
   bool on_notice(int signal);
   void take_notice(const std::string& because);
-  void tell_notice(const WorkerProcess& process);
+  void tell_notice(WorkerProcess& process);
   void end_on_notice();
 
   // agent_elastic.cc: the world changes
@@ -274,6 +275,7 @@ class Agent {
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
   ShardVaults vaults_;
+  std::unique_ptr<VaultMaker> vault_maker_;
   std::unique_ptr<MemoryTier> memory_tier_;
   std::map<uint64_t, MemoryQuestion> memory_questions_;  // node 0's, to be answered
   uint64_t memory_asked_ = 0;

@@ -72,7 +72,7 @@ void Agent::take_notice(const std::string& because) {
   }
 }
 
-void Agent::tell_notice(const WorkerProcess& process) {
+void Agent::tell_notice(WorkerProcess& process) {
   if (!notice_.empty() && generation_ != nullptr) {
     tell(process, MessageType::kNotice, generation_->identity(), {{"because", notice_}});
   }

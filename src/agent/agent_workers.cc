@@ -26,12 +26,17 @@ constexpr size_t kMostPlaces = 64;  // for checkpoints, that are remembered
 
 }  // namespace
 
-void Agent::tell(const WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
+void Agent::tell(WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
                  std::span<const int> fds) {
   const Message message{type, config_.node, identity, std::move(body)};
-  if (Status status = process.socket.try_send(worker::encode(message), fds); !status.ok()) {
-    spdlog::info("worker {}: {}", process.id, std::string(status.message()));
+  const Status status = process.outbox.send(process.socket, worker::encode(message), fds);
+  if (status.ok() || absl::IsUnavailable(status)) {
+    return;  // if it is gone: that is noticed elsewhere
   }
+  journal_.write("not_told", identity,
+                 absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
+                 {{"worker", int64_t{process.id}}, {"type", static_cast<int64_t>(type)}});
+  kill_process(process);  // it would wait for ever, or go on without knowing
 }
 
 std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
@@ -77,7 +82,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     }
     return;
   }
-  StatusOr<Message> message = worker::decode(packet->bytes);
+  StatusOr<Message> message = worker::decode(*packet);
   if (!message.ok()) {
     refuse(*process, std::string(message.status().message()));
     return;
@@ -183,7 +188,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       vaults_.drop_before(message.body.at("sharding"));
       break;
     case MessageType::kVault:
-      on_vault(*process, message);
+      on_vault(process, message);
       break;
     case MessageType::kNote:
       on_note(*process, message);
@@ -196,22 +201,30 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
   }
 }
 
-void Agent::on_vault(const WorkerProcess& process, const Message& message) {
+void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   const nlohmann::json& body = message.body;
-  const uint32_t sharding = body.at("sharding");
-  const auto find = [&](const auto& of) {
-    return body.contains("version") ? vaults_.holding(sharding, of, body.at("version").get<brain::Version>())
-                                    : vaults_.of_size(sharding, of, body.at("data_bytes"), body.at("text_room"));
+  const auto answer = [this, process, identity = message.identity,
+                       id = body.at("id").get<uint64_t>()](const StatusOr<int>& memory) {
+    const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
+    tell(*process, MessageType::kVaultReply, identity, {{"id", id}, {"error", std::string(memory.status().message())}},
+         fds);
   };
-  StatusOr<int> memory = absl::InvalidArgumentError("no code has such a block of parity");
-  if (!body.contains("members")) {
-    memory = find(body.at("rank").get<brain::Rank>());
-  } else if (const brain::ParityBlock block{body.at("members"), body.at("row")}; brain::is_possible(block)) {
-    memory = find(block);
+  ShardVaults::Of of{body.at("sharding"), {}};
+  if (body.contains("members")) {
+    brain::ParityBlock block{body.at("members"), body.at("row")};
+    if (!brain::is_possible(block)) {
+      answer(absl::InvalidArgumentError("no code has such a block of parity"));
+      return;
+    }
+    of.what = std::move(block);
+  } else {
+    of.what = body.at("rank").get<brain::Rank>();
   }
-  const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
-  tell(process, MessageType::kVaultReply, message.identity,
-       {{"id", body.at("id")}, {"error", std::string(memory.status().message())}}, fds);
+  if (body.contains("version")) {
+    answer(vaults_.holding(of, body.at("version").get<brain::Version>()));
+  } else {
+    vault_maker_->ask({std::move(of), body.at("data_bytes"), body.at("text_room")}, answer);
+  }
 }
 
 void Agent::on_saved(const Message& message) {

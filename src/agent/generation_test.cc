@@ -69,12 +69,12 @@ class Heard {
  private:
   void listen(const PacketSocket& socket) {
     while (true) {
-      const StatusOr<Packet> packet = socket.receive();
+      StatusOr<Packet> packet = socket.receive();
       if (!packet.ok()) {
         return;
       }
       const std::lock_guard lock(mutex_);
-      messages_.push_back(*worker::decode(packet->bytes));
+      messages_.push_back(*worker::decode(*packet));
       came_.notify_all();
     }
   }
@@ -97,7 +97,8 @@ struct Worker {
   }
   ~Worker() { engine.reset(); }
   void tell(MessageType type, Identity identity, json body, const std::vector<int>& fds = {}) {
-    const Status sent = process->socket.send(worker::encode({type, 0, identity, std::move(body)}), fds);
+    const Status sent =
+        worker::send_encoded(process->socket, worker::encode({type, 0, identity, std::move(body)}), fds, true);
     ASSERT_TRUE(sent.ok()) << sent;
   }
   std::vector<worker::CommitRecord> commits() {
@@ -371,6 +372,50 @@ TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
   for (std::thread& thread : waiting) {
     thread.join();
   }
+}
+
+// What asks the agent must not outlast the generation, answered or not: the answer may be lost, and memory takes a
+// while.
+TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_and_does_not_hold_up_the_next) {
+  constexpr Identity kFirst{1, 1};
+  constexpr Identity kSecond{1, 2};
+  Job job({0, 0});
+  job.prepare(kFirst, 0);
+  job.in_threads([&](Rank rank) {
+    ASSERT_TRUE(job.engine(rank).wait_assignment().ok());
+    ASSERT_TRUE(job.engine(rank).ready(true).ok());
+    ASSERT_TRUE(job.engine(rank).form().ok());
+  });
+  // Rank 0 asks beside its main thread, for its copies; rank 1 in it, for a copy to begin with.
+  std::vector<double> tensor(100);
+  const std::vector<state::Region> regions = {{tensor.data(), tensor.size() * sizeof(double)}};
+  ASSERT_TRUE(job.engine(0).protect_shard(0, regions, "text", {}).ok());
+  Status found;
+  std::thread asks([&] { found = job.engine(1).find_shard({}, true).status(); });
+  EXPECT_EQ(job.worker(0).heard->await(MessageType::kVault).body.at("rank"), 0);
+  EXPECT_EQ(job.worker(1).heard->await(MessageType::kVault).body.at("rank"), 1);
+  job.seal(0);
+  asks.join();
+  EXPECT_TRUE(absl::IsAborted(found)) << found;
+  EXPECT_TRUE(job.engine(0).wait_shard(0).ok()) << "the vote finds the seal";
+  job.prepare(kSecond, 0);
+  job.in_threads([&](Rank rank) { enter(job.engine(rank), kSecond, rank, 2); });
+}
+
+TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
+  Job job({0});
+  const std::string text(1 << 20, 'x');
+  ASSERT_TRUE(job.engine(0).send(MessageType::kNote, {{"because", text}}).ok());
+  EXPECT_EQ(job.worker(0).heard->await(MessageType::kNote).body.at("because"), text);
+  job.worker(0).tell(MessageType::kInject, {}, {{"text", text}});
+  std::vector<std::string> injections;
+  while (injections.empty()) {
+    std::this_thread::yield();
+    injections = job.engine(0).take_injections();
+  }
+  EXPECT_EQ(json::parse(injections.front()).at("text"), text);
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      job.engine(0).send(MessageType::kNote, {{"because", std::string(worker::kMaxBodyBytes, 'x')}})));
 }
 
 TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "agent/shard_vaults_testing.h"
 #include "base/checksum.h"
 
 namespace keepstep::agent {
@@ -55,7 +56,7 @@ struct MemoryTierTest : ::testing::Test {
   }
 
   std::shared_ptr<EventLoop> loop;
-  ShardVaults vaults;
+  TestVaults vaults;
   std::unique_ptr<MemoryTier> tier;
 };
 

@@ -1,6 +1,7 @@
 #include "agent/node_service.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,9 +21,9 @@ using worker::MessageType;
 
 namespace {
 
-constexpr int64_t kLingerNs = 2'000'000'000;        // after the last client: the next init may follow at once
-constexpr int64_t kFirstClientNs = 30'000'000'000;  // whoever started us connects within this time
-constexpr uint32_t kMaxWorld = kMaxPacketFds - 1;   // arenas and the generation's page travel in one packet
+constexpr int64_t kLingerNs = 2'000'000'000;                // after the last client: the next init may follow at once
+constexpr int64_t kFirstClientNs = 30'000'000'000;          // whoever started us connects within this time
+constexpr uint32_t kMaxWorld = worker::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr uint32_t kGroups = 64;
 
@@ -48,7 +49,12 @@ StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& jo
 void NodeService::run() {
   idle_since_ns_ = monotonic_ns();
   (void)loop_->watch(listener_.get(), [this] { on_connection(); });
-  loop_->every(std::chrono::milliseconds(500), [this] { stop_if_idle(); });
+  loop_->every(std::chrono::milliseconds(100), [this] {
+    for (const auto& [id, client] : clients_) {
+      client->outbox.flush(client->socket);
+    }
+    stop_if_idle();
+  });
   loop_->run();
 }
 
@@ -61,9 +67,11 @@ void NodeService::stop_if_idle() {
   }
 }
 
-void NodeService::tell(const Client& client, MessageType type, nlohmann::json body, std::span<const int> fds) {
-  if (const Status status = client.socket.try_send(worker::encode({type, 0, {}, std::move(body)}), fds); !status.ok()) {
-    spdlog::info("process {}: {}", client.pid, std::string(status.message()));
+void NodeService::tell(Client& client, MessageType type, nlohmann::json body, std::span<const int> fds) {
+  const Status status = client.outbox.send(client.socket, worker::encode({type, 0, {}, std::move(body)}), fds);
+  if (!status.ok() && !absl::IsUnavailable(status)) {
+    spdlog::warn("process {} is let go: {}", client.pid, std::string(status.message()));
+    (void)shutdown(client.socket.fd(), SHUT_RDWR);  // both sides see the end, and nobody waits for what was not told
   }
 }
 
@@ -99,7 +107,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
     on_end(client);
     return;
   }
-  const StatusOr<Message> message = worker::decode(packet->bytes);
+  const StatusOr<Message> message = worker::decode(*packet);
   Status bad = message.status();
   if (message.ok()) {
     try {

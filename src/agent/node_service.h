@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/event_loop.h"
+#include "agent/outbox.h"
 #include "agent/ring_service.h"
 #include "agent/store.h"
 #include "base/fd.h"
@@ -40,6 +41,7 @@ class NodeService {
   struct Client {
     uint32_t id = 0;
     PacketSocket socket;
+    Outbox outbox;  // of `socket`
     pid_t pid = 0;
     Fd pidfd;           // a child of it may keep the socket open, so its end is watched too
     std::string group;  // key it joined; empty: none
@@ -66,7 +68,7 @@ class NodeService {
   void interrupt(Group& group, const std::string& because);
   void on_exit(const std::shared_ptr<Client>& client);
   void on_end(const std::shared_ptr<Client>& client);
-  void tell(const Client& client, worker::MessageType type, nlohmann::json body, std::span<const int> fds = {});
+  void tell(Client& client, worker::MessageType type, nlohmann::json body, std::span<const int> fds = {});
   void tell_all(const Group& group, worker::MessageType type, const nlohmann::json& body,
                 std::span<const int> fds = {});
   void stop_if_idle();

@@ -15,56 +15,47 @@ constexpr uint64_t kMostTextRoom = uint64_t{1} << 32;
 
 }  // namespace
 
-StatusOr<int> ShardVaults::of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room) {
-  return make({sharding, rank}, data_bytes, text_room);
+std::string ShardVaults::Need::label() const {
+  const auto* const block = std::get_if<brain::ParityBlock>(&of.what);
+  return block != nullptr ? "keepstep-shard-parity-" + std::to_string(block->members.front())
+                          : "keepstep-shard-" + std::to_string(std::get<brain::Rank>(of.what));
 }
 
-StatusOr<int> ShardVaults::of_size(uint32_t sharding, const brain::ParityBlock& block, uint64_t data_bytes,
-                                   uint64_t text_room) {
-  return make({sharding, block}, data_bytes, text_room);
-}
-
-StatusOr<int> ShardVaults::holding(uint32_t sharding, brain::Rank rank, brain::Version version) const {
-  return find({sharding, rank}, version);
-}
-
-StatusOr<int> ShardVaults::holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const {
-  return find({sharding, block}, version);
-}
-
-StatusOr<int> ShardVaults::make(const Of& of, uint64_t data_bytes, uint64_t text_room) {
-  if (data_bytes > kMostDataBytes || text_room > kMostTextRoom) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%s: %d bytes, and room for %d bytes of text, are more than any shard has", name(of), data_bytes, text_room));
+StatusOr<std::optional<int>> ShardVaults::find(const Need& need) const {
+  if (need.data_bytes > kMostDataBytes || need.text_room > kMostTextRoom) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s: %d bytes, and room for %d bytes of text, are more than any shard has", name(need.of),
+                        need.data_bytes, need.text_room));
   }
   const auto fits = [&](const Vault& each) {
     // What is asked for is twice what is needed.
-    return each.of == of && each.data_bytes == data_bytes && each.view().text_room() >= text_room / 2;
+    return each.of == need.of && each.data_bytes == need.data_bytes && each.view().text_room() >= need.text_room / 2;
   };
-  if (const auto found = std::find_if(vaults_.rbegin(), vaults_.rend(), fits); found != vaults_.rend()) {
-    found->unused = 0;
-    return found->memory.fd();
+  const auto found = std::find_if(vaults_.rbegin(), vaults_.rend(), fits);
+  if (found == vaults_.rend()) {
+    return std::optional<int>();
   }
-  const auto same = [&](const Vault& each) { return each.of == of; };
+  found->unused = 0;
+  return std::optional(found->memory.fd());
+}
+
+StatusOr<int> ShardVaults::add(const Need& need, StatusOr<SharedMemory> made) {
+  if (!made.ok()) {
+    return absl::ResourceExhaustedError(absl::StrFormat("copies of %s (two versions of %d bytes): %s", name(need.of),
+                                                        need.data_bytes, made.status().message()));
+  }
+  const auto same = [&](const Vault& each) { return each.of == need.of; };
   if (std::count_if(vaults_.begin(), vaults_.end(), same) > 1) {
-    vaults_.erase(std::find_if(vaults_.begin(), vaults_.end(), same));
+    drop(same, 1);
   }
-  const auto* const block = std::get_if<brain::ParityBlock>(&of.what);
-  StatusOr<SharedMemory> memory =
-      SharedMemory::create(block != nullptr ? "keepstep-shard-parity-" + std::to_string(block->members.front())
-                                            : "keepstep-shard-" + std::to_string(std::get<brain::Rank>(of.what)),
-                           state::ShardVault::memory_bytes(data_bytes, text_room));
-  if (!memory.ok()) {
-    return absl::ResourceExhaustedError(absl::StrFormat("copies of %s (two versions of %d bytes): %s", name(of),
-                                                        data_bytes, memory.status().message()));
-  }
-  std::visit([&](const auto& what) { state::ShardVault::initialize(memory->data(), what, data_bytes, text_room); },
-             of.what);
-  vaults_.push_back({of, data_bytes, *std::move(memory), next_number_++});
+  std::visit(
+      [&](const auto& what) { state::ShardVault::initialize(made->data(), what, need.data_bytes, need.text_room); },
+      need.of.what);
+  vaults_.push_back({need.of, need.data_bytes, *std::move(made), next_number_++});
   return vaults_.back().memory.fd();
 }
 
-StatusOr<int> ShardVaults::find(const Of& of, brain::Version version) const {
+StatusOr<int> ShardVaults::holding(const Of& of, brain::Version version) const {
   for (const Vault& each : vaults_) {
     if (each.of == of && each.view().has(version)) {
       each.unused = 0;
@@ -150,11 +141,25 @@ void ShardVaults::drop_beyond(brain::Version version) {
 }
 
 void ShardVaults::drop_before(uint32_t sharding) {
-  std::erase_if(vaults_, [&](const Vault& each) { return each.of.sharding < sharding; });
+  drop([&](const Vault& each) { return each.of.sharding < sharding; });
 }
 
 void ShardVaults::drop_unused() {
-  std::erase_if(vaults_, [](const Vault& each) { return ++each.unused > 3; });
+  drop([](const Vault& each) { return ++each.unused > 3; });
+}
+
+void ShardVaults::drop(const std::function<bool(const Vault&)>& goes, size_t most) {
+  for (auto vault = vaults_.begin(); vault != vaults_.end() && most > 0;) {
+    if (!goes(*vault)) {
+      ++vault;
+      continue;
+    }
+    if (discard_) {
+      discard_(std::move(vault->memory));
+    }
+    vault = vaults_.erase(vault);
+    --most;
+  }
 }
 
 std::vector<ShardVaults::Held> ShardVaults::held() const {

@@ -1,12 +1,16 @@
 // The memory in which shards of ranks outlive their processes (state/shard_vault.h): those of this node, and copies of
-// others, and parity blocks of theirs. The agent makes it and hands it out; who may write where the ranks agree on.
+// others, and parity blocks of theirs. The agent makes it (vault_maker.h) and hands it out; who may write where the
+// ranks agree on.
 //
 // Loop thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,14 +23,30 @@ namespace keepstep::agent {
 
 class ShardVaults {
  public:
-  // The descriptor of the memory for `rank` of a division (brain::Sharding, by its number), or for a block of it that
-  // is_possible(), made if there is none of this size. It stays this object's. When a shard changed its size, the
-  // memory of before stays until the next change. RESOURCE_EXHAUSTED: no memory, and how much.
-  StatusOr<int> of_size(uint32_t sharding, brain::Rank rank, uint64_t data_bytes, uint64_t text_room);
-  StatusOr<int> of_size(uint32_t sharding, const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
-  // The same for what holds `version`. NOT_FOUND.
-  StatusOr<int> holding(uint32_t sharding, brain::Rank rank, brain::Version version) const;
-  StatusOr<int> holding(uint32_t sharding, const brain::ParityBlock& block, brain::Version version) const;
+  // A rank of a division of the state (brain::Sharding, by its number), or a block of it that is_possible().
+  struct Of {
+    uint32_t sharding = 0;
+    std::variant<brain::Rank, brain::ParityBlock> what;
+    bool operator==(const Of&) const = default;
+  };
+  // Memory for so much data of each of two versions, and half of `text_room` of text.
+  struct Need {
+    Of of;
+    uint64_t data_bytes = 0;
+    uint64_t text_room = 0;
+    std::string label() const;
+    uint64_t memory_bytes() const { return state::ShardVault::memory_bytes(data_bytes, text_room); }
+  };
+  // The descriptor of memory of that size; it stays this object's. Nothing: it has to be made. RESOURCE_EXHAUSTED: more
+  // than any shard has.
+  StatusOr<std::optional<int>> find(const Need& need) const;
+  // Takes what SharedMemory::create() made of label() and memory_bytes(), and returns its descriptor. When a shard
+  // changed its size, the memory of before stays until the next change. RESOURCE_EXHAUSTED: it made none; how much.
+  StatusOr<int> add(const Need& need, StatusOr<SharedMemory> made);
+  // The descriptor of what holds `version`. NOT_FOUND.
+  StatusOr<int> holding(const Of& of, brain::Version version) const;
+  // Who gives memory back to the kernel when it is dropped, which takes time; else it is done at once.
+  void discard_with(std::function<void(SharedMemory)> discard) { discard_ = std::move(discard); }
 
   // Everything that is whole here, and whose of `version` in one division. Memory of a size that a shard outgrew counts
   // until that of its new size holds two versions: the older one of these was whole everywhere before the newer one.
@@ -54,11 +74,6 @@ class ShardVaults {
   std::vector<Held> held() const;  // by number; without what was outgrown
 
  private:
-  struct Of {
-    uint32_t sharding = 0;
-    std::variant<brain::Rank, brain::ParityBlock> what;
-    bool operator==(const Of&) const = default;
-  };
   struct Vault {
     Of of;
     uint64_t data_bytes = 0;
@@ -67,13 +82,14 @@ class ShardVaults {
     mutable int unused = 0;  // for so many generations
     state::ShardVault view() const { return *state::ShardVault::open(memory.data(), memory.size()); }
   };
-  StatusOr<int> make(const Of& of, uint64_t data_bytes, uint64_t text_room);
-  StatusOr<int> find(const Of& of, brain::Version version) const;
+  // Those that `goes` is true of.
+  void drop(const std::function<bool(const Vault&)>& goes, size_t most = SIZE_MAX);
   std::vector<const Vault*> current() const;
   static std::string name(const Of& of);
 
   std::deque<Vault> vaults_;  // the newest last
   uint64_t next_number_ = 1;
+  std::function<void(SharedMemory)> discard_;
 };
 
 }  // namespace keepstep::agent

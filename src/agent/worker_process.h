@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "agent/outbox.h"
 #include "base/fd.h"
 #include "base/packet_socket.h"
 #include "base/shared_memory.h"
@@ -27,6 +28,7 @@ struct WorkerProcess {
   SharedMemory memory;
   worker::LogReader log;
   PacketSocket socket;
+  Outbox outbox;  // of `socket`
   PacketSocket child_socket;
   Fd child_stdout;
   Fd child_stderr;

@@ -89,8 +89,12 @@ StatusOr<Packet> PacketSocket::receive() const {
       }
     }
   }
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return absl::InvalidArgumentError("refused a packet over the size limit");
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("refused a packet of more than %d bytes", kMaxPacketBytes));
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    packet.fds.clear();
+    packet.fds_lost = true;
   }
   packet.bytes.resize(static_cast<size_t>(count));
   return packet;

@@ -16,11 +16,15 @@
 namespace keepstep {
 
 inline constexpr size_t kMaxPacketBytes = 160 * 1024;  // a larger one is refused before memory is taken
-inline constexpr size_t kMaxPacketFds = 64;
+inline constexpr size_t kMaxPacketFds = 65;
 
 struct Packet {
   std::string bytes;
   std::vector<Fd> fds;
+  // Descriptors came, and this process can have no more: `fds` is empty. Says so, with the way out.
+  static constexpr char kFdsLost[] =
+      "its descriptors were lost: this process has too many open files; raise `ulimit -n`";
+  bool fds_lost = false;
 };
 
 class PacketSocket {
@@ -35,7 +39,8 @@ class PacketSocket {
   // The same without waiting: RESOURCE_EXHAUSTED if there is no room. For a sender that must not depend on the reader.
   Status try_send(std::string_view bytes, std::span<const int> fds = {}) const;
 
-  // Receives one packet, waiting for it. UNAVAILABLE at the end of the stream.
+  // Receives one packet, waiting for it. UNAVAILABLE at the end of the stream; INVALID_ARGUMENT: it was too long, and
+  // is gone.
   StatusOr<Packet> receive() const;
 
   int fd() const { return fd_.get(); }

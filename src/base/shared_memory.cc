@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -47,6 +48,8 @@ StatusOr<std::byte*> map(int fd, size_t bytes) {
 
 namespace {
 
+constexpr size_t kChunkBytes = size_t{256} << 20;
+
 Status too_large(const std::string& label, size_t bytes, const char* why) {
   return absl::ResourceExhaustedError(
       absl::StrFormat("shared memory '%s' needs %d bytes and the machine (or its memory cgroup) does not have them: "
@@ -56,11 +59,8 @@ Status too_large(const std::string& label, size_t bytes, const char* why) {
 
 }  // namespace
 
-StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t bytes) {
-  // Filling a memfd has no limit of its own: the kernel would kill processes before it said no.
-  if (bytes > memory_available()) {
-    return too_large(label, bytes, "less is available");
-  }
+StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t bytes,
+                                            const std::function<bool()>& give_up) {
   Fd fd(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) {
     return errno_status(
@@ -69,8 +69,19 @@ StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t byt
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return errno_status(absl::StrFormat("size shared memory '%s' to %d bytes", label, bytes));
   }
-  if (int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    return too_large(label, bytes, strerror(error));
+  for (size_t done = 0; done < bytes; done += kChunkBytes) {
+    if (give_up && give_up()) {
+      return absl::AbortedError(absl::StrFormat("shared memory '%s' is not needed any more", label));
+    }
+    // Filling a memfd has no limit of its own: the kernel would kill processes before it said no.
+    if (bytes - done > memory_available()) {
+      return too_large(label, bytes, "less is available");
+    }
+    const size_t chunk = std::min(kChunkBytes, bytes - done);
+    const int error = posix_fallocate(fd.get(), static_cast<off_t>(done), static_cast<off_t>(chunk));
+    if (error != 0) {
+      return too_large(label, bytes, strerror(error));
+    }
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return errno_status(absl::StrFormat("seal shared memory '%s'", label));

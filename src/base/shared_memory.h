@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/fd.h"
@@ -18,9 +19,11 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // Allocates `bytes` (> 0) of zeros and maps them. `label` shows in /proc/PID/maps, nothing more.
-  // RESOURCE_EXHAUSTED with the size and the way out when memory or descriptors are short.
-  static StatusOr<SharedMemory> create(const std::string& label, size_t bytes);
+  // Allocates `bytes` (> 0) of zeros and maps them. `label` shows in /proc/PID/maps, nothing more. Takes some tenths of
+  // a second a gigabyte; meanwhile `give_up`, if any, is asked now and then. RESOURCE_EXHAUSTED with the size and the
+  // way out when memory or descriptors are short. ABORTED: given up.
+  static StatusOr<SharedMemory> create(const std::string& label, size_t bytes,
+                                       const std::function<bool()>& give_up = {});
 
   // Maps what a peer allocated and takes the fd. Refuses (INVALID_ARGUMENT) a file that is not sealed against
   // shrinking or is smaller than `min_bytes`: a stranger's fd must not be able to crash us.

@@ -107,14 +107,21 @@ void Engine::run() {
   (void)send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
   while (true) {
     StatusOr<Packet> packet = socket_.receive();
+    if (absl::IsInvalidArgument(packet.status())) {
+      complain("dropped a message from its agent", packet.status());
+      continue;
+    }
     if (!packet.ok()) {
       break;
     }
-    StatusOr<Message> message = decode(packet->bytes);
+    StatusOr<Message> message = decode(*packet);
     if (!message.ok()) {
-      std::fprintf(stderr, "keepstep: worker %u dropped a message from its agent: %s\n", worker_,
-                   std::string(message.status().message()).c_str());
+      complain("dropped a message from its agent", message.status());
       continue;
+    }
+    if (packet->fds_lost) {
+      complain(absl::StrFormat("got a message of type %d from its agent", static_cast<int>(message->type)),
+               absl::ResourceExhaustedError(Packet::kFdsLost));
     }
     handle(*std::move(message), std::move(packet->fds));
   }
@@ -132,8 +139,17 @@ Status Engine::send(MessageType type, nlohmann::json body) { return send(type, s
 
 Status Engine::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
   const Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
-  const Status status = socket_.send(encode(message), fds);
-  return absl::IsInvalidArgument(status) ? status : absl::OkStatus();
+  const Status status = send_encoded(socket_, encode(message), fds, true);
+  if (status.ok() || absl::IsUnavailable(status)) {
+    return absl::OkStatus();  // that the agent is gone is what run() finds
+  }
+  complain("cannot tell its agent", status);
+  return status;
+}
+
+void Engine::complain(const std::string& what, const Status& why) const {
+  std::fprintf(stderr, "keepstep: worker %u (pid %d) %s: %s\n", worker_, getpid(), what.c_str(),
+               std::string(why.message()).c_str());
 }
 
 void Engine::handle(Message message, std::vector<Fd> fds) {
@@ -188,7 +204,11 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       break;
     case MessageType::kVaultReply:
       if (auto it = vault_replies_.find(message.body.at("id").get<uint64_t>()); it != vault_replies_.end()) {
-        it->second = {true, message.body.value("error", ""), fds.empty() ? Fd() : std::move(fds.front())};
+        std::string error = message.body.value("error", "");
+        if (fds.empty() && error.empty()) {
+          error = Packet::kFdsLost;
+        }
+        it->second = {true, std::move(error), fds.empty() ? Fd() : std::move(fds.front())};
       }
       break;
     case MessageType::kNotice:
@@ -315,8 +335,6 @@ std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
 }
 
 void Engine::enter(Prepared prepared) {
-  KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
-  leave_generation();
   vote_.reset();
   node_vote_.reset();
   const bool divided_anew = sharded_ && assignment_.sharding != prepared.assignment.sharding;
@@ -398,27 +416,17 @@ bool Engine::superseded() const {
   return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || interrupted();
 }
 
-template <typename Done>
-Status Engine::wait_in_generation(std::unique_lock<std::mutex>& lock, Done done) {
-  while (!done()) {
-    if (ended_.has_value()) {
-      return absl::CancelledError(*ended_);
-    }
-    if (superseded()) {
-      return absl::AbortedError("the generation was interrupted");
-    }
-    changed_.wait_for(lock, std::chrono::milliseconds(100));
-  }
-  return absl::OkStatus();
-}
-
 StatusOr<Assignment> Engine::wait_assignment() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return prepared_.has_value() || ended_.has_value(); });
   if (ended_.has_value()) {
     return absl::CancelledError(*ended_);
   }
-  Prepared prepared = std::move(*prepared_);
+  lock.unlock();
+  KEEPSTEP_CHECK(communicator_.use_count() <= 1, "somebody still uses the communicator of the previous generation");
+  leave_generation();  // its threads may just wait for the agent, and need the lock to stop
+  lock.lock();
+  Prepared prepared = std::move(*prepared_);  // there still, or a newer one
   prepared_.reset();
   enter(std::move(prepared));
   return assignment_;

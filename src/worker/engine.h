@@ -80,7 +80,7 @@ class Engine {
   const nlohmann::json& welcome() const { return welcome_; }
   // Any thread: sends one message of this worker's current identity. That the agent is gone is no error here: then we
   // end anyway.
-  // INVALID_ARGUMENT: too large for a packet; nothing was sent.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages.h): nothing was sent; standard error says so, too.
   Status send(MessageType type, nlohmann::json body = nlohmann::json::object());
 
   // ---- membership ----
@@ -225,6 +225,7 @@ class Engine {
 
   Engine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
   Status send(MessageType type, nlohmann::json body, std::span<const int> fds);
+  void complain(const std::string& what, const Status& why) const;  // on standard error
   ProgressWords& progress() const { return page().progress; }
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   GenerationPage* generation() const { return generation_.load(); }
@@ -357,5 +358,19 @@ class Engine {
   std::string silent_source_;                           // of a pull that failed; see broken_link()
   std::thread thread_;
 };
+
+template <typename Done>
+Status Engine::wait_in_generation(std::unique_lock<std::mutex>& lock, Done done) {
+  while (!done()) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (superseded()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace keepstep::worker

@@ -19,7 +19,8 @@ namespace keepstep::worker {
 using comm::Outcome;
 using comm::Rank;
 
-// Asks the agent. Any thread; the view lives as long as the generation.
+// Asks the agent. Any thread; the view lives as long as the generation. ABORTED, CANCELLED: the generation, or the job,
+// ended before the answer came.
 StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
@@ -29,13 +30,14 @@ StatusOr<state::ShardVault> Engine::vault(nlohmann::json body) {
   body["id"] = id;
   const Status sent = send(MessageType::kVault, std::move(body));
   lock.lock();
-  changed_.wait(lock, [&] { return vault_replies_[id].answered || ended_.has_value() || leaving_ || !sent.ok(); });
+  const Status waited =
+      sent.ok() ? wait_in_generation(lock, [&] { return vault_replies_[id].answered || leaving_; }) : sent;
   VaultReply reply = std::move(vault_replies_[id]);
   vault_replies_.erase(id);
   lock.unlock();
-  KEEPSTEP_RETURN_IF_ERROR(sent);
+  KEEPSTEP_RETURN_IF_ERROR(waited);
   if (!reply.answered) {
-    return absl::CancelledError("the job ended");
+    return absl::CancelledError("this process leaves the job");
   }
   if (!reply.memory.valid()) {
     return absl::ResourceExhaustedError(reply.error);
@@ -121,6 +123,9 @@ StatusOr<std::optional<std::string>> Engine::find_shard(const Activation& activa
     return std::optional<std::string>();
   }
   StatusOr<state::ShardVault> vault = vault_holding(self, version);
+  if (absl::IsAborted(vault.status()) || absl::IsCancelled(vault.status())) {
+    return vault.status();
+  }
   if (!vault.ok()) {
     return std::optional<std::string>();
   }

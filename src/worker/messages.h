@@ -1,4 +1,5 @@
-// Messages between a worker and its agent: a fixed header and a JSON body in one packet (base/packet_socket.h).
+// Messages between a worker and its agent: a fixed header and a JSON body in one packet (base/packet_socket.h). A body
+// that is too long for a packet travels in sealed memory, whose descriptor is the packet's last.
 //
 // Every message carries node, term and generation from the first version on. The socket is one half of a pair that the
 // agent made, so there is nobody to authenticate; sizes and types are checked all the same.
@@ -6,9 +7,11 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "base/packet_socket.h"
 #include "base/status.h"
 #include "brain/types.h"
 
@@ -66,8 +69,20 @@ struct Message {
   nlohmann::json body = nlohmann::json::object();
 };
 
+inline constexpr size_t kMaxMessageFds = 64;  // of its own
+inline constexpr size_t kMaxBodyBytes = size_t{32} << 20;
+
+// Header and body in one piece, however long.
 std::string encode(const Message& message);
 // INVALID_ARGUMENT for a wrong magic or version, a length that does not match, or a body that is not a JSON object.
-StatusOr<Message> decode(std::string_view packet);
+StatusOr<Message> decode(std::string_view encoded);
+
+// Sends what encode() gave, waiting for room in the socket if `waits`. INVALID_ARGUMENT: longer, or with more
+// descriptors, than a message may be; it names both and the type. UNAVAILABLE: the other side is gone.
+// RESOURCE_EXHAUSTED: no room now, or no memory or descriptor to carry a long one in.
+Status send_encoded(const PacketSocket& socket, const std::string& encoded, std::span<const int> fds, bool waits);
+// What came; the message's own descriptors stay in `packet`. Errors of decode(); INVALID_ARGUMENT also for a body that
+// is longer than kMaxBodyBytes or whose memory is not what the header says; nothing is allocated then.
+StatusOr<Message> decode(Packet& packet);
 
 }  // namespace keepstep::worker

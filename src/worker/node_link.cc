@@ -53,7 +53,7 @@ void NodeLink::close() {
 }
 
 void NodeLink::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
-  (void)socket_.send(encode({type, 0, {}, std::move(body)}), fds);  // that the agent is gone is what run() finds
+  (void)send_encoded(socket_, encode({type, 0, {}, std::move(body)}), fds, true);  // a lost agent is what run() finds
 }
 
 void NodeLink::run() {
@@ -62,7 +62,7 @@ void NodeLink::run() {
     if (!packet.ok()) {
       break;
     }
-    if (const StatusOr<Message> message = decode(packet->bytes); message.ok()) {
+    if (const StatusOr<Message> message = decode(*packet); message.ok()) {
       try {
         handle(*message, std::move(packet->fds));
       } catch (const nlohmann::json::exception&) {

@@ -1,6 +1,7 @@
 // For LD_PRELOAD: whoever gives a file a name that ends as the first line of $KEEPSTEP_HELD_FILES/which says is held
 // before it does, as if the disk took its time: until somebody opens the FIFO $KEEPSTEP_HELD_FILES/gate for writing.
 // Each that is held leaves a file there, reached-PID-NUMBER, with the name in it. Without the gate nobody is held.
+// The same for whoever fills memory of such a name (memfd_create) with pages.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/limits.h>
@@ -46,9 +47,30 @@ void hold(const char* name) {
   }
 }
 
+void hold_memory(int fd) {
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  char path[PATH_MAX] = {};
+  if (readlink(link.c_str(), path, sizeof path - 1) > 0) {
+    std::string name = path;  // /memfd:NAME (deleted)
+    hold(name.substr(0, name.find(" (deleted)")).c_str());
+  }
+}
+
 }  // namespace
 
 extern "C" {
+
+int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  static const auto next = real("posix_fallocate", &posix_fallocate);
+  hold_memory(fd);
+  return next(fd, offset, bytes);
+}
+
+int posix_fallocate64(int fd, off64_t offset, off64_t bytes) {
+  static const auto next = real("posix_fallocate64", &posix_fallocate64);
+  hold_memory(fd);
+  return next(fd, offset, bytes);
+}
 
 int link(const char* from, const char* to) noexcept {
   static const auto next = real("link", &link);

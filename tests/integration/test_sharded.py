@@ -3,11 +3,13 @@
 import itertools
 import os
 import signal
+import time
 
 import pytest
+from held import Held
 from torch.distributed.fsdp import FSDPModule
 
-from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, start
+from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, read, start
 from several_nodes import (
     assert_nothing_is_left,
     finish_nodes,
@@ -74,6 +76,32 @@ def assert_same(job, reference, *, killed=None, world=None):
     assert not job.events("restart"), why
     if killed is not None:
         assert_survivors_kept_their_process(job, killed, world)
+
+
+def test_an_agent_notices_a_death_while_it_makes_memory_for_copies(tmp_path, whole, monkeypatch):
+    reference = whole(2)
+    held = Held(tmp_path / "held", "keepstep-shard-1")
+    with monkeypatch.context() as changed:
+        for name, value in held.environment.items():
+            changed.setenv(name, value)
+        process, command = start(tmp_path, JOBS / "sharded.py", *arguments(tmp_path, "fsdp", UNTIL), world=2)
+    try:
+        ((agent, _),) = held.wait()
+        assert agent == process.pid
+        notes = itertools.chain.from_iterable(json_lines(path) for path in tmp_path.glob("*.jsonl"))
+        os.kill(next(note["pid"] for note in notes if note.get("rank") == 1 and "entry" in note), signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while not read(tmp_path, process, command).events("sealed"):
+            assert time.monotonic() < deadline, read(tmp_path, process, command).explain()
+            time.sleep(0.02)
+    finally:
+        held.let_go()
+    job = finish(tmp_path, process, command)
+    held.close()
+    assert job.exit_code == 0, job.explain()
+    assert {rank: note["final"] for rank, note in job.finals().items()} == {
+        rank: note["final"] for rank, note in reference.finals().items()
+    }, job.explain()
 
 
 def test_killed_ranks_of_fsdp_go_on_from_their_copies(tmp_path, whole):
