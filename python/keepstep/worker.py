@@ -128,9 +128,8 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
 def end(code: int) -> None:
     """Ends the process as Python would, without going back into whatever the zygote was doing."""
     try:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+        # As the interpreter does: it tells idle pools of threads (Inductor's, concurrent.futures) to end, then joins.
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
