@@ -145,6 +145,9 @@ class _Refuses(importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> NoReturn:
         self._watch.stop(f"{_IMPORTS} {spec.name}")
 
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Never reached; without it the import system would not ask for the module at all."""
+
 
 def _initializing(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))

@@ -7,9 +7,11 @@ workers by exec; then the description of the job is in ``KEEPSTEP_WORKER_SPEC``.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import runpy
 import signal
@@ -24,6 +26,7 @@ from keepstep._messages import MessageType
 from keepstep._session import Session, set_session, watch_environment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+MAX_TEMP_BYTES = 80
 MAX_TEXT_BYTES = 60_000  # of a traceback in a message
 
 
@@ -85,11 +88,24 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
+def _use_temp_folder(worker: int) -> None:
+    """What multiprocessing leaves when this process is killed lies in a folder that the agent removes then."""
+    folder = os.environ.get("KEEPSTEP_TEMP", "")
+    path = os.path.join(folder, str(worker))
+    # A socket's name has room for 107 bytes, and multiprocessing's take some.
+    if folder and len(os.fsencode(path)) <= MAX_TEMP_BYTES:
+        with contextlib.suppress(OSError):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            process: Any = multiprocessing.current_process()
+            process._config["tempdir"] = path
+
+
 def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     """Runs the script in this process and returns its exit code."""
     for name in THREAD_VARIABLES:
         os.environ.pop(name, None)  # the zygote's are not the user's; those come with the environment
     os.environ.update(spec["environment"])
+    _use_temp_folder(spec["worker"])
     import torch
 
     # Said explicitly, so that a forked worker and one started by exec compute the same bits.
@@ -128,9 +144,8 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
 def end(code: int) -> None:
     """Ends the process as Python would, without going back into whatever the zygote was doing."""
     try:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+        # As the interpreter does: it tells idle pools of threads (Inductor's, concurrent.futures) to end, then joins.
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -48,6 +49,7 @@ class Zygote:
         self._users_check = users_check  # NVML_CHECK as workers shall find it
         self._learning: Learning | None = None
         self._unfit = False  # the agent was told: it starts all by exec, also those that it asked for before it heard
+        self.temp = ""  # the agent's folder for workers' temporary files
 
     def note(self, event: str, why: str) -> None:
         self._send({"op": "note", "event": event, "why": why})
@@ -142,6 +144,7 @@ class Zygote:
             for fd in fds:
                 os.close(fd)
         elif request["op"] == "spawn":
+            self.temp = request["environment"].get("KEEPSTEP_TEMP", "")
             if self._learning is not None:
                 self._learning.pause()
             self.spawn(request, list(fds))
@@ -163,6 +166,8 @@ def main() -> None:
     os.environ[NVML_CHECK] = "1"
     zygote.warm_up()
     zygote.serve()
+    if zygote.temp:
+        shutil.rmtree(zygote.temp, ignore_errors=True)  # the agent is gone, and may have had no time for it
     # To take all modules apart takes half a second, and what users' modules do at exit is for workers to do.
     os._exit(0)
 

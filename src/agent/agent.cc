@@ -95,6 +95,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   open_endpoint();
   open_rings();
   open_drain();
+  open_temp();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -141,6 +142,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   if (gives_up_) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
     starter_->stop();
+    temp_.remove_all();
     std::fprintf(stderr, "keepstep: %s\n", end_->message.c_str());
     _exit(end_->exit_code);
   }
@@ -176,6 +178,15 @@ void Agent::open_drain() {
     return;
   }
   drain_ = *std::move(drain);
+}
+
+void Agent::open_temp() {
+  StatusOr<TempFolder> folder = TempFolder::create();
+  if (!folder.ok()) {
+    spdlog::warn("killed workers may leave temporary files: {}", std::string(folder.status().message()));
+    return;
+  }
+  temp_ = *std::move(folder);
 }
 
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
@@ -293,6 +304,9 @@ nlohmann::json Agent::job_variables() const {
     if (const char* value = std::getenv(name); value != nullptr) {
       variables[name] = value;
     }
+  }
+  if (!temp_.path().empty()) {
+    variables["KEEPSTEP_TEMP"] = temp_.path().string();
   }
   return variables;
 }

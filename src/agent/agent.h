@@ -35,6 +35,7 @@
 #include "agent/shared_store.h"
 #include "agent/stacks.h"
 #include "agent/starter.h"
+#include "agent/temp_folder.h"
 #include "agent/timer.h"
 #include "agent/torchrun_env.h"
 #include "agent/vault_maker.h"
@@ -116,6 +117,7 @@ class Agent {
   void on_signal();
   void open_rings();
   void open_drain();
+  void open_temp();
   void write_memory();
   void carry_out(const brain::Effect& effect);
   void spawn(const brain::Spawn& effect);
@@ -288,6 +290,7 @@ class Agent {
   std::shared_ptr<LogWatch> log_watch_;  // null without rules; shared with the pump's thread
   Fd signal_fd_;
 
+  TempFolder temp_;
   Workers workers_;
   std::unique_ptr<Generation> generation_;
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it

@@ -483,6 +483,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   if (kill(-process->pid, SIGKILL) == 0) {
     groups_.insert(process->pid);
   }
+  temp_.remove(process->id);
   pump_.drain(process->id, 20);
   if (log_watch_ != nullptr) {
     log_watch_->ended(process->id);

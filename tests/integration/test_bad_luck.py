@@ -228,6 +228,30 @@ def test_an_import_error_in_the_script_ends_the_job_at_once(tmp_path):
     assert "no_such_module_anywhere" in job.output
 
 
+def test_a_warning_is_shown_once_by_a_process_however_often_it_enters_the_function(tmp_path):
+    job = run_script(
+        tmp_path,
+        "import warnings\n"
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    model = run.keep(lambda: torch.nn.Linear(4, 4))\n"
+        "    run.protect(model=model)\n"
+        "    with warnings.catch_warnings():\n"
+        "        pass  # Python forgets here what it has shown\n"
+        "    warnings.warn('the same in each entry')\n"
+        "    for step in run.steps(Data(), global_batch=2, micro_batch=1, until=6):\n"
+        "        for x in step:\n"
+        "            step.backward(model(x).square().mean())\n"
+        "        warnings.warn(f'only in step {run.version + 1}')\n"
+        "        run.commit(lambda: None)\n"
+        "train()\n",
+        options=["--inject", "kill:rank=1,step=3,phase=before_vote"],
+    )
+    assert job.exit_code == 0, job.explain()
+    assert job.output.count("UserWarning: the same in each entry") == 3, job.output  # of three processes
+    assert job.output.count("UserWarning: only in step 5") == 2, job.output
+
+
 def test_ctrl_c_stops_everything_cleanly(tmp_path):
     process, command = start(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 100000, "--sleep", "0.01", world=2, spares=1

@@ -1,7 +1,13 @@
-"""A process of the user's DataLoader is killed: its rank redoes the step in the same process."""
+"""Processes of loaders, and of jobs that have some, are killed: who lives goes on, and no files stay behind."""
 
-from harness import finish, start
-from test_bad_luck import script
+import os
+import shutil
+import tempfile
+
+import pytest
+
+from harness import JOBS, finish, start
+from test_bad_luck import script, steps_done, wait_for
 
 BODY = """
 import signal, time
@@ -52,3 +58,35 @@ def test_a_rank_whose_loader_process_was_killed_keeps_its_own_while_the_loader_e
     assert [line["rung"] for line in job.events("rung")] == ["redo"], job.explain()
     assert not job.events("hang"), job.explain()
     assert len(job.events("spawned")) == 2, job.explain()
+
+
+@pytest.fixture
+def temp(monkeypatch):
+    """A folder for temporary files with a short path: sockets lie there."""
+    folder = tempfile.mkdtemp(prefix="ks-test-")
+    monkeypatch.setenv("TMPDIR", folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_killed_ranks_and_loader_processes_leave_no_temporary_files(tmp_path, temp):
+    process, command = start(
+        tmp_path, script(tmp_path, BODY), tmp_path, options=["--inject", "kill:rank=1,step=30,phase=backward"]
+    )
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 0, job.explain()
+    assert (tmp_path / "killed").exists() and len(job.events("spawned")) == 3, job.explain()
+    assert left_in(temp) == [], job.explain()
+
+
+def left_in(folder):
+    return [name for name in os.listdir(folder) if not name.startswith("torchinductor_")]  # that is a cache
+
+
+def test_a_killed_launcher_leaves_no_temporary_files(tmp_path, temp):
+    process, _ = start(tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 100000, "--sleep", "0.01")
+    wait_for(lambda: steps_done(tmp_path) >= 3, "training")
+    assert left_in(temp)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not left_in(temp), "the removal of temporary files")

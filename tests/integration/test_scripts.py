@@ -35,6 +35,20 @@ def test_every_collective_gives_what_its_definition_says(tmp_path, world):
     assert job.output.count("all collectives agree") == world, job.explain()
 
 
+def test_a_script_that_leaves_a_pool_of_threads_idle_ends(tmp_path):
+    (tmp_path / "pool.py").write_text(
+        "import atexit, os\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(1)\n"
+        "atexit.register(print, 'at exit', os.environ['RANK'])\n"
+        "print('in a thread', pool.submit(lambda: os.environ['RANK']).result())\n"
+    )
+    process, command = start(tmp_path, tmp_path / "pool.py")
+    job = finish(tmp_path, process, command, limit_s=60)
+    assert job.exit_code == 0, job.explain()
+    assert job.output.count("in a thread") == job.output.count("at exit") == 2, job.explain()
+
+
 def test_a_module_and_a_program_run_too(tmp_path):
     (tmp_path / "mine.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
     values = environment()

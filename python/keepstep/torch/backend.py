@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
+from keepstep._session import session_or_none
 from keepstep.torch.backend_base import BackendBase
 from keepstep.torch.hosts import Host, host_for
 from keepstep.torch.memory import copier, dense, on_cpu, piece, staged
@@ -475,6 +476,10 @@ def _same_bytes(what: str, size: int, tensors: Tensors) -> None:
 
 
 def _create(options: Any, backend_options: Any = None) -> KeepstepBackend:
+    if session_or_none() is not None:
+        # torch's own recorder would warn whenever this process gets another rank; ours is `recent`.
+        recording: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+        recording.add("keepstep")
     timeout = options.timeout
     host, is_world = host_for(options, int(timeout.total_seconds() * 1000))
     ranks = None if is_world else list(options.global_ranks_in_group)

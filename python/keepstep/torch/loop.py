@@ -14,6 +14,7 @@ from keepstep._messages import MessageType
 from keepstep._recoverable import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch import cuda, nccl, rehearsal, replicas, user_loaders
+from keepstep.torch.repeated_warnings import RepeatedWarnings
 from keepstep.torch.run import Run, after_commit, current_step
 from keepstep.worker import shortened, user_traceback
 
@@ -31,6 +32,8 @@ def run_recoverable(
     current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
     replicas.track()
     user_loaders.track(current)
+    repeated = RepeatedWarnings()
+    repeated.install()
     run = Run(current, options, function)
     run.entered_with += [args, kwargs]
     enter = functools.partial(function, run, *args, **kwargs)
@@ -39,6 +42,7 @@ def run_recoverable(
     while True:
         try:
             if reason is not None:
+                repeated.next_entry()
                 run._unwind(reason)
             result = enter() if returned is None else returned.value
             returned = None
