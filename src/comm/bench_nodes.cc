@@ -88,6 +88,8 @@ void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
 }
 
 void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank self) {
+  constexpr uint64_t kContext = ~uint64_t{0};
+  const std::unique_ptr<Parts> parts = transport.open_parts(kContext);
   const auto last = static_cast<Rank>(setup.addresses.size() - 1);
   std::vector<std::byte> buffer(setup.bytes, std::byte{1});
   const std::atomic<uint64_t> given_up = 0;
@@ -98,12 +100,12 @@ void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank s
     const int64_t begin_ns = monotonic_ns();
     for (size_t i = 0; i < repeats + kAhead && (self == 0 || self == last); ++i) {
       PartRequest& request = requests[i % kAhead];
-      if (i >= kAhead && transport.wait(request, begin_ns + 60'000'000'000, given_up) != Waited::kDone) {
+      if (i >= kAhead && parts->wait(request, begin_ns + 60'000'000'000, given_up) != Waited::kDone) {
         fail("the stream broke");
       }
       if (i < repeats) {
-        const PartKey key{~uint64_t{0}, operation, static_cast<uint32_t>(i)};
-        self == 0 ? transport.send(request, last, key, buffer) : transport.receive(request, 0, key, buffer);
+        const PartKey key{kContext, operation, static_cast<uint32_t>(i)};
+        self == 0 ? parts->send(request, last, key, buffer) : parts->receive(request, 0, key, buffer);
       }
     }
     const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;

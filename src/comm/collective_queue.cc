@@ -12,66 +12,76 @@ CollectiveQueue::~CollectiveQueue() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  work_.notify_one();
-  if (thread_.joinable()) {
-    thread_.join();
+  for (auto& [place, lane] : lanes_) {
+    lane.work.notify_one();
+  }
+  for (auto& [place, lane] : lanes_) {
+    lane.thread.join();
   }
 }
 
-void CollectiveQueue::push(OpId op, std::function<void()> job) {
+void CollectiveQueue::push(uint32_t place, OpId op, std::function<void()> job) {
+  Lane* lane = nullptr;
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({op, std::move(job)});
-    if (!thread_.joinable()) {
-      thread_ = start_engine_thread("ks-collectives", [this] { loop(); });
+    lane = &lanes_[place];
+    lane->jobs.push_back({op, std::move(job)});
+    if (!lane->thread.joinable()) {
+      lane->thread = start_engine_thread("ks-collectives", [this, lane] { loop(*lane); });
     } else {
-      wake = !running_;  // who runs a job looks for the next one itself
+      wake = !lane->running;  // the thread that runs a job looks for the next one itself
     }
   }
   if (wake) {
-    work_.notify_one();
+    lane->work.notify_one();
   }
 }
 
-void CollectiveQueue::run_first(std::unique_lock<std::mutex>& lock) {
+void CollectiveQueue::run_first(Lane& lane, std::unique_lock<std::mutex>& lock) {
   {
-    const Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    running_ = true;
+    const Job job = std::move(lane.jobs.front());
+    lane.jobs.pop_front();
+    lane.running = true;
     lock.unlock();
     job.run();
   }
   lock.lock();
-  running_ = false;
+  lane.running = false;
 }
 
-bool CollectiveQueue::queued(OpId op) const {
-  return std::any_of(jobs_.begin(), jobs_.end(), [op](const Job& job) { return job.op == op; });
+bool CollectiveQueue::Lane::holds(OpId op) const {
+  return std::any_of(jobs.begin(), jobs.end(), [op](const Job& job) { return job.op == op; });
 }
 
 void CollectiveQueue::help(OpId op) {
+  Lane* lane = nullptr;
   bool wake = false;
   {
     std::unique_lock lock(mutex_);
-    while (!running_ && queued(op)) {
-      run_first(lock);
+    const auto found = std::find_if(lanes_.begin(), lanes_.end(), [op](auto& each) { return each.second.holds(op); });
+    if (found == lanes_.end()) {
+      return;
     }
-    wake = !running_ && (!jobs_.empty() || stop_);
+    lane = &found->second;
+    while (!lane->running && lane->holds(op)) {
+      run_first(*lane, lock);
+    }
+    wake = !lane->running && (!lane->jobs.empty() || stop_);
   }
   if (wake) {
-    work_.notify_one();
+    lane->work.notify_one();
   }
 }
 
-void CollectiveQueue::loop() {
+void CollectiveQueue::loop(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return !running_ && (stop_ || !jobs_.empty()); });
-    if (jobs_.empty()) {
+    lane.work.wait(lock, [&] { return !lane.running && (stop_ || !lane.jobs.empty()); });
+    if (lane.jobs.empty()) {
       return;
     }
-    run_first(lock);
+    run_first(lane, lock);
   }
 }
 

@@ -1,12 +1,16 @@
-// Carries out collectives one after the other, in the order of the calls.
+// Carries out collectives: those of one group one after the other in the order of the calls, those of different groups
+// beside each other. Ranks may so call collectives of different groups in different orders, from different threads.
 //
-// A thread of its own does that in the background; a caller who waits for an operation helps: it carries out what is
-// queued up to there on its own thread, which spares two switches between threads. One thread at a time is at it.
+// A lane per place of a group (layout.h), each with a thread of its own that works in the background; a caller that
+// waits for an operation helps: it carries out what is queued in that lane up to there on its own thread, which spares
+// two switches between threads. One thread at a time works on a lane.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -20,9 +24,11 @@ class CollectiveQueue {
   // Carries out what is queued.
   ~CollectiveQueue();
 
-  // `job` runs after all jobs pushed before. Starts the thread at the first call. `op`: whose job it is; 0: nobody's.
-  void push(OpId op, std::function<void()> job);
-  // Runs queued jobs here, while no other thread does, up to that of `op`. Never one that `op` need not wait for.
+  // `job` runs after all jobs pushed to `lane` before. The first call starts the lane's thread, which lives as long as
+  // this object. `op`: the operation that the job carries out; 0: none.
+  void push(uint32_t lane, OpId op, std::function<void()> job);
+  // Runs queued jobs of the lane of `op` here, while no other thread does, up to that of `op`. Never one that `op` need
+  // not wait for.
   void help(OpId op);
 
  private:
@@ -30,15 +36,18 @@ class CollectiveQueue {
     OpId op;
     std::function<void()> run;
   };
-  void loop();
-  bool queued(OpId op) const;  // under mutex_
-  void run_first(std::unique_lock<std::mutex>& lock);
+  struct Lane {
+    std::deque<Job> jobs;
+    std::condition_variable work;
+    std::thread thread;
+    bool running = false;  // some thread runs a job
+    bool holds(OpId op) const;
+  };
+  void loop(Lane& lane);
+  static void run_first(Lane& lane, std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::condition_variable work_;
-  std::deque<Job> jobs_;
-  std::thread thread_;
-  bool running_ = false;  // some thread runs a job
+  std::map<uint32_t, Lane> lanes_;
   bool stop_ = false;
 };
 

@@ -20,6 +20,7 @@
 #include "comm/point_to_point.h"
 #include "comm/progress.h"
 #include "comm/transport.h"
+#include "comm/under_way.h"
 #include "comm/wait_clock.h"
 
 namespace keepstep::comm {
@@ -44,29 +45,6 @@ std::vector<std::byte*> as_bytes(const std::vector<void*>& buffers) {
     result.push_back(as_bytes(buffer));
   }
   return result;
-}
-
-// By one thread at a time each, so no read-modify-write is needed.
-void add_one(std::atomic<uint64_t>& word) {
-  word.store(word.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
-void say_entered(CollectiveWords& words, const Group& group, Kind kind) {
-  uint64_t members = 0;
-  for (const Rank member : group.members) {
-    if (member > 63) {
-      members = 0;
-      break;
-    }
-    members |= uint64_t{1} << member;
-  }
-  words.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
-  words.members.store(members, std::memory_order_relaxed);
-  words.world.store(group.place == kWorld ? 1 : 0, std::memory_order_relaxed);
-  if (group.place == kWorld) {
-    add_one(words.entered_world);
-  }
-  add_one(words.entered);
 }
 
 }  // namespace
@@ -104,6 +82,7 @@ struct Communicator::Impl {
         endpoint(std::move(given)),
         table(layout, endpoint.generation, endpoint.self, *endpoint.interrupted),
         progress(endpoint.progress == nullptr ? &unread : endpoint.progress),
+        under_way(*progress),
         moved(endpoint.progress == nullptr ? unread_moved : progress->moved),
         point_to_point(layout, endpoint, completions, moved) {
     for (std::atomic<uint64_t>* word : {&progress->entered, &progress->left, &progress->entered_world,
@@ -129,12 +108,13 @@ struct Communicator::Impl {
   GroupId last_group = kWorld;
   CollectiveWords unread{};
   CollectiveWords* const progress;
+  UnderWay under_way;
   std::atomic<uint64_t>& moved;
   FlightRecorder recorder;
   WaitClock waits;
 
   PointToPoint point_to_point;
-  CollectiveQueue queue;  // last: its thread ends first
+  CollectiveQueue queue;  // last: its threads end first
 };
 
 std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, GroupTable::Place place,
@@ -149,7 +129,8 @@ std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, G
   GroupSync sync(layout.group(endpoint.generation, place.index), layout.lines(endpoint.generation, place.index),
                  nodes.here().size(), nodes.local, *endpoint.interrupted);
   // Places are a node's own; what crosses nodes goes by the group's identity.
-  const uint64_t context = nodes.across() ? place.identity : uint64_t{place.incarnation} << 32 | place.index;
+  const bool across = nodes.across();
+  const uint64_t context = across ? place.identity : uint64_t{place.incarnation} << 32 | place.index;
   return std::make_shared<Group>(Group{.name = name,
                                        .place = place.index,
                                        .context = context,
@@ -158,7 +139,7 @@ std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, G
                                        .slots = std::move(slots),
                                        .slot_bytes = layout.slot_bytes(place.index),
                                        .nodes = std::move(nodes),
-                                       .transport = endpoint.transport.get(),
+                                       .parts = across ? endpoint.transport->open_parts(context) : nullptr,
                                        .sync = sync,
                                        .moved = &moved});
 }
@@ -179,11 +160,12 @@ OpId Communicator::Impl::start(GroupId id, Operation operation) {
   }
   recorder.queued(op, id, descriptor_of(operation, false));
   waits.handed_in(op, monotonic_ns());
-  queue.push(op, [this, op, group = std::move(group), operation = std::move(operation)] {
-    say_entered(*progress, *group, operation.kind);
+  const uint32_t lane = group->place;
+  queue.push(lane, op, [this, op, group = std::move(group), operation = std::move(operation)] {
+    under_way.enter(*group, operation.kind);
     recorder.started(op, group->entered + 1);
     Result result = run_collective(*group, operation);
-    add_one(progress->left);
+    under_way.leave(*group);
     recorder.ended(op, result.outcome);
     waits.over(op, monotonic_ns());
     if (result.link) {
@@ -302,7 +284,7 @@ void Communicator::release_group(GroupId id) {
   impl_->groups.erase(id);
   impl_->table.announce_leave();
   // After its last operation.
-  impl_->queue.push(0, [impl = impl_.get(), group] { impl->table.leave(group->place); });
+  impl_->queue.push(group->place, 0, [impl = impl_.get(), group] { impl->table.leave(group->place); });
 }
 
 OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns) {
@@ -427,6 +409,8 @@ Completion Communicator::wait(OpId op) {
 }
 
 Completion Communicator::wait_for(OpId op, int64_t limit_ns) { return impl_->completions.wait_for(op, limit_ns); }
+
+void Communicator::wait_all() { impl_->completions.wait_all(); }
 
 void Communicator::forget(OpId op) { impl_->completions.forget(op); }
 void Communicator::watch(OpId op) {

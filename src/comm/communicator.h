@@ -1,11 +1,12 @@
 // Collectives between the ranks of one generation, over shared memory, adding in rank order, interruptible.
 //
-// What it is: one Communicator per rank and generation. Calls enqueue an operation and return its number at once; one
-// thread carries out collectives in the order of the calls, a second one makes progress on point-to-point transfers
-// (which must not block each other). All ranks of a group must call the same collectives in the same order, as with
-// every communicator; kind, type or size that differ are found and told, not waited for.
+// What it is: one Communicator per rank and generation. Calls enqueue an operation and return its number at once; a
+// thread per group carries out its collectives in the order of the calls, another one makes progress on point-to-point
+// transfers (which must not block each other). All ranks of a group must call the same collectives in the same order,
+// as with every communicator; kind, type or size that differ are found and told, not waited for. Groups do not wait for
+// each other: several threads may use a group each, in whatever order on each rank.
 //
-// Whoever waits for a collective helps to carry out what is queued up to it, on its own thread.
+// A caller that waits for a collective helps to carry out what is queued in its group up to it, on its own thread.
 //
 // Numbers: for each element, sums are taken in rank order, so the result depends neither on how a caller cuts tensors
 // into buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
@@ -22,7 +23,7 @@
 // and all later operations complete at once with kInterrupted: in-place buffers stay as they are, other outputs are
 // filled with zeros. Nothing is raised here.
 //
-// Threads: all public methods may be called from any thread; the order of collectives is the order of the calls.
+// Threads: all public methods may be called from any thread; the order of a group's collectives is that of the calls.
 #pragma once
 
 #include <atomic>
@@ -108,9 +109,9 @@ class Communicator {
   // close() and join who sits in next_completed() before.
   ~Communicator();
 
-  // A group of the world's ranks, in the order given (which is the order of its ranks and of its sums). Every member
-  // must create its groups in the same order relative to each other; non-members do not call. Does not wait for other
-  // members; members find each other by `key` (same text on all members; the nth use of a key meets the nth use).
+  // A group of the world's ranks, in the order given (which is the order of its ranks and of its sums). Non-members do
+  // not call. Does not wait for other members; members find each other by `key` (same text on all members; the nth use
+  // of a key meets the nth use), so groups with different keys may be created in different orders.
   // Ids are this rank's own. RESOURCE_EXHAUSTED when all slots are used, with the way out; INVALID_ARGUMENT when
   // another member gave other ranks under this key; UNAVAILABLE when interrupted.
   StatusOr<GroupId> create_group(const std::vector<Rank>& members, const std::string& key);
@@ -158,6 +159,8 @@ class Communicator {
   // The same for at most `limit_ns`: kPending if it is over; carries out nothing itself. Unlike an operation's own
   // timeout it ends nothing: the operation goes on.
   Completion wait_for(OpId op, int64_t limit_ns);
+  // Waits until no operation is under way; nothing touches their memory then.
+  void wait_all();
   // Forgets an operation's record. Each operation must be taken once by `forget`, or by next_completed. Who is in
   // wait() then still gets the answer; later questions get kFailed.
   void forget(OpId op);

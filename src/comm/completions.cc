@@ -1,5 +1,6 @@
 #include "comm/completions.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -97,6 +98,16 @@ Completion Completions::wait_for(OpId op, int64_t limit_ns) {
                       [&] { return record->completion.outcome != Outcome::kPending; });
   --waiting_;
   return record->completion;
+}
+
+void Completions::wait_all() {
+  std::unique_lock lock(mutex_);
+  ++waiting_;
+  completed_.wait(lock, [&] {
+    return std::none_of(records_.begin(), records_.end(),
+                        [](const auto& entry) { return entry.second->completion.outcome == Outcome::kPending; });
+  });
+  --waiting_;
 }
 
 void Completions::forget(OpId op) {

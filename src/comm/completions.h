@@ -21,6 +21,7 @@ class Completions {
   Completion test(OpId op) const;
   Completion wait(OpId op);
   Completion wait_for(OpId op, int64_t limit_ns);
+  void wait_all();
   void forget(OpId op);
 
   // Before the operation that failed because of it completes; the first one is kept.

@@ -2,7 +2,9 @@
 // reduce.cc and canonical_sum.cc, which are templates over a form.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "comm/float16.h"
 
@@ -15,6 +17,18 @@ struct Plain {
   static T load(T value) { return value; }
   static T store(T value) { return value; }
 };
+
+// Of a sum by the number of its terms; integers are rounded towards zero.
+template <class T>
+T quotient(T sum, size_t by) {
+  if constexpr (std::is_integral_v<T>) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+    return static_cast<T>(static_cast<Wide>(sum) / static_cast<Wide>(by));
+  } else {
+    return sum / static_cast<T>(by);
+  }
+}
+
 struct Half {
   using Stored = uint16_t;
   using Accumulated = float;

@@ -186,9 +186,9 @@ TEST(Disagreement, a_call_that_one_rank_refuses_fails_on_all) {
     const Completion bad_root = finish(comm, comm.broadcast(kWorld, &word, 4, self == 1 ? 9 : 0));
     EXPECT_EQ(bad_root.outcome, Outcome::kFailed);
     EXPECT_THAT(bad_root.error, HasSubstr(self == 1 ? "root 9 is not in the group" : "rank 1 called a call that was"));
-    const Completion average = finish(comm, comm.all_reduce(kWorld, &word, 1, DType::kI32, ReduceOp::kAvg));
+    const Completion average = finish(comm, comm.all_reduce(kWorld, &word, 1, DType::kBool, ReduceOp::kAvg));
     EXPECT_EQ(average.outcome, Outcome::kFailed);
-    EXPECT_THAT(average.error, HasSubstr("avg is not defined for int32; use sum"));
+    EXPECT_THAT(average.error, HasSubstr("avg is not defined for bool"));
     const Completion null = finish(comm, comm.all_reduce(kWorld, nullptr, 1, DType::kI32, ReduceOp::kSum));
     EXPECT_THAT(null.error, HasSubstr("buffer 0 is null"));
     expect_done(comm, comm.all_reduce(kWorld, &word, 1, DType::kI32, ReduceOp::kSum));

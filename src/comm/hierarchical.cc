@@ -40,7 +40,7 @@ HierarchicalRun::HierarchicalRun(Group& group, const Operation& operation, const
     : group_(group),
       operation_(operation),
       map_(group.nodes),
-      transport_(*group.transport),
+      parts_(*group.parts),
       drivers_(group.nodes.drivers()),
       deadline_ns_(deadline_after(operation.timeout_ns)),
       refused_(refused) {}
@@ -55,7 +55,7 @@ HierarchicalRun::Slice HierarchicalRun::slice_of(size_t bytes, size_t driver) co
 }
 
 bool HierarchicalRun::fail(const std::string& why) {
-  transport_.cancel();
+  parts_.cancel();
   result_.outcome = Outcome::kFailed;
   result_.error = absl::StrCat(title(group_, operation_), ": ", why);
   return false;
@@ -65,7 +65,7 @@ bool HierarchicalRun::give_up(GivenUp who, const std::string& why) {
   fail(why);
   result_.link = who.link;
   group_.sync.give_up(who);
-  transport_.give_up(group_.context, who);
+  parts_.give_up(who);
   return false;
 }
 
@@ -91,7 +91,7 @@ bool HierarchicalRun::meet() {
       }
       return true;
     case Meeting::kInterrupted:
-      transport_.cancel();
+      parts_.cancel();
       result_.outcome = Outcome::kInterrupted;
       return false;
     case Meeting::kTimedOut: {
@@ -115,11 +115,11 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
   if (request.done) {
     return true;
   }
-  switch (transport_.wait(request, deadline_ns_, group_.sync.given_up_word())) {
+  switch (parts_.wait(request, deadline_ns_, group_.sync.given_up_word())) {
     case Waited::kDone:
       return true;
     case Waited::kInterrupted:
-      transport_.cancel();
+      parts_.cancel();
       result_.outcome = Outcome::kInterrupted;
       return false;
     case Waited::kTimedOut:
@@ -132,10 +132,10 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
       return give_up({rank_of(self()), true, request.peer},
                      absl::StrFormat("the link between rank %d and rank %d broke (%s), and no new generation began. Is "
                                      "that rank's process, or its node, gone?",
-                                     rank_of(self()), request.peer, transport_.why_lost(request.peer)));
+                                     rank_of(self()), request.peer, parts_.why_lost(request.peer)));
     case Waited::kGivenUp: {
       const bool here = group_.sync.given_up_word().load() != 0;
-      return follow(here ? group_.sync.given_up() : transport_.given_up(group_.context));
+      return follow(here ? group_.sync.given_up() : parts_.given_up());
     }
   }
   return false;
@@ -196,10 +196,10 @@ bool HierarchicalRun::exchange_between_nodes(Stage stage, std::vector<std::strin
     std::string in(most + kSmallBytes, '\0');
     PartRequest sending;
     PartRequest receiving;
-    transport_.receive(receiving, rank_of(map_.members[(map_.node + distance) % n][0]), key(stage, round),
-                       std::as_writable_bytes(std::span(in)));
-    transport_.send(sending, rank_of(map_.members[(map_.node + n - distance) % n][0]), key(stage, round),
-                    std::as_bytes(std::span(out)));
+    parts_.receive(receiving, rank_of(map_.members[(map_.node + distance) % n][0]), key(stage, round),
+                   std::as_writable_bytes(std::span(in)));
+    parts_.send(sending, rank_of(map_.members[(map_.node + n - distance) % n][0]), key(stage, round),
+                std::as_bytes(std::span(out)));
     std::sort(late.begin(), late.end());
     if (!wait(receiving, late) || !wait(sending)) {
       return false;

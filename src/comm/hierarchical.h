@@ -115,7 +115,7 @@ class HierarchicalRun {
   Group& group_;
   const Operation& operation_;
   const NodeMap& map_;
-  Transport& transport_;
+  Parts& parts_;
   const size_t drivers_;
   const int64_t deadline_ns_;
   const std::string& refused_;

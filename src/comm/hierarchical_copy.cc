@@ -32,8 +32,7 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
   PartRequest& sending = sends[chunk % sends.size()];
   const auto pass_on = [&](const std::byte* from) {
     if (!last && slice.bytes() > 0) {
-      transport_.send(sending, rank_of(counterpart((map_.node + 1) % n)), key(Stage::kCopy, chunk),
-                      {from, slice.bytes()});
+      parts_.send(sending, rank_of(counterpart((map_.node + 1) % n)), key(Stage::kCopy, chunk), {from, slice.bytes()});
     }
   };
   if (at_root) {
@@ -58,8 +57,8 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
   }
   if (slice.bytes() > 0) {
     PartRequest receiving;
-    transport_.receive(receiving, rank_of(counterpart((map_.node + n - 1) % n)), key(Stage::kCopy, chunk),
-                       {data + slice.begin, slice.bytes()});
+    parts_.receive(receiving, rank_of(counterpart((map_.node + n - 1) % n)), key(Stage::kCopy, chunk),
+                   {data + slice.begin, slice.bytes()});
     if (!wait(receiving)) {
       return false;
     }
@@ -144,10 +143,10 @@ bool HierarchicalRun::gather_round(size_t round, const std::byte* own, size_t by
   const auto begin_step = [&](size_t step) {
     const size_t out = (map_.node + n - step) % n;
     const size_t in = (map_.node + n - step - 1) % n;
-    transport_.receive(receiving, rank_of(counterpart((map_.node + n - 1) % n)), key(Stage::kCopy, round * n + step),
-                       {own_result() + offset(in, map_.local), in_column(in, map_.local) * bytes});
-    transport_.send(sending, rank_of(counterpart((map_.node + 1) % n)), key(Stage::kCopy, round * n + step),
-                    {own_result() + offset(out, map_.local), in_column(out, map_.local) * bytes});
+    parts_.receive(receiving, rank_of(counterpart((map_.node + n - 1) % n)), key(Stage::kCopy, round * n + step),
+                   {own_result() + offset(in, map_.local), in_column(in, map_.local) * bytes});
+    parts_.send(sending, rank_of(counterpart((map_.node + 1) % n)), key(Stage::kCopy, round * n + step),
+                {own_result() + offset(out, map_.local), in_column(out, map_.local) * bytes});
   };
   if (drives()) {
     std::byte* to = own_result() + offset(map_.node, map_.local);
@@ -215,14 +214,14 @@ void HierarchicalRun::gather() {
   const bool is_root = self() == operation_.root;
   std::vector<PartRequest> requests(is_root ? size() : 1);
   if (!is_here(operation_.root)) {
-    transport_.send(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.inputs[0], bytes});
+    parts_.send(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.inputs[0], bytes});
     wait(requests[0]);
     return;
   }
   for (size_t member = 0; member < size() && is_root; ++member) {
     requests[member].done = is_here(member);
     if (!is_here(member)) {
-      transport_.receive(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.outputs[member], bytes});
+      parts_.receive(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.outputs[member], bytes});
     }
   }
   for (size_t done = 0; done < bytes; done += group_.slot_bytes) {
@@ -250,14 +249,14 @@ void HierarchicalRun::scatter() {
   const bool is_root = self() == operation_.root;
   std::vector<PartRequest> requests(is_root ? size() : 1);
   if (!is_here(operation_.root)) {
-    transport_.receive(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.outputs[0], bytes});
+    parts_.receive(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.outputs[0], bytes});
     wait(requests[0]);
     return;
   }
   for (size_t member = 0; member < size() && is_root; ++member) {
     requests[member].done = is_here(member);
     if (!is_here(member)) {
-      transport_.send(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.inputs[member], bytes});
+      parts_.send(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.inputs[member], bytes});
     }
   }
   const size_t share = group_.slot_bytes / local_size() / kCacheLine * kCacheLine;
@@ -296,10 +295,9 @@ bool HierarchicalRun::agree_on_sizes() {
   for (size_t member = 0; member < n; ++member) {
     sending[member].done = receiving[member].done = is_here(member);
     if (!is_here(member)) {
-      transport_.receive(receiving[member], rank_of(member), key(Stage::kSizes, 0),
-                         std::as_writable_bytes(std::span(&taken[member], 1)));
-      transport_.send(sending[member], rank_of(member), key(Stage::kSizes, 0),
-                      std::as_bytes(std::span(&given[member], 1)));
+      parts_.receive(receiving[member], rank_of(member), key(Stage::kSizes, 0),
+                     std::as_writable_bytes(std::span(&taken[member], 1)));
+      parts_.send(sending[member], rank_of(member), key(Stage::kSizes, 0), std::as_bytes(std::span(&given[member], 1)));
     }
   }
   std::memcpy(own_input(), given.data(), n * sizeof(uint64_t));
@@ -346,15 +344,15 @@ void HierarchicalRun::all_to_all() {
     sending[member].done = is_here(member) || operation_.input_bytes[member] == 0;
     receiving[member].done = is_here(member) || operation_.output_bytes[member] == 0;
     if (!receiving[member].done) {
-      transport_.receive(receiving[member], rank_of(member), key(Stage::kCopy, 0),
-                         {operation_.outputs[member], operation_.output_bytes[member]});
+      parts_.receive(receiving[member], rank_of(member), key(Stage::kCopy, 0),
+                     {operation_.outputs[member], operation_.output_bytes[member]});
     }
   }
   for (size_t i = 0; i < n; ++i) {
     const size_t member = (self() + i) % n;  // not all to the same rank at once
     if (!sending[member].done) {
-      transport_.send(sending[member], rank_of(member), key(Stage::kCopy, 0),
-                      {operation_.inputs[member], operation_.input_bytes[member]});
+      parts_.send(sending[member], rank_of(member), key(Stage::kCopy, 0),
+                  {operation_.inputs[member], operation_.input_bytes[member]});
     }
   }
   // Members here must meet equally often: as often as the largest size between two of them needs.

@@ -76,8 +76,8 @@ bool HierarchicalRun::drive_chunk(const Chain& chain, Driving& driving, size_t c
   if (last) {
     finish_partial(place, before, sources.data(), sources.size(), count, operation_.type, operation_.op, size());
     if (map_.node > chain.root_node) {
-      transport_.send(driving.results_out[r], rank_of(counterpart(map_.node - 1)), key(Stage::kUp, chunk),
-                      {place, slice.bytes()});
+      parts_.send(driving.results_out[r], rank_of(counterpart(map_.node - 1)), key(Stage::kUp, chunk),
+                  {place, slice.bytes()});
     }
   } else {
     if (chunk >= kAhead && !wait(driving.passing[i])) {
@@ -92,9 +92,9 @@ bool HierarchicalRun::drive_chunk(const Chain& chain, Driving& driving, size_t c
     }
     const Rank next = rank_of(counterpart(map_.node + 1));
     if (has_results) {  // after our input was read: the result may come to the same place
-      transport_.receive(driving.results_in[r], next, key(Stage::kUp, chunk), {place, slice.bytes()});
+      parts_.receive(driving.results_in[r], next, key(Stage::kUp, chunk), {place, slice.bytes()});
     }
-    transport_.send(driving.passing[i], next, key(Stage::kDown, chunk), {out, wire_bytes});
+    parts_.send(driving.passing[i], next, key(Stage::kDown, chunk), {out, wire_bytes});
   }
   return true;
 }
@@ -116,8 +116,8 @@ bool HierarchicalRun::bring_result(const Chain& chain, Driving& driving, size_t 
       return false;
     }
     if (map_.node > chain.root_node) {
-      transport_.send(driving.results_out[r], rank_of(counterpart(map_.node - 1)), key(Stage::kUp, chunk),
-                      {place, slice.bytes()});
+      parts_.send(driving.results_out[r], rank_of(counterpart(map_.node - 1)), key(Stage::kUp, chunk),
+                  {place, slice.bytes()});
     }
   }
   if (local_size() > 1) {
@@ -147,8 +147,8 @@ void HierarchicalRun::run_chain(const Chain& chain) {
     std::vector<std::byte>& buffer = driving.partial_in[chunk % kAhead];
     const size_t wire_bytes = slice.bytes() / size_of(operation_.type) * partial_size(operation_.type);
     buffer.resize(std::max(buffer.size(), wire_bytes));
-    transport_.receive(driving.taking[chunk % kAhead], rank_of(counterpart(map_.node - 1)), key(Stage::kDown, chunk),
-                       {buffer.data(), wire_bytes});
+    parts_.receive(driving.taking[chunk % kAhead], rank_of(counterpart(map_.node - 1)), key(Stage::kDown, chunk),
+                   {buffer.data(), wire_bytes});
   };
   for (size_t chunk = 0; chunk < kAhead; ++chunk) {
     expect_partial(chunk);

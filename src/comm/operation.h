@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@
 
 namespace keepstep::comm {
 
-class Transport;
+class Parts;
 
 // A group of ranks as one member sees it.
 struct Group {
@@ -24,7 +25,7 @@ struct Group {
   std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena; null on other nodes
   size_t slot_bytes = 0;
   NodeMap nodes;
-  Transport* transport = nullptr;          // to the members on other nodes; null when there are none
+  std::shared_ptr<Parts> parts;            // between members on different nodes; null when all are on this one
   GroupSync sync;                          // of the members on this node, in the order of nodes.here()
   std::atomic<uint64_t>* moved = nullptr;  // CollectiveWords::moved of this rank; never null
   uint64_t entered = 0;                    // operations of this group that we carried out or tried to

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
+#include "comm/element_form.h"
 #include "comm/float16.h"
 #include "comm/reduce.h"
 
@@ -19,9 +21,31 @@ ReduceOp on_the_way(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum 
 template <class T>
 void divide(std::byte* data, size_t count, size_t by) {
   auto* values = reinterpret_cast<T*>(data);
-  const auto divisor = static_cast<T>(by);
   for (size_t i = 0; i < count; ++i) {
-    values[i] = values[i] / divisor;
+    values[i] = quotient(values[i], by);
+  }
+}
+
+void divide(std::byte* data, size_t count, size_t by, DType type) {
+  switch (type) {
+    case DType::kF32:
+      return divide<float>(data, count, by);
+    case DType::kF64:
+      return divide<double>(data, count, by);
+    case DType::kI8:
+      return divide<int8_t>(data, count, by);
+    case DType::kU8:
+      return divide<uint8_t>(data, count, by);
+    case DType::kI16:
+      return divide<int16_t>(data, count, by);
+    case DType::kI32:
+      return divide<int32_t>(data, count, by);
+    case DType::kI64:
+      return divide<int64_t>(data, count, by);
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kBool:
+      KEEPSTEP_CHECK(false, "halves are divided while they are float32, bool never is");
   }
 }
 
@@ -99,10 +123,8 @@ void finish_partial(std::byte* destination, const std::byte* before, const std::
     return;
   }
   plain(destination, before, sources, source_count, count, type, op);
-  if (divides && type == DType::kF32) {
-    divide<float>(destination, count, total);
-  } else if (divides && type == DType::kF64) {
-    divide<double>(destination, count, total);
+  if (divides) {
+    divide(destination, count, total, type);
   }
 }
 

@@ -11,15 +11,16 @@
 namespace keepstep::comm {
 
 struct alignas(64) CollectiveWords {
-  std::atomic<uint64_t> entered;        // collectives begun, of whatever group; one at a time is carried out
+  std::atomic<uint64_t> entered;        // collectives begun, of whatever group; one of a group at a time
   std::atomic<uint64_t> left;           // of those, over
   std::atomic<uint64_t> entered_world;  // of those begun, in the group of all ranks
-  std::atomic<uint64_t> members;        // of the group entered last: bit r is rank r; 0: unknown, or ranks above 63
-  std::atomic<uint32_t> kind;           // of the collective entered last: Kind (operation.h)
-  std::atomic<uint32_t> world;          // 1: the group entered last is that of all ranks
-  std::atomic<uint32_t> waiting;        // threads in Communicator::wait
-  std::atomic<uint64_t> waited;         // calls of Communicator::wait that are over
-  std::atomic<uint64_t> moved;          // chunks, frames and pieces of what is not over yet; by more than one thread
+  // Of the collectives under way, or of the last one (under_way.h).
+  std::atomic<uint64_t> members;  // bit r is rank r; 0: unknown, or ranks above 63
+  std::atomic<uint32_t> kind;     // Kind (operation.h)
+  std::atomic<uint32_t> world;    // 1: one of the groups is that of all ranks
+  std::atomic<uint32_t> waiting;  // threads in Communicator::wait
+  std::atomic<uint64_t> waited;   // calls of Communicator::wait that are over
+  std::atomic<uint64_t> moved;    // chunks, frames and pieces of what is not over yet; by more than one thread
 };
 
 static_assert(sizeof(CollectiveWords) == 64);  // the agent reads one cache line

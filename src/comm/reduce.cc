@@ -95,12 +95,9 @@ void reduce_as(std::byte* destination, const std::byte* const* sources, size_t s
         sum[i] = op(sum[i], static_cast<Accumulated>(Form::load(next[i])));
       }
     }
-    if constexpr (std::is_floating_point_v<Accumulated>) {
-      if (divisor > 1) {
-        const auto by = static_cast<Accumulated>(divisor);
-        for (size_t i = 0; i < n; ++i) {
-          sum[i] = sum[i] / by;
-        }
+    if (divisor > 1) {
+      for (size_t i = 0; i < n; ++i) {
+        sum[i] = quotient(sum[i], divisor);
       }
     }
     auto* __restrict out = reinterpret_cast<Stored*>(destination) + begin;
@@ -189,8 +186,8 @@ std::string why_not(DType type, ReduceOp op) {
   if (type > DType::kBool || op > ReduceOp::kBxor) {
     return "the element type or the reduction is not known";
   }
-  if (op == ReduceOp::kAvg && !is_floating(type)) {
-    return std::string("avg is not defined for ") + name(type) + "; use sum and divide as you need";
+  if (op == ReduceOp::kAvg && type == DType::kBool) {
+    return "avg is not defined for bool; convert it, or use sum for \"or\"";
   }
   if (op >= ReduceOp::kBand && is_floating(type)) {
     return std::string(name(op)) + " is not defined for " + name(type) + "; bitwise reductions need integers or bool";

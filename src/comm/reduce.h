@@ -1,8 +1,8 @@
 // Element-wise reductions in a fixed order. Pure functions over memory; the numbers do not depend on how a caller cuts.
 //
-// float16 and bfloat16 are accumulated in float32 and rounded once. kAvg is the sum divided by the number of sources,
-// for floating types only. Integers wrap. Minimum and maximum keep a NaN, as torch does. bool knows true and false:
-// sum, max and bor are "or"; product, min and band are "and"; the result is 0 or 1.
+// float16 and bfloat16 are accumulated in float32 and rounded once. kAvg is the sum divided by the number of sources;
+// of integers (not of bool) rounded towards zero, as NCCL does. Integers wrap. Minimum and maximum keep a NaN, as torch
+// does. bool knows true and false: sum, max and bor are "or"; product, min and band are "and"; the result is 0 or 1.
 #pragma once
 
 #include <cstddef>

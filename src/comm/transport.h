@@ -2,7 +2,8 @@
 // (RDMA through UCX) implements this interface and nothing else changes.
 //
 // Two halves. *Parts* are what collectives exchange: both sides know that and when, so a receive is posted for each and
-// bytes go straight to where they belong. *Pairs* carry send and receive: the words of one ordered pair of ranks
+// bytes go straight to where they belong. Each group has links of its own, so that none waits for another group's
+// parts. *Pairs* carry send and receive: the words of one ordered pair of ranks
 // (layout.h), each end with a copy of its own, which the transport keeps in step; so the code above them is the same as
 // in shared memory. Only there is no ring: the bytes of granted messages go from the sender's memory into the
 // receiver's.
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,16 +50,11 @@ enum class Waited : uint8_t {
   kGivenUp,  // a member ended the group, see given_up()
 };
 
-class Transport {
+// The parts of one group, between this rank and members on other nodes. By one thread at a time. Its links end with it.
+class Parts {
  public:
-  virtual ~Transport() = default;
+  virtual ~Parts() = default;
 
-  // Once, before anything else. `interrupted` is looked at after `interruption` rang; `messages` is rung when the words
-  // of a pair changed, or all of a message moved. `moved` grows whenever bytes came or went (progress.h).
-  virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
-                     std::atomic<uint64_t>& moved) = 0;
-
-  // ---- parts; by one thread at a time ----
   // Begins to send; the bytes must stay as they are until the part is done, that is: nobody will read them here again.
   virtual void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) = 0;
   // Begins to receive at most buffer.size() bytes. A longer message breaks the link. Parts from one peer must be posted
@@ -69,9 +66,22 @@ class Transport {
   // After anything but kDone: forgets all parts; their memory is not touched again.
   virtual void cancel() = 0;
   // Tells those that this rank is linked to that it ended the group: their waits answer kGivenUp.
-  virtual void give_up(uint64_t context, GivenUp who) = 0;
-  virtual GivenUp given_up(uint64_t context) const = 0;
+  virtual void give_up(GivenUp who) = 0;
+  virtual GivenUp given_up() const = 0;
   virtual std::string why_lost(Rank peer) const = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Once, before anything else. `interrupted` is looked at after `interruption` rang; `messages` is rung when the words
+  // of a pair changed, or all of a message moved. `moved` grows whenever bytes came or went (progress.h).
+  virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
+                     std::atomic<uint64_t>& moved) = 0;
+
+  // The parts of the group that all members know as `context`; one at a time of each. Any thread. Must end before this.
+  virtual std::unique_ptr<Parts> open_parts(uint64_t context) = 0;
 
   // ---- pairs; by the thread that makes progress on messages ----
   // Granted messages of one direction, in the order of their grants at both ends.

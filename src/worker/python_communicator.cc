@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "comm/communicator.h"
+#include "worker/communicator_handle.h"
 #include "worker/python_convert.h"
 
 namespace nb = nanobind;
@@ -17,7 +18,6 @@ using namespace nb::literals;
 namespace keepstep::worker {
 namespace {
 
-using comm::Communicator;
 using comm::DType;
 using comm::ReduceOp;
 using Address = uintptr_t;
@@ -39,99 +39,114 @@ Result to_python(const comm::Completion& completion) {
   return {completion.op, static_cast<int>(completion.outcome), completion.error, completion.source, completion.missing};
 }
 
+CommunicatorHandle::Use use(CommunicatorHandle& handle) { return value_or_throw(handle.use()); }
+
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
-  nb::class_<Communicator>(module, "Communicator", "The collectives of one generation (src/comm/communicator.h).")
+  nb::class_<CommunicatorHandle>(module, "Communicator",
+                                 "The collectives of one generation (src/comm/communicator.h). Any thread; Interrupted "
+                                 "after end().")
       .def(
           "create_group",
-          [](Communicator& self, const std::vector<uint32_t>& members, const std::string& key) {
-            return value_or_throw(self.create_group(members, key));
+          [](CommunicatorHandle& self, const std::vector<uint32_t>& members, const std::string& key) {
+            return value_or_throw(use(self)->create_group(members, key));
           },
           "members"_a, "key"_a)
-      .def("release_group", &Communicator::release_group, "group"_a)
+      .def(
+          "release_group", [](CommunicatorHandle& self, uint32_t group) { use(self)->release_group(group); }, "group"_a)
       .def("all_reduce",
-           [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op, int64_t timeout_ns) {
-             return self.all_reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, Address data, size_t count, int dtype, int op,
+              int64_t timeout_ns) {
+             return use(self)->all_reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), timeout_ns);
            })
       .def("reduce",
-           [](Communicator& self, uint32_t group, Address data, size_t count, int dtype, int op, uint32_t root,
+           [](CommunicatorHandle& self, uint32_t group, Address data, size_t count, int dtype, int op, uint32_t root,
               int64_t timeout_ns) {
-             return self.reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), root, timeout_ns);
+             return use(self)->reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), root, timeout_ns);
            })
       .def("broadcast",
-           [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t root, int64_t timeout_ns) {
-             return self.broadcast(group, pointer(data), bytes, root, timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, Address data, size_t bytes, uint32_t root, int64_t timeout_ns) {
+             return use(self)->broadcast(group, pointer(data), bytes, root, timeout_ns);
            })
       .def("all_gather",
-           [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs, size_t bytes,
-              int64_t timeout_ns) {
-             return self.all_gather(group, pointer(input), pointers<void*>(outputs), bytes, timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, Address input, const std::vector<Address>& outputs,
+              size_t bytes, int64_t timeout_ns) {
+             return use(self)->all_gather(group, pointer(input), pointers<void*>(outputs), bytes, timeout_ns);
            })
       .def("reduce_scatter",
-           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output, size_t count,
-              int dtype, int op, int64_t timeout_ns) {
-             return self.reduce_scatter(group, pointers<const void*>(inputs), pointer(output), count, DType(dtype),
-                                        ReduceOp(op), timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, const std::vector<Address>& inputs, Address output,
+              size_t count, int dtype, int op, int64_t timeout_ns) {
+             return use(self)->reduce_scatter(group, pointers<const void*>(inputs), pointer(output), count,
+                                              DType(dtype), ReduceOp(op), timeout_ns);
            })
       .def("gather",
-           [](Communicator& self, uint32_t group, Address input, const std::vector<Address>& outputs, size_t bytes,
-              uint32_t root, int64_t timeout_ns) {
-             return self.gather(group, pointer(input), pointers<void*>(outputs), bytes, root, timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, Address input, const std::vector<Address>& outputs,
+              size_t bytes, uint32_t root, int64_t timeout_ns) {
+             return use(self)->gather(group, pointer(input), pointers<void*>(outputs), bytes, root, timeout_ns);
            })
       .def("scatter",
-           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs, Address output, size_t bytes,
-              uint32_t root, int64_t timeout_ns) {
-             return self.scatter(group, pointers<const void*>(inputs), pointer(output), bytes, root, timeout_ns);
+           [](CommunicatorHandle& self, uint32_t group, const std::vector<Address>& inputs, Address output,
+              size_t bytes, uint32_t root, int64_t timeout_ns) {
+             return use(self)->scatter(group, pointers<const void*>(inputs), pointer(output), bytes, root, timeout_ns);
            })
       .def("all_to_all",
-           [](Communicator& self, uint32_t group, const std::vector<Address>& inputs,
+           [](CommunicatorHandle& self, uint32_t group, const std::vector<Address>& inputs,
               const std::vector<size_t>& input_bytes, const std::vector<Address>& outputs,
               const std::vector<size_t>& output_bytes, int64_t timeout_ns) {
-             return self.all_to_all(group, pointers<const void*>(inputs), input_bytes, pointers<void*>(outputs),
-                                    output_bytes, timeout_ns);
+             return use(self)->all_to_all(group, pointers<const void*>(inputs), input_bytes, pointers<void*>(outputs),
+                                          output_bytes, timeout_ns);
            })
       .def(
           "all_reduce_canonical",
-          [](Communicator& self, uint32_t group, uint32_t leaves, uint32_t begin, uint32_t end,
+          [](CommunicatorHandle& self, uint32_t group, uint32_t leaves, uint32_t begin, uint32_t end,
              const std::vector<Address>& partials, Address output, size_t count, int dtype, uint64_t weight,
              int64_t timeout_ns) {
-            return self.all_reduce_canonical(group, {leaves, begin, end}, pointers<const void*>(partials),
-                                             pointer(output), count, DType(dtype), weight, timeout_ns);
+            return use(self)->all_reduce_canonical(group, {leaves, begin, end}, pointers<const void*>(partials),
+                                                   pointer(output), count, DType(dtype), weight, timeout_ns);
           },
           "group"_a, "leaves"_a, "begin"_a, "end"_a, "partials"_a, "output"_a, "count"_a, "dtype"_a, "weight"_a,
           "timeout_ns"_a)
-      .def("barrier", &Communicator::barrier, "group"_a, "timeout_ns"_a)
-      .def("send", [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t to, uint32_t tag,
-                      int64_t timeout_ns) { return self.send(group, pointer(data), bytes, to, tag, timeout_ns); })
+      .def(
+          "barrier",
+          [](CommunicatorHandle& self, uint32_t group, int64_t timeout_ns) {
+            return use(self)->barrier(group, timeout_ns);
+          },
+          "group"_a, "timeout_ns"_a)
+      .def("send", [](CommunicatorHandle& self, uint32_t group, Address data, size_t bytes, uint32_t to, uint32_t tag,
+                      int64_t timeout_ns) { return use(self)->send(group, pointer(data), bytes, to, tag, timeout_ns); })
       .def("receive",
-           [](Communicator& self, uint32_t group, Address data, size_t bytes, uint32_t from, uint32_t tag,
-              int64_t timeout_ns) { return self.receive(group, pointer(data), bytes, from, tag, timeout_ns); })
-      .def("test", [](const Communicator& self, uint64_t op) { return to_python(self.test(op)); })
+           [](CommunicatorHandle& self, uint32_t group, Address data, size_t bytes, uint32_t from, uint32_t tag,
+              int64_t timeout_ns) { return use(self)->receive(group, pointer(data), bytes, from, tag, timeout_ns); })
+      .def("test", [](CommunicatorHandle& self, uint64_t op) { return to_python(use(self)->test(op)); })
       .def("wait",
-           [](Communicator& self, uint64_t op) {
+           [](CommunicatorHandle& self, uint64_t op) {
+             const CommunicatorHandle::Use communicator = use(self);
              nb::gil_scoped_release release;
-             return to_python(self.wait(op));
+             return to_python(communicator->wait(op));
            })
-      .def("forget", &Communicator::forget)
-      .def("watch", &Communicator::watch)
+      .def("forget", [](CommunicatorHandle& self, uint64_t op) { use(self)->forget(op); })
+      .def("watch", [](CommunicatorHandle& self, uint64_t op) { use(self)->watch(op); })
       .def("next_completed",
-           [](Communicator& self) {
+           [](CommunicatorHandle& self) {
              std::vector<Result> results;
+             const CommunicatorHandle::Use communicator = use(self);
              nb::gil_scoped_release release;
-             for (const comm::Completion& completion : self.next_completed()) {
+             for (const comm::Completion& completion : communicator->next_completed()) {
                results.push_back(to_python(completion));
              }
              return results;
            })
-      .def("close", &Communicator::close)
-      .def("interrupted", &Communicator::interrupted)
-      .def("broken_link", &Communicator::broken_link)
+      .def("close", [](CommunicatorHandle& self) { use(self)->close(); })
+      .def("end", &CommunicatorHandle::end, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits for the threads inside and for its operations, which must complete by themselves; then releases it.")
+      .def("interrupted", [](CommunicatorHandle& self) { return use(self)->interrupted(); })
+      .def("broken_link", [](CommunicatorHandle& self) { return use(self)->broken_link(); })
       .def(
           "recent",
-          [](const Communicator& self) {
+          [](CommunicatorHandle& self) {
             nb::list records;
-            for (const comm::FlightRecord& record : self.recent()) {
+            for (const comm::FlightRecord& record : use(self)->recent()) {
               nb::dict entry;
               entry["group"] = record.group;
               entry["number"] = record.number;
@@ -148,7 +163,7 @@ void bind_communicator(nb::module_& module) {
             return records;
           },
           nb::sig("def recent(self) -> list[dict[str, object]]"))
-      .def("collectives_entered", &Communicator::collectives_entered);
+      .def("collectives_entered", [](CommunicatorHandle& self) { return use(self)->collectives_entered(); });
 }
 
 }  // namespace keepstep::worker

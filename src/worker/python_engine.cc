@@ -17,6 +17,7 @@
 #include "comm/tcp/link_fault.h"
 #include "data/sample_order.h"
 #include "data/seeds.h"
+#include "worker/communicator_handle.h"
 #include "worker/engine.h"
 #include "worker/python_convert.h"
 
@@ -115,7 +116,11 @@ void bind_engine(nb::module_& module) {
       .def("pause_asked", &Engine::pause_asked, "Whether the world is about to change, as far as this node was told.")
       .def("notice", &Engine::notice, "Why the job has to stop soon, as this node was told; empty: it was not.")
       .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
-      .def("communicator", &Engine::communicator)
+      .def("communicator",
+           [](Engine& self) {
+             std::shared_ptr<comm::Communicator> communicator = self.communicator();
+             return communicator == nullptr ? nullptr : std::make_unique<CommunicatorHandle>(std::move(communicator));
+           })
       .def("interrupted", &Engine::interrupted)
       .def("broken_link", &Engine::broken_link)
       .def("updating", &Engine::updating)

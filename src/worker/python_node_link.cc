@@ -8,6 +8,7 @@
 
 #include <tuple>
 
+#include "worker/communicator_handle.h"
 #include "worker/node_start.h"
 #include "worker/python_convert.h"
 
@@ -39,7 +40,11 @@ void bind_node_link(nb::module_& module) {
             throw_if_error(status);
           },
           "key"_a, "rank"_a, "world"_a, "timeout_ms"_a)
-      .def("communicator", &NodeLink::communicator)
+      .def("communicator",
+           [](NodeLink& self) {
+             std::shared_ptr<comm::Communicator> communicator = self.communicator();
+             return communicator == nullptr ? nullptr : std::make_unique<CommunicatorHandle>(std::move(communicator));
+           })
       .def("abort", &NodeLink::abort, "because"_a)
       .def("interrupted", &NodeLink::interrupted)
       .def("why_interrupted", &NodeLink::why_interrupted, nb::call_guard<nb::gil_scoped_release>())

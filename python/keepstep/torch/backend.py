@@ -8,6 +8,8 @@ local.
 from __future__ import annotations
 
 import datetime
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +18,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from keepstep._session import session_or_none
+from keepstep.torch import arguments
 from keepstep.torch.backend_base import BackendBase
 from keepstep.torch.hosts import Host, host_for
 from keepstep.torch.memory import copier, dense, on_cpu, piece, staged
 from keepstep.torch.reductions import dtype_number, op_number, premultiplier
+from keepstep.torch.tensor_lists import apart, copy_to_all, reduced_here, spread
 from keepstep.torch.work import CoalescedWork, GroupOps, KeepstepWork, give_back_works
 
 Tensors = list[torch.Tensor]
@@ -44,7 +48,8 @@ class KeepstepBackend(BackendBase):
         self._generation = 0
         self._sequence = 0
         self._splits = 0
-        self._released = False
+        self._closed = False
+        self._entering = threading.Lock()
         self._coalescing: list[KeepstepWork] | None = None
         _alive.add(self)
 
@@ -86,11 +91,14 @@ class KeepstepBackend(BackendBase):
         return self._sequence
 
     def _enter(self, what: str) -> tuple[GroupOps, int]:
+        if self._closed:
+            raise RuntimeError(f"{what}: the process group was destroyed")
         ops, generation = self._host.enter(what)
-        if self._generation != generation:
-            self._group = 0 if self._ranks is None else ops.comm.create_group(self._ranks, self._key)
-            self._generation = generation
-        return ops, self._group
+        with self._entering:
+            if self._generation != generation:
+                self._group = 0 if self._ranks is None else ops.comm.create_group(self._ranks, self._key)
+                self._generation = generation
+            return ops, self._group
 
     def _collective(self, what: str) -> tuple[GroupOps, int]:
         entered = self._enter(what)
@@ -108,7 +116,7 @@ class KeepstepBackend(BackendBase):
         what: str,
         ops: GroupOps,
         op: int,
-        result: Tensors,
+        result: list[Any],
         keep: Any = None,
         finish: Callable[[], None] | None = None,
     ) -> KeepstepWork:
@@ -146,33 +154,37 @@ class KeepstepBackend(BackendBase):
 
     def shutdown(self) -> None:
         _alive.discard(self)
+        if self._closed:
+            return
+        self._closed = True
         if self._ranks is None:
             self._host.close()
-        elif self._generation != 0 and not self._released:
-            self._released = True
+        elif self._generation != 0:
             self._host.release_group(self._group, self._generation)
 
     # ---- collectives ----
 
     def allreduce(self, tensors: Tensors, options: Any = None) -> KeepstepWork:
-        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
-            return self._allreduce_sparse(tensors[0], options)
+        arguments.check_all_reduce(tensors)
+        if tensors[0].layout is torch.sparse_coo:
+            return self._allreduce_sparse(tensors, options)
         on_cpu(tensors, "all_reduce")
-        (tensor,) = tensors
         ops, group = self._collective("all_reduce")
         factor = premultiplier(options)
         if factor is not None:
-            tensor.mul_(factor)
-        target = dense(tensor)
+            for tensor in tensors:
+                tensor.mul_(factor)
+        target = dense(tensors[0]) if len(tensors) == 1 else reduced_here(tensors, options)
         op = ops.comm.all_reduce(
             group,
             target.data_ptr(),
             target.numel(),
-            dtype_number(tensor.dtype, "all_reduce"),
+            dtype_number(target.dtype, "all_reduce"),
             op_number(options, "all_reduce"),
             self._timeout_ns(options),
         )
-        return self.started_allreduce("all_reduce", ops, op, tensors, target, copier(tensor, target))
+        finish = None if target is tensors[0] else functools.partial(copy_to_all, tensors, target)
+        return self.started_allreduce("all_reduce", ops, op, tensors, target, finish)
 
     def started_allreduce(
         self,
@@ -187,11 +199,12 @@ class KeepstepBackend(BackendBase):
         self._host.after_allreduce()
         return self._work(what, ops, op, result, keep, finish)
 
-    def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> KeepstepWork:
-        """Sums sparse tensors: everybody gathers everybody's entries, and adds them in rank order."""
+    def _allreduce_sparse(self, tensors: Tensors, options: Any) -> KeepstepWork:
+        """Sums sparse tensors: every rank gathers the entries of all, and adds them in rank order."""
         if getattr(options, "reduceOp", dist.ReduceOp.SUM) != dist.ReduceOp.SUM:
-            raise TypeError("all_reduce: sparse tensors can only be summed")
-        mine = tensor.coalesce()
+            arguments.refuse("all_reduce", "unsupported reduction operation: sparse tensors can only be summed")
+        shape = tensors[0].shape
+        mine = functools.reduce(torch.add, tensors).coalesce()
         indices, values = mine.indices(), mine.values().contiguous()
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size())]
         self.allgather([counts], [torch.tensor([indices.shape[1]])]).wait()
@@ -207,22 +220,26 @@ class KeepstepBackend(BackendBase):
 
         def add_up() -> None:
             parts = [
-                torch.sparse_coo_tensor(index[: int(count)].t(), value[: int(count)], tensor.shape)
+                torch.sparse_coo_tensor(index[: int(count)].t(), value[: int(count)], shape)
                 for index, value, count in zip(all_indices, all_values, counts, strict=True)
             ]
             total = parts[0]
             for part in parts[1:]:
                 total = total + part
-            with torch.no_grad():
-                tensor.copy_(total.coalesce())
+            copy_to_all(tensors, total.coalesce())
 
-        work.then(add_up, [tensor])
+        work.then(add_up, tensors)
         return work
 
     def allreduce_coalesced(self, tensors: Tensors, options: Any = None) -> Any:
-        if len({tensor.dtype for tensor in tensors}) > 1 or len({tensor.device for tensor in tensors}) > 1:
-            raise ValueError("allreduce_coalesced: tensors must all have the same type and device")
-        return self._together([self.allreduce([tensor], options) for tensor in tensors], tensors)
+        arguments.check_all_reduce_coalesced(tensors)
+        works = []
+        # One that is given twice must not be reduced twice.
+        for tensor, own in zip(tensors, apart(tensors), strict=True):
+            works.append(self.allreduce([own], options))
+            if own is not tensor:
+                works[-1].then(functools.partial(copy_to_all, [tensor], own), [tensor])
+        return self._together(works, tensors)
 
     def _together(self, works: list[KeepstepWork], result: Tensors) -> Any:
         if self._coalescing is not None or len(works) == 1:
@@ -230,6 +247,7 @@ class KeepstepBackend(BackendBase):
         return CoalescedWork(works, result)
 
     def reduce(self, tensors: Tensors, options: Any) -> KeepstepWork:
+        arguments.check_reduce(tensors, options, self.size())
         on_cpu(tensors, "reduce")
         (tensor,) = tensors
         ops, group = self._collective("reduce")
@@ -248,26 +266,38 @@ class KeepstepBackend(BackendBase):
         return self._work("reduce", ops, op, tensors, target, copier(tensor, target) if is_root else None)
 
     def broadcast(self, tensors: Tensors, options: Any) -> KeepstepWork:
+        arguments.check_broadcast(tensors, options, self.size())
         on_cpu(tensors, "broadcast")
-        (tensor,) = tensors
         ops, group = self._collective("broadcast")
+        tensor = tensors[options.rootTensor]
         target = dense(tensor)
         address, size = piece(target)
         op = ops.comm.broadcast(group, address, size, options.rootRank, self._timeout_ns(options))
-        return self._work("broadcast", ops, op, tensors, target, copier(tensor, target))
+        whole = len(tensors) == 1 and target is tensor
+        return self._work(
+            "broadcast", ops, op, tensors, target, None if whole else functools.partial(copy_to_all, tensors, target)
+        )
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> KeepstepWork:
+        arguments.check_all_gather(outputs, inputs, self.size())
         on_cpu(inputs, "all_gather")
         ops, group = self._collective("all_gather")
-        source = dense(inputs[0])
-        stand_ins, finish = staged(outputs[0])
+        finish: Callable[[], None] | None
+        if len(inputs) == 1:
+            source = dense(inputs[0])
+            stand_ins, finish = staged(outputs[0])
+        else:
+            source = torch.stack([tensor.detach() for tensor in inputs])
+            stand_ins = [torch.empty_like(source) for _ in range(self.size())]
+            finish = functools.partial(spread, outputs, stand_ins)
         address, size = piece(source)
-        _same_bytes("all_gather", size, stand_ins)
         op = ops.comm.all_gather(group, address, [t.data_ptr() for t in stand_ins], size, self._timeout_ns(options))
-        return self._work("all_gather", ops, op, outputs[0], (source, stand_ins), finish)
+        result = outputs[0] if len(inputs) == 1 else outputs
+        return self._work("all_gather", ops, op, result, (source, stand_ins), finish)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> Any:
         """outputs[rank][i] gets inputs[i] of that rank."""
+        arguments.check_all_gather_coalesced(outputs, inputs, self.size())
         works = [
             self.allgather([[of_rank[i] for of_rank in outputs]], [tensor], options) for i, tensor in enumerate(inputs)
         ]
@@ -297,13 +327,16 @@ class KeepstepBackend(BackendBase):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], options: Any = None) -> KeepstepWork:
-        on_cpu(outputs, "reduce_scatter")
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], options: Any = None) -> Any:
+        """inputs[0][r] is for rank r. Their sizes may differ, alike on all ranks."""
+        arguments.check_reduce_scatter(outputs, inputs, self.rank(), self.size())
+        on_cpu([*outputs, *inputs[0]], "reduce_scatter")
+        if len({tensor.numel() for tensor in inputs[0]}) > 1:
+            return self._reduce_scatter_uneven(outputs[0], inputs[0], options)
         ops, group = self._collective("reduce_scatter")
         factor = premultiplier(options)
         sources = [dense(tensor if factor is None else tensor * factor) for tensor in inputs[0]]
         (stand_in,), finish = staged([outputs[0]])
-        _same_bytes("reduce_scatter", piece(stand_in)[1], sources)
         op = ops.comm.reduce_scatter(
             group,
             [t.data_ptr() for t in sources],
@@ -315,7 +348,20 @@ class KeepstepBackend(BackendBase):
         )
         return self._work("reduce_scatter", ops, op, outputs, (sources, stand_in), finish)
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> KeepstepWork:
+    def _reduce_scatter_uneven(self, output: torch.Tensor, inputs: Tensors, options: Any) -> Any:
+        works = []
+        for root, tensor in enumerate(inputs):
+            each = dist.ReduceOptions()
+            each.rootRank = root
+            each.reduceOp = getattr(options, "reduceOp", dist.ReduceOp.SUM)
+            each.timeout = getattr(options, "timeout", each.timeout)
+            part = tensor.detach().clone(memory_format=torch.contiguous_format)
+            works.append(self.reduce([part], each))
+            if root == self.rank():
+                works[-1].then(functools.partial(copy_to_all, [output], part.view_as(output)), [output])
+        return self._together(works, [output])
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, options: Any = None) -> Any:
         if output.dtype != input.dtype:
             raise TypeError(f"reduce_scatter_tensor: the output is {output.dtype}, the input {input.dtype}")
         if input.numel() != output.numel() * self.size():
@@ -335,24 +381,24 @@ class KeepstepBackend(BackendBase):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, options: Any) -> KeepstepWork:
+        arguments.check_gather(outputs, inputs, options.rootRank, self.rank(), self.size())
         on_cpu(inputs, "gather")
         ops, group = self._collective("gather")
         source = dense(inputs[0])
         stand_ins, finish = staged(outputs[0] if outputs else [])
         address, size = piece(source)
-        _same_bytes("gather", size, stand_ins)
         op = ops.comm.gather(
             group, address, [t.data_ptr() for t in stand_ins], size, options.rootRank, self._timeout_ns(options)
         )
         return self._work("gather", ops, op, outputs[0] if outputs else [], (source, stand_ins), finish)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], options: Any) -> KeepstepWork:
+        arguments.check_scatter(outputs, inputs, options.rootRank, self.rank(), self.size())
         on_cpu(outputs, "scatter")
         ops, group = self._collective("scatter")
         sources = [dense(tensor) for tensor in (inputs[0] if inputs else [])]
         (stand_in,), finish = staged([outputs[0]])
         address, size = piece(stand_in)
-        _same_bytes("scatter", size, sources)
         op = ops.comm.scatter(
             group, [t.data_ptr() for t in sources], address, size, options.rootRank, self._timeout_ns(options)
         )
@@ -467,12 +513,6 @@ class KeepstepBackend(BackendBase):
     def end_coalescing(self) -> Any:
         works, self._coalescing = self._coalescing or [], None
         return CoalescedWork(works, []) if works else None
-
-
-def _same_bytes(what: str, size: int, tensors: Tensors) -> None:
-    for number, tensor in enumerate(tensors):
-        if piece(tensor)[1] != size:
-            raise ValueError(f"{what}: tensor {number} has {piece(tensor)[1]} bytes where {size} are exchanged")
 
 
 def _create(options: Any, backend_options: Any = None) -> KeepstepBackend:

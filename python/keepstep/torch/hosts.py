@@ -3,11 +3,15 @@
 Two kinds: a rank of ``keepstep run`` gets a new communicator with every generation, and interrupted operations are
 drained without an error (the interruption is raised by the loop). A rank that somebody else started has one
 communicator for the life of the process group; there is no recovery, so an interrupted operation is an error.
+
+Threads that the user's code starts beside the loop get `_engine.Interrupted` instead (side_threads.py): no loop would
+raise it for them.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import uuid
@@ -16,6 +20,7 @@ from typing import Any, Protocol
 from keepstep import _engine, _node
 from keepstep._errors import KeepstepError
 from keepstep._session import Session, session_or_none
+from keepstep.torch.side_threads import SideThreads, in_side_thread
 from keepstep.torch.work import Completer, GroupOps
 
 
@@ -47,6 +52,7 @@ class Communication:
     def __init__(self) -> None:
         self.current: GroupOps | None = None
         self.generation = 0
+        self.side_threads = SideThreads()
 
     def attach(self, current_session: Session) -> None:
         """Takes the communicator of the generation that this process just formed."""
@@ -56,11 +62,12 @@ class Communication:
         self.generation = current_session.assignment.generation
 
     def detach(self) -> None:
-        """Lets go of it: its arena belongs to the next generation."""
+        """Releases it: its arena belongs to the next generation."""
         if self.current is not None:
             current, self.current = self.current, None
             current.completer.close()
             current.release()
+            self.side_threads.leave_generation()
 
 
 communication = Communication()
@@ -104,19 +111,26 @@ class RunHost:
     def enter(self, what: str) -> tuple[GroupOps, int]:
         if self._session.sharding:
             return shard_building.operations(self._session)
-        if self._session.engine.updating():
+        side = in_side_thread()
+        if side:
+            communication.side_threads.enter(what)
+        if self._session.engine.updating() and not side:  # the update's own thread; the others are none of its business
             raise KeepstepError(
                 f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "
                 "different states. Do it before run.commit, or say run.commit(..., communicates=True) if the "
                 "optimizer itself communicates, or has a closure that does."
             )
         current = communication.current
-        if current is None:
+        if current is None or (side and current.comm.interrupted()):
+            communication.side_threads.told()
             raise _engine.Interrupted(f"{what}: the generation ended")
         return current, communication.generation
 
     def interruption(self, what: str) -> BaseException | None:
-        if what in ("barrier", "monitored_barrier"):
+        side = in_side_thread()
+        if side:
+            communication.side_threads.told()
+        if side or what in ("barrier", "monitored_barrier"):
             return _engine.Interrupted(f"the generation ended during a {what}")
         return None
 
@@ -127,8 +141,10 @@ class RunHost:
             self._session.injector.at("allreduce", current_step())
 
     def release_group(self, group: int, generation: int) -> None:
-        if communication.current is not None and communication.generation == generation:
-            communication.current.comm.release_group(group)
+        current = communication.current
+        if current is not None and communication.generation == generation:
+            with contextlib.suppress(_engine.Interrupted):
+                current.comm.release_group(group)
 
     def abort(self, because: str) -> None:
         raise KeepstepError("a process group of `keepstep run` is interrupted by its agent, not by dist.abort")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 
 import torch
@@ -65,6 +66,12 @@ def on_cpu(tensors: list[torch.Tensor], what: str) -> None:
             raise TypeError(f'{what}: backend "keepstep" does not move tensors of layout {tensor.layout}')
 
 
+def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Also in a thread that knows nothing of the modes that the caller's thread is in."""
+    with torch.inference_mode(target.is_inference()), torch.no_grad():
+        target.copy_(source)
+
+
 def staged(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None] | None]:
     """Dense stand-ins for outputs, and what copies them back (None if all are dense themselves)."""
     stand_ins = [
@@ -74,9 +81,8 @@ def staged(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[]
     pairs = [(t, s) for t, s in zip(tensors, stand_ins, strict=True) if t is not s]
 
     def copy_back() -> None:
-        with torch.no_grad():
-            for tensor, stand_in in pairs:
-                tensor.copy_(stand_in)
+        for tensor, stand_in in pairs:
+            copy_into(tensor, stand_in)
 
     return stand_ins, (copy_back if pairs else None)
 
@@ -86,8 +92,4 @@ def copier(target: torch.Tensor, source: torch.Tensor) -> Callable[[], None] | N
     if target is source:
         return None
 
-    def copy() -> None:
-        with torch.no_grad():
-            target.copy_(source)
-
-    return copy
+    return functools.partial(copy_into, target, source)

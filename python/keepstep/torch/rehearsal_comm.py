@@ -44,6 +44,9 @@ class RehearsalCommunicator:
     def release_group(self, group: int) -> None:
         pass
 
+    def end(self) -> None:
+        pass
+
     # ---- collectives ----
 
     def all_reduce(self, *_: int) -> int:

@@ -2,7 +2,8 @@
 
 In a rank of ``keepstep run`` an interrupted operation completes like any other, with zeros where nothing was received
 (design section 7): an exception set on a future that DDP's reducer waits for would crash the process. Which operations
-raise when they are interrupted is the host's to say (hosts.py).
+raise when they are interrupted is the host's to say (hosts.py). Any thread may wait for a Work, also after its
+generation ended: the operation is complete then, as an interrupted one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class KeepstepWork(Work):
         self,
         group: GroupOps,
         op: int,
-        result: list[torch.Tensor],
+        result: list[Any],
         keep: Any,
         finish: Callable[[], None] | None = None,
         interruption: Callable[[], BaseException | None] | None = None,
@@ -47,6 +48,7 @@ class KeepstepWork(Work):
         self._interruption = interruption
         self._outcome = 0
         self._error = ""
+        self._link_broke = False
         self._source = 0
         self.missing: list[int] = []  # ranks in the group that had not come when time was over
         self._future: torch.futures.Future[Any] | None = None
@@ -59,9 +61,13 @@ class KeepstepWork(Work):
         with self._lock:
             if self._outcome:
                 return
-            if self._finish is not None:
-                self._finish()
+            try:
+                if self._finish is not None:
+                    self._finish()
+            except Exception as failure:  # must not end the thread that completes the others, too
+                outcome, error = FAILED, f"the result could not be put in place: {type(failure).__name__}: {failure}"
             self._error = error
+            self._link_broke = outcome == FAILED and self._group.link_broke()
             self._source = source
             self.missing = missing
             self._keep = self._finish = None
@@ -77,7 +83,7 @@ class KeepstepWork(Work):
     def _set_future(self) -> None:
         assert self._future is not None
         failure = self.exception()
-        if failure is not None and (not isinstance(failure, Exception) or self._group.comm.broken_link()):
+        if failure is not None and (not isinstance(failure, Exception) or self._link_broke):
             # An interruption is raised by the loop, a broken link by run.commit, neither from inside a future: what
             # DDP's reducer makes of such an exception is a crash.
             failure = None
@@ -119,9 +125,12 @@ class KeepstepWork(Work):
             # The completer takes the operation from the communicator, which then knows it no more.
             self._taken.wait()
         else:
-            _, outcome, error, source, missing = self._group.comm.wait(self._op)
-            self._complete(outcome, error, source, missing)
-            self._group.comm.forget(self._op)
+            try:
+                _, outcome, error, source, missing = self._group.comm.wait(self._op)
+                self._complete(outcome, error, source, missing)
+                self._group.comm.forget(self._op)
+            except _engine.Interrupted:  # another thread left the generation
+                self._complete(INTERRUPTED, "", 0, [])
 
     def get_future(self) -> torch.futures.Future[Any]:
         with self._lock:
@@ -141,15 +150,18 @@ class KeepstepWork(Work):
             return True
         if self._future is not None:
             return self._taken.is_set()
-        if not self._group.comm.test(self._op)[1]:
-            return False
+        try:
+            if not self._group.comm.test(self._op)[1]:
+                return False
+        except _engine.Interrupted:
+            pass
         self.wait_quietly()  # what it received is in the tensors from here on
         return True
 
     def is_success(self) -> bool:
         return self.exception() is None
 
-    def result(self) -> list[torch.Tensor]:
+    def result(self) -> list[Any]:
         return self._result
 
     def synchronize(self) -> None:
@@ -232,24 +244,34 @@ class GroupOps:
         self._held[op] = work
         if len(self._held) >= self._sweep_at:
             # Works nobody waited for: completed ones are let go, the rest stays.
-            for number in list(self._held):
-                if self.comm.test(number)[1]:
+            for number, held in list(self._held.items()):
+                if held.is_completed():
                     self._held.pop(number, None)
             self._sweep_at = max(self._SWEEP_AT, 2 * len(self._held))
 
     def let_go(self, op: int) -> None:
         self._held.pop(op, None)
 
+    def link_broke(self) -> bool:
+        """Whether an operation failed because a link between two nodes broke."""
+        try:
+            return bool(self.comm.broken_link())
+        except _engine.Interrupted:
+            return False
+
     def outstanding(self) -> bool:
         """Whether operations are under way."""
         return any(not work.is_completed() for work in list(self._held.values()))
 
     def release(self) -> None:
-        """The generation is over: everything is complete, and Works that outlive it must not touch its memory."""
+        """The generation is over: everything is complete, and Works that outlive it must not touch its memory.
+
+        Other threads that are inside come out first; what they call from here on raises `_engine.Interrupted`.
+        """
         for work in list(self._held.values()):
             work.wait_quietly()
+        self.comm.end()
         self._held.clear()
-        del self.comm
 
 
 class Completer:
@@ -262,15 +284,18 @@ class Completer:
         self._thread: threading.Thread | None = None
 
     def watch(self, op: int, work: KeepstepWork) -> None:
-        assert self._comm is not None
         with self._lock:
-            self._works[op] = work
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._comm,), name="keepstep-futures", daemon=True
-                )
-                self._thread.start()
-        self._comm.watch(op)
+            comm = self._comm
+            if comm is not None:
+                self._works[op] = work
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, args=(comm,), name="keepstep-futures", daemon=True
+                    )
+                    self._thread.start()
+                comm.watch(op)
+        if comm is None:  # another thread left the generation
+            work.complete_future(INTERRUPTED, "", 0, [])
 
     def _run(self, comm: _engine.Communicator) -> None:
         while True:
@@ -284,15 +309,17 @@ class Completer:
 
     def close(self) -> None:
         """Ends the thread; all operations must be complete (they are, once interrupted)."""
-        if self._comm is not None:
-            self._comm.close()
-            if self._thread is not None:
-                self._thread.join()
-            for op, work in self._works.items():  # completed, but the thread had been told to end
-                _, outcome, error, source, missing = self._comm.wait(op)
-                work.complete_future(outcome, error, source, missing)
-            self._works.clear()
-            self._comm = None
+        with self._lock:
+            comm, self._comm = self._comm, None
+        if comm is None:
+            return
+        comm.close()
+        if self._thread is not None:
+            self._thread.join()
+        for op, work in self._works.items():  # completed, but the thread had been told to end
+            _, outcome, error, source, missing = comm.wait(op)
+            work.complete_future(outcome, error, source, missing)
+        self._works.clear()
 
 
 _RETURN_WORK = (

@@ -15,13 +15,9 @@ constexpr int64_t kLongestSleepNs = 900'000'000;
 
 }  // namespace
 
-IncomingThread::IncomingThread(const TcpConfig& config, MessageLinks& links, Fd listener, Adopt adopt,
+IncomingThread::IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, Fd listener,
                                std::function<void()> lost)
-    : config_(config),
-      links_(links),
-      listener_(std::move(listener)),
-      adopt_(std::move(adopt)),
-      lost_(std::move(lost)) {}
+    : config_(config), links_(links), parts_(parts), listener_(std::move(listener)), lost_(std::move(lost)) {}
 
 IncomingThread::~IncomingThread() {
   if (thread_.joinable()) {
@@ -50,8 +46,10 @@ Verdict IncomingThread::judge(const Hello& hello) const {
   if (hello.identity != config_.identity) {
     return hello.identity < config_.identity ? Verdict::kOldGeneration : Verdict::kNotYet;
   }
-  const bool known = hello.to == config_.self && hello.from < config_.addresses.size() && hello.from != config_.self &&
-                     hello.stream <= config_.streams && !admitted_.contains({hello.from, hello.stream});
+  const bool known =
+      hello.to == config_.self && hello.from < config_.addresses.size() && hello.from != config_.self &&
+      hello.stream <= config_.streams &&
+      (hello.stream == 0 ? !admitted_.contains(hello.from) : parts_.has_room(hello.from, hello.context, hello.stream));
   return known ? Verdict::kWelcome : Verdict::kUnknownRank;
 }
 
@@ -101,12 +99,14 @@ void IncomingThread::accept_all(int64_t now_ns) {
 
 void IncomingThread::admit(Reception& reception) {
   const Hello& hello = reception.hello();
-  if (!admitted_.insert({hello.from, hello.stream}).second) {
+  const bool taken = hello.stream == 0 ? admitted_.insert(hello.from).second
+                                       : parts_.adopt(hello.from, hello.context, hello.stream, reception.take());
+  if (!taken) {
     return refuse(Refusal::kUnknownRank);
   }
   accepted_.fetch_add(1);
   if (hello.stream > 0) {
-    return adopt_(hello.from, hello.stream, reception.take());
+    return;
   }
   MessageLink::Incoming& from = links_.at(hello.from).incoming;
   const std::lock_guard in_use(from.in_use);

@@ -1,6 +1,6 @@
 // The thread that accepts connections, hears them out, and takes in what peers tell on those that carry messages.
 //
-// Connections for parts are handed on as soon as they proved where they belong (PartLinks). A connection that proves
+// Connections for parts are handed on as soon as they proved where they belong (PartGroups). A connection that proves
 // nothing is closed and counted; nothing of it reaches any other part of the program.
 #pragma once
 
@@ -11,11 +11,11 @@
 #include <memory>
 #include <set>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "comm/tcp/handshake.h"
 #include "comm/tcp/message_links.h"
+#include "comm/tcp/part_groups.h"
 #include "comm/tcp/tcp_config.h"
 #include "comm/tcp/wake_up.h"
 #include "comm/transport.h"
@@ -24,10 +24,10 @@ namespace keepstep::comm::tcp {
 
 class IncomingThread {
  public:
-  // `adopt` takes over a connection for parts: from, stream, descriptor. `lost`: a link of messages was. Both are
-  // called by the thread. `config` and `links` must outlive it.
-  using Adopt = std::function<void(Rank, uint32_t, Fd)>;
-  IncomingThread(const TcpConfig& config, MessageLinks& links, Fd listener, Adopt adopt, std::function<void()> lost);
+  // `parts` takes over connections for parts. `lost` is called by the thread: a link of messages was. What is referred
+  // to must outlive it.
+  IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, Fd listener,
+                 std::function<void()> lost);
   ~IncomingThread();
 
   void start(Bell& messages, std::atomic<uint64_t>& moved);
@@ -50,8 +50,8 @@ class IncomingThread {
 
   const TcpConfig& config_;
   MessageLinks& links_;
+  PartGroups& parts_;
   const Fd listener_;
-  const Adopt adopt_;
   const std::function<void()> lost_;
   Bell* messages_ = nullptr;
   std::atomic<uint64_t>* moved_ = nullptr;
@@ -60,7 +60,7 @@ class IncomingThread {
 
   // The thread's own.
   std::vector<Stranger> strangers_;
-  std::set<std::pair<Rank, uint32_t>> admitted_;
+  std::set<Rank> admitted_;  // for messages
   int64_t accept_again_ns_ = 0;
   std::thread thread_;
 

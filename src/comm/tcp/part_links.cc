@@ -18,20 +18,20 @@ constexpr int kMostTries = 16;
 
 }  // namespace
 
-PartLinks::PartLinks(const TcpConfig& config) : config_(config), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+PartLinks::PartLinks(PartsShared& shared, uint64_t context)
+    : shared_(shared), config_(shared.config), context_(context), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   KEEPSTEP_CHECK(wake_fd_.valid(), "no descriptor for an eventfd; raise the limit on open files with `ulimit -n`");
 }
 
 PartLinks::Peer& PartLinks::peer(Rank rank) {
-  Peer& peer = peers_[rank];
-  peer.inbox.given_up = &given_up_;
-  return peer;
+  return peers_.try_emplace(rank, Peer{.inbox = {.context = context_, .given_up = given_up_.has_value()}})
+      .first->second;
 }
 
 SendStream& PartLinks::out(Rank rank, Peer& peer, size_t stream) {
   if (peer.out.empty()) {
     for (uint32_t i = 0; i < config_.streams; ++i) {
-      peer.out.push_back(std::make_unique<SendStream>(config_, rank, i + 1));
+      peer.out.push_back(std::make_unique<SendStream>(config_, rank, i + 1, context_));
     }
   }
   return *peer.out[stream];
@@ -54,7 +54,7 @@ void PartLinks::send(PartRequest& request, Rank to, const PartKey& key, std::spa
     out(to, link, striped ? next_stream_++ % config_.streams : 0).push(frame, bytes.data() + offset, &request);
     offset += n;
   } while (offset < bytes.size());
-  bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  shared_.bytes_sent.fetch_add(bytes.size(), std::memory_order_relaxed);
   const int64_t now_ns = monotonic_ns();
   for (const auto& stream : link.out) {
     advance(link, *stream, now_ns);
@@ -66,10 +66,10 @@ void PartLinks::receive(PartRequest& request, Rank from, const PartKey& key, std
   peer(from).inbox.posted.push_back({&request, buffer});
 }
 
-void PartLinks::adopt(Rank from, uint32_t stream, Fd fd) {
+void PartLinks::adopt(Rank from, Fd fd) {
   {
     const std::lock_guard lock(mutex_);
-    adopted_.push_back({from, stream, std::move(fd)});
+    adopted_.push_back({from, std::move(fd)});
     has_adopted_.store(true, std::memory_order_release);
   }
   wake();
@@ -106,16 +106,15 @@ bool PartLinks::advance(Peer& peer, SendStream& stream, int64_t now_ns) {
 
 bool PartLinks::advance(Peer& peer, ReceiveStream& stream) {
   const uint64_t before = peer.inbox.bytes_taken;
-  const bool any = stream.advance(peer.inbox, news_);
-  bytes_received_.fetch_add(peer.inbox.bytes_taken - before, std::memory_order_relaxed);
-  for (const auto& [context, who] : news_) {
-    given_up_.insert(context);
-    given_up_by_.emplace(context, who);
+  std::optional<GivenUp> told;
+  const bool any = stream.advance(peer.inbox, told);
+  shared_.bytes_received.fetch_add(peer.inbox.bytes_taken - before, std::memory_order_relaxed);
+  if (told.has_value()) {
+    end_group(*told);
   }
-  news_.clear();
   if (!stream.lost().empty()) {
     if (stream.malformed() && peer.lost.empty()) {
-      malformed_.fetch_add(1, std::memory_order_relaxed);
+      shared_.malformed.fetch_add(1, std::memory_order_relaxed);
     }
     lose(peer, stream.lost());
   }
@@ -173,15 +172,15 @@ Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const st
       }
     }
     if (any) {
-      note_moved(*moved_);
+      note_moved(*shared_.moved);
     }
     if (request.done) {
       return Waited::kDone;
     }
-    if (interrupted_->load(std::memory_order_seq_cst) != 0) {
+    if (shared_.interrupted->load(std::memory_order_seq_cst) != 0) {
       return Waited::kInterrupted;
     }
-    if (given_up.load(std::memory_order_seq_cst) != 0 || given_up_.contains(request.key.context)) {
+    if (given_up.load(std::memory_order_seq_cst) != 0 || given_up_.has_value()) {
       return Waited::kGivenUp;
     }
     int64_t until_ns = deadline_ns;
@@ -215,28 +214,33 @@ void PartLinks::cancel() {
   }
 }
 
-void PartLinks::give_up(uint64_t context, GivenUp who) {
-  if (!told_.insert(context).second) {
+// The first word counts. What still comes for the group is dropped.
+void PartLinks::end_group(GivenUp who) {
+  if (given_up_.has_value()) {
     return;
   }
-  given_up_.insert(context);
-  given_up_by_.emplace(context, who);
+  given_up_ = who;
+  for (auto& [rank, peer] : peers_) {
+    peer.inbox.given_up = true;
+  }
+}
+
+void PartLinks::give_up(GivenUp who) {
+  if (std::exchange(told_, true)) {
+    return;
+  }
+  end_group(who);
   const int64_t now_ns = monotonic_ns();
   for (auto& [rank, peer] : peers_) {
     if (!peer.out.empty() && peer.out[0]->connected()) {
       peer.out[0]->push({.kind = FrameKind::kGiveUp,
                          .part = who.by,
-                         .context = context,
+                         .context = context_,
                          .operation = who.link ? uint64_t{who.to} + 1 : 0},
                         nullptr, nullptr);
       advance(peer, *peer.out[0], now_ns);
     }
   }
-}
-
-GivenUp PartLinks::given_up(uint64_t context) const {
-  const auto it = given_up_by_.find(context);
-  return it == given_up_by_.end() ? GivenUp{} : it->second;
 }
 
 std::string PartLinks::why_lost(Rank peer) const {

@@ -1,15 +1,15 @@
-// The streams for parts between this rank and its peers, and waiting for them.
+// The streams for parts of one group between this rank and its peers, and waiting for them.
 //
-// No thread of its own: whoever carries out a collective drives the sockets while it waits, because on a machine with
-// few cores handing each frame over from a progress thread costs more than the frame. So one thread at a time, but for
-// adopt() and wake().
+// No thread of its own: the thread that carries out a collective drives the sockets while it waits, because on a
+// machine with few cores handing each frame over from a progress thread costs more than the frame. So one thread at a
+// time, but for adopt() and wake().
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,31 +19,34 @@
 
 namespace keepstep::comm::tcp {
 
+// What all groups of a transport share.
+struct PartsShared {
+  const TcpConfig& config;
+  const std::atomic<uint32_t>* interrupted = nullptr;
+  std::atomic<uint64_t>* moved = nullptr;
+  std::atomic<uint64_t> bytes_sent = 0;
+  std::atomic<uint64_t> bytes_received = 0;
+  std::atomic<uint64_t> malformed = 0;
+};
+
 class PartLinks {
  public:
-  explicit PartLinks(const TcpConfig& config);
-  void start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved) {
-    interrupted_ = &interrupted;
-    moved_ = &moved;
-  }
+  // `shared` must outlive it.
+  PartLinks(PartsShared& shared, uint64_t context);
 
-  // As in Transport.
+  // As in Parts.
   void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes);
   void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer);
   Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up);
   void cancel();
-  void give_up(uint64_t context, GivenUp who);
-  GivenUp given_up(uint64_t context) const;
+  void give_up(GivenUp who);
+  GivenUp given_up() const { return given_up_.value_or(GivenUp{}); }
   std::string why_lost(Rank peer) const;
 
-  // A connection that proved to be `stream` from `from`. Any thread.
-  void adopt(Rank from, uint32_t stream, Fd fd);
-  // Who sleeps in wait() looks again. Any thread.
+  // A connection that proved to be a stream from `from`. Any thread.
+  void adopt(Rank from, Fd fd);
+  // The thread that sleeps in wait() looks again. Any thread.
   void wake();
-
-  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
-  uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
-  uint64_t malformed() const { return malformed_.load(std::memory_order_relaxed); }
 
  private:
   struct Peer {
@@ -62,29 +65,25 @@ class PartLinks {
   void lose(Peer& peer, const std::string& why);
   void sleep(int64_t until_ns);
 
+  void end_group(GivenUp who);
+
+  PartsShared& shared_;
   const TcpConfig& config_;
-  const std::atomic<uint32_t>* interrupted_ = nullptr;
-  std::atomic<uint64_t>* moved_ = nullptr;
+  const uint64_t context_;
   Fd wake_fd_;
   std::atomic<bool> has_adopted_ = false;
   std::mutex mutex_;
   struct Adopted {
     Rank from;
-    uint32_t stream;
     Fd fd;
   };
   std::vector<Adopted> adopted_;
 
   std::map<Rank, Peer> peers_;
-  std::set<uint64_t> given_up_;
-  std::map<uint64_t, GivenUp> given_up_by_;
-  std::set<uint64_t> told_;  // what we told others is given up
-  std::vector<ReceiveStream::News> news_;
-  int tries_ = 0;  // before sleeping; grows while that helps
+  std::optional<GivenUp> given_up_;
+  bool told_ = false;  // others that the group is given up
+  int tries_ = 0;      // before sleeping; grows while that helps
   size_t next_stream_ = 0;
-  std::atomic<uint64_t> bytes_sent_ = 0;
-  std::atomic<uint64_t> bytes_received_ = 0;
-  std::atomic<uint64_t> malformed_ = 0;
 };
 
 }  // namespace keepstep::comm::tcp

@@ -258,7 +258,7 @@ ReceiveStream::Read ReceiveStream::fill() {
   return Read::kNothing;
 }
 
-bool ReceiveStream::take_header(Inbox& inbox, std::vector<News>& news) {
+bool ReceiveStream::take_header(Inbox& inbox, std::optional<GivenUp>& told) {
   if (!frame_.has_value()) {
     if (staged() < kFrameHeaderBytes) {
       return false;
@@ -271,9 +271,14 @@ bool ReceiveStream::take_header(Inbox& inbox, std::vector<News>& news) {
     staged_begin_ += kFrameHeaderBytes;
     placed_ = false;
   }
+  if (frame_->context != inbox.context) {
+    return lose("it sent a frame of another group", true);
+  }
   if (frame_->kind == FrameKind::kGiveUp) {
     const bool link = frame_->operation != 0;
-    news.push_back({frame_->context, {frame_->part, link, link ? static_cast<Rank>(frame_->operation - 1) : 0}});
+    if (!told.has_value()) {
+      told = GivenUp{frame_->part, link, link ? static_cast<Rank>(frame_->operation - 1) : 0};
+    }
     frame_.reset();
     return true;
   }
@@ -284,7 +289,7 @@ bool ReceiveStream::begin_part(Inbox& inbox) {
   left_ = frame_->bytes;
   request_ = nullptr;
   destination_ = nullptr;
-  if (inbox.given_up->contains(frame_->context)) {
+  if (inbox.given_up) {
     placed_ = true;
     return true;
   }
@@ -332,7 +337,7 @@ void ReceiveStream::finish_frame(Inbox& inbox) {
   destination_ = nullptr;
 }
 
-bool ReceiveStream::advance(Inbox& inbox, std::vector<News>& news) {
+bool ReceiveStream::advance(Inbox& inbox, std::optional<GivenUp>& told) {
   if (!lost_.empty()) {
     return false;
   }
@@ -345,7 +350,7 @@ bool ReceiveStream::advance(Inbox& inbox, std::vector<News>& news) {
         any = true;
         continue;
       }
-    } else if (take_header(inbox, news)) {
+    } else if (take_header(inbox, told)) {
       any = true;
       continue;
     } else if (stuck_) {

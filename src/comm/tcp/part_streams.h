@@ -9,7 +9,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +21,11 @@ namespace keepstep::comm::tcp {
 
 class SendStream {
  public:
-  // `config` must outlive it.
-  SendStream(const TcpConfig& config, Rank to, uint32_t stream)
-      : config_(config), address_(config.addresses[to]), hello_{config.identity, config.self, to, stream, {}} {}
+  // `config` must outlive it. `context`: of the group whose parts go over it.
+  SendStream(const TcpConfig& config, Rank to, uint32_t stream, uint64_t context = 0)
+      : config_(config),
+        address_(config.addresses[to]),
+        hello_{config.identity, config.self, to, stream, {}, context} {}
 
   // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
   void push(const Frame& frame, const std::byte* payload, PartRequest* request);
@@ -77,10 +78,11 @@ struct Posted {
   std::span<std::byte> buffer;
 };
 
-// What has been posted for one peer, and which groups are over.
+// What has been posted of one group for one peer.
 struct Inbox {
-  std::vector<Posted> posted;
-  std::set<uint64_t>* given_up = nullptr;  // contexts; what still comes for them is dropped
+  uint64_t context = 0;  // of the group; frames of another one break the link
+  std::vector<Posted> posted = {};
+  bool given_up = false;  // the group is over; what still comes for it is dropped
   uint64_t bytes_taken = 0;
   Posted* find(const PartKey& key);
 };
@@ -89,13 +91,8 @@ class ReceiveStream {
  public:
   explicit ReceiveStream(Fd fd) : fd_(std::move(fd)) {}
 
-  // A member told that it ended a group.
-  struct News {
-    uint64_t context;
-    GivenUp who;
-  };
-  // Takes in what came. True when something changed. `news`: what peers gave up.
-  bool advance(Inbox& inbox, std::vector<News>& news);
+  // Takes in what came. True when something changed. `told`: the first member that told that it ended the group.
+  bool advance(Inbox& inbox, std::optional<GivenUp>& told);
   // Its posted receives are gone: what still comes of the frame under way is dropped.
   void cancel();
 
@@ -107,7 +104,7 @@ class ReceiveStream {
  private:
   enum class Read { kSome, kNothing };
   Read fill();
-  bool take_header(Inbox& inbox, std::vector<News>& news);
+  bool take_header(Inbox& inbox, std::optional<GivenUp>& told);
   bool begin_part(Inbox& inbox);
   void take(size_t bytes);
   void finish_frame(Inbox& inbox);

@@ -10,7 +10,7 @@
 #include "comm/tcp/incoming_thread.h"
 #include "comm/tcp/message_links.h"
 #include "comm/tcp/outgoing_thread.h"
-#include "comm/tcp/part_links.h"
+#include "comm/tcp/part_groups.h"
 
 namespace keepstep::comm {
 namespace {
@@ -32,10 +32,7 @@ class TcpTransport final : public Transport {
         parts_(config_),
         messages_(config_),
         outgoing_(config_, messages_),
-        incoming_(
-            config_, messages_, std::move(listener),
-            [this](Rank from, uint32_t stream, Fd fd) { parts_.adopt(from, stream, std::move(fd)); },
-            [this] { outgoing_.changed(); }) {
+        incoming_(config_, messages_, parts_, std::move(listener), [this] { outgoing_.changed(); }) {
     KEEPSTEP_CHECK(config_.self < config_.addresses.size(), "a rank needs an address of its own");
   }
 
@@ -58,19 +55,7 @@ class TcpTransport final : public Transport {
     watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
   }
 
-  void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) override {
-    parts_.send(request, to, key, bytes);
-  }
-  void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) override {
-    parts_.receive(request, from, key, buffer);
-  }
-  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) override {
-    return parts_.wait(request, deadline_ns, given_up);
-  }
-  void cancel() override { parts_.cancel(); }
-  void give_up(uint64_t context, GivenUp who) override { parts_.give_up(context, who); }
-  GivenUp given_up(uint64_t context) const override { return parts_.given_up(context); }
-  std::string why_lost(Rank peer) const override { return parts_.why_lost(peer); }
+  std::unique_ptr<Parts> open_parts(uint64_t context) override { return parts_.open(context); }
 
   Pair pair(Rank from, Rank to) override { return messages_.pair(from, to); }
   void changed(Rank) override { outgoing_.changed(); }
@@ -78,9 +63,7 @@ class TcpTransport final : public Transport {
   Counters counters() const override {
     Counters counters;
     incoming_.add_counters(counters);
-    counters.malformed += parts_.malformed();
-    counters.bytes_sent = parts_.bytes_sent();
-    counters.bytes_received = parts_.bytes_received();
+    parts_.add_counters(counters);
     return counters;
   }
 
@@ -97,7 +80,7 @@ class TcpTransport final : public Transport {
   }
 
   const TcpConfig config_;
-  tcp::PartLinks parts_;
+  tcp::PartGroups parts_;
   tcp::MessageLinks messages_;
   tcp::OutgoingThread outgoing_;
   tcp::IncomingThread incoming_;

@@ -1,5 +1,5 @@
-// The transport over TCP: one connection per ordered pair of ranks and stream, dialled by the sender when it first has
-// something to send, authenticated by the job token, of one generation.
+// The transport over TCP: one connection per ordered pair of ranks, group and stream, dialled by the sender when it
+// first has something to send, authenticated by the job token, of one generation.
 //
 // The listening socket is handed in: the agent bound it, so it outlives this process, and a successor accepts on the
 // same address. Whatever an old generation left waiting in it is refused by the handshake.
@@ -13,7 +13,7 @@
 
 namespace keepstep::comm {
 
-// What a rank's connections can come to.
+// What a rank's connections can come to, for messages and in one group.
 struct MostSockets {
   uint64_t connections = 0;           // if it talks to each of its peers elsewhere, both ways
   uint64_t bytes_per_connection = 0;  // of the kernel's buffers; 0: not known

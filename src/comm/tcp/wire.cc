@@ -14,7 +14,7 @@ constexpr uint32_t kHelloMagic = 0x4844'534b;   // "KSDH"
 constexpr uint32_t kAnswerMagic = 0x4144'534b;  // "KSDA"
 constexpr uint32_t kProofMagic = 0x5044'534b;   // "KSDP"
 constexpr uint32_t kFrameMagic = 0x4644'534b;   // "KSDF"
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 
 struct WireHello {
   uint32_t magic;
@@ -25,6 +25,7 @@ struct WireHello {
   uint32_t from;
   uint32_t to;
   char nonce[kNonce];
+  uint64_t context;
 };
 struct WireAnswer {
   uint32_t magic;
@@ -101,7 +102,7 @@ bool sound(const Frame& frame, uint32_t stream) {
 
 std::string Hello::claim() const {
   return absl::StrCat("keepstep data ", kVersion, ": ", identity.term, "/", identity.generation, " ", from, ">", to,
-                      ".", stream);
+                      ".", stream, "#", context);
 }
 
 void encode(const Hello& hello, std::span<std::byte, kHelloBytes> to) {
@@ -112,7 +113,8 @@ void encode(const Hello& hello, std::span<std::byte, kHelloBytes> to) {
                  hello.identity.generation,
                  hello.from,
                  hello.to,
-                 {}};
+                 {},
+                 hello.context};
   std::memcpy(wire.nonce, hello.nonce.data(), kNonce);
   store(wire, to);
 }
@@ -138,10 +140,11 @@ void encode(const Frame& frame, std::span<std::byte, kFrameHeaderBytes> to) {
 
 std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> from) {
   const auto wire = load<WireHello>(from);
-  if (wire.magic != kHelloMagic || wire.version != kVersion || wire.stream > kMaxStreams) {
+  if (wire.magic != kHelloMagic || wire.version != kVersion || wire.stream > kMaxStreams ||
+      (wire.stream == 0 && wire.context != 0)) {
     return std::nullopt;
   }
-  Hello hello{{wire.term, wire.generation}, wire.from, wire.to, wire.stream, {}};
+  Hello hello{{wire.term, wire.generation}, wire.from, wire.to, wire.stream, {}, wire.context};
   std::memcpy(hello.nonce.data(), wire.nonce, kNonce);
   return hello;
 }

@@ -16,7 +16,7 @@
 
 namespace keepstep::comm::tcp {
 
-inline constexpr size_t kHelloBytes = 40;
+inline constexpr size_t kHelloBytes = 48;
 inline constexpr size_t kAnswerBytes = 56;
 inline constexpr size_t kProofBytes = 40;
 inline constexpr size_t kFrameHeaderBytes = 48;
@@ -34,6 +34,7 @@ struct Hello {
   Rank to = 0;
   uint32_t stream = 0;  // 0: pairs; others: parts
   std::array<char, kNonce> nonce{};
+  uint64_t context = 0;  // of the group whose parts it will carry; 0 for pairs, too
 
   // What both proofs cover beside the nonces.
   std::string claim() const;

@@ -40,20 +40,20 @@ void fuzz_parts(Bytes bytes) {
   KEEPSTEP_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0, "a socket pair");
   Fd far(fds[1]);
   ReceiveStream stream{Fd(fds[0])};
-  std::set<uint64_t> given_up{77};
   std::vector<std::byte> buffers[2] = {std::vector<std::byte>(64), std::vector<std::byte>(5000)};
   PartRequest requests[2] = {{.key = {0, 1, 0}}, {.key = {0, 1, 1}}};
-  Inbox inbox{{{&requests[0], buffers[0]}, {&requests[1], buffers[1]}}, &given_up};
-  std::vector<ReceiveStream::News> news;
+  Inbox inbox{.context = 0, .posted = {{&requests[0], buffers[0]}, {&requests[1], buffers[1]}}};
+  std::optional<GivenUp> told;
   while (!bytes.empty() && stream.lost().empty() && !stream.stuck()) {
     const size_t n = std::min<size_t>(bytes.size(), 1 + static_cast<size_t>(bytes[0]) * 7);
     const ssize_t sent = send(far.get(), bytes.data(), n, MSG_NOSIGNAL);
     KEEPSTEP_CHECK(sent > 0, "a stream that is neither stuck nor lost reads on");
     bytes = bytes.subspan(static_cast<size_t>(sent));
-    stream.advance(inbox, news);
+    stream.advance(inbox, told);
+    inbox.given_up = told.has_value();
   }
   far.reset();
-  stream.advance(inbox, news);
+  stream.advance(inbox, told);
 }
 
 void fuzz_pairs(Bytes bytes) {

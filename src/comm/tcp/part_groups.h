@@ -1,0 +1,54 @@
+// The links for parts of all groups of this rank, and to which of them a connection belongs.
+//
+// A peer may connect before this rank has made the group. Such a connection waits here: a bounded number from each
+// peer, and nothing is read from it. Any thread may call anything.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "comm/tcp/part_links.h"
+#include "comm/tcp/tcp_config.h"
+#include "comm/transport.h"
+
+namespace keepstep::comm::tcp {
+
+class PartGroups {
+ public:
+  // `config` must outlive it.
+  explicit PartGroups(const TcpConfig& config) : shared_{.config = config} {}
+  // Before the first open().
+  void start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved);
+
+  // As Transport::open_parts. What it gives must end before this object.
+  std::unique_ptr<Parts> open(uint64_t context);
+  // Whether stream `stream` of `from` may be connected to this group: it is not yet, and there is room.
+  bool has_room(Rank from, uint64_t context, uint32_t stream) const;
+  // Takes over a connection that proved where it belongs. False: there is no room for it any more.
+  bool adopt(Rank from, uint64_t context, uint32_t stream, Fd fd);
+  // All threads that sleep in a wait() look again.
+  void wake();
+  void add_counters(Transport::Counters& counters) const;
+
+ private:
+  class Opened;
+  struct Group {
+    PartLinks* links = nullptr;                   // null: not opened here yet
+    std::set<std::pair<Rank, uint32_t>> known;    // streams that are connected
+    std::vector<std::pair<Rank, Fd>> early = {};  // those that wait for open()
+  };
+  void close(uint64_t context);
+  bool has_room_locked(Rank from, uint64_t context, uint32_t stream) const;
+
+  PartsShared shared_;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Group> groups_;  // by context
+  std::map<Rank, size_t> early_;      // connections of each peer that wait
+};
+
+}  // namespace keepstep::comm::tcp
