@@ -1,0 +1,49 @@
+"""A GAN: the discriminator takes no gradients while the generator learns."""
+
+import mine
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import keepstep
+
+
+def build():
+    generator, discriminator = mine.Plain(inputs=16, outputs=64), mine.Plain(inputs=64, outputs=1)
+    return (
+        generator,
+        discriminator,
+        torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999)),
+        torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999)),
+    )
+
+
+def judged(logits, real):
+    return binary_cross_entropy_with_logits(logits, torch.full_like(logits, float(real)))
+
+
+@keepstep.recoverable
+def train(run, chosen):
+    generator, discriminator, for_generator, for_discriminator = run.keep(build)
+    run.protect(
+        generator=generator, discriminator=discriminator, for_generator=for_generator,
+        for_discriminator=for_discriminator,
+    )  # fmt: skip
+    g, d = run.replicate(generator), run.replicate(discriminator)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=32, until=chosen.until):
+        for real, _ in step:
+            fake = g(torch.randn(len(real), 16))
+            both = d(torch.cat([real, fake.detach()]))
+            step.backward(judged(both[: len(real)], True) + judged(both[len(real) :], False))
+            discriminator.requires_grad_(False)
+            step.backward(judged(discriminator(fake), True))
+            discriminator.requires_grad_(True)
+        run.commit(for_discriminator.step, for_generator.step)
+        run.log(loss=step.loss)
+    mine.leave(
+        chosen.out, run.rank, generator=generator.state_dict(), discriminator=discriminator.state_dict(),
+        for_generator=for_generator.state_dict(), for_discriminator=for_discriminator.state_dict(),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    train(mine.options())

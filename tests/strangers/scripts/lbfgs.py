@@ -1,0 +1,36 @@
+"""LBFGS: each update evaluates the loss of the whole batch several times, over all ranks."""
+
+import mine
+import torch
+
+import keepstep
+
+
+def build():
+    model = mine.Plain(width=256)
+    return model, torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, history_size=5)
+
+
+@keepstep.recoverable
+def train(run, chosen):
+    model, optimizer = run.keep(build)
+    run.protect(model=model, optimizer=optimizer)
+    replica = run.replicate(model)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=32, until=chosen.until):
+        ((x, y),) = step
+        losses = []
+
+        def closure(x=x, y=y, losses=losses):
+            optimizer.zero_grad()
+            loss = mine.loss_of(replica(x), y)
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        run.commit(lambda closure=closure: optimizer.step(closure), communicates=not chosen.as_first_written)
+        run.log(loss=losses[0], evaluations=len(losses))
+    mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
+
+
+if __name__ == "__main__":
+    train(mine.options())
