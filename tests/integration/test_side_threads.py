@@ -1,10 +1,10 @@
-"""Threads beside training, each with a process group of its own: no order between groups, and nothing left in a fault."""
+"""Threads beside training, each with a process group of its own: no order between them, nothing left in a fault."""
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, finish, start
+from harness import JOBS, assert_survivors_kept_their_process, finish, start
 from several_nodes import finish_nodes, start_nodes
 
 UNTIL = 12

@@ -40,7 +40,7 @@ def build():
 
 
 def collect(group, number, size, begun, failures):
-    """A thread's part of one step: both small sums and those of several chunks. Sets `begun` once it is in the first."""
+    """A thread's part of one step: small sums and those of several chunks. Sets `begun` once it is in the first."""
     try:
         for count in (3, 70_000, 1):
             data = torch.full((count,), float(number))
