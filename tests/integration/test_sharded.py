@@ -95,9 +95,8 @@ def test_an_agent_notices_a_death_while_it_makes_memory_for_copies(tmp_path, who
             assert time.monotonic() < deadline, read(tmp_path, process, command).explain()
             time.sleep(0.02)
     finally:
-        held.let_go()
-    job = finish(tmp_path, process, command)
-    held.close()
+        held.close()
+        job = finish(tmp_path, process, command)
     assert job.exit_code == 0, job.explain()
     assert {rank: note["final"] for rank, note in job.finals().items()} == {
         rank: note["final"] for rank, note in reference.finals().items()
