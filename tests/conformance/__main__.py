@@ -1,5 +1,6 @@
 """Runs PyTorch's suite with one backend and world size: ``python tests/conformance --backend keepstep --world 2``.
 
+With ``--gloo-file FOLDER`` it runs PyTorch's test file of Gloo instead (gloo_file.py), which has its own world sizes.
 Prints one line a test, and last one JSON object: {"backend", "world", "executed", "passed", "failed", "skipped"}.
 """
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("-k", action="append", default=[], help="only tests whose name contains this")
     parser.add_argument("--list", type=Path, help="only the tests named in this file, one a line")
     parser.add_argument("--out", type=Path, help="results as JSON: {test: passed | failed | skipped: why}")
+    parser.add_argument("--gloo-file", type=Path, help="test/distributed of PyTorch's sources, with test_c10d_gloo.py")
     parser.add_argument("--part", default="1/1", help="I/N: the Ith of N parts of the tests")
     options = parser.parse_args()
 
@@ -36,15 +38,21 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.backend == "keepstep":
         import keepstep.torch  # noqa: F401
-    module = suite.load(options.backend)
+    if options.gloo_file:
+        import gloo_file
 
-    class TestSuite(module.TestDistBackend, module.DistributedTest._DistTestBase):
-        def setUp(self) -> None:
-            super().setUp()
-            # The suite's own way is to spawn, which imports torch anew in every process: most of its time.
-            self._start_processes(multiprocessing.get_context("fork").Process)
+        cases = gloo_file.cases(gloo_file.load(options.gloo_file, options.backend))
+    else:
+        module = suite.load(options.backend)
 
-    names = [name for name in unittest.TestLoader().getTestCaseNames(TestSuite)]
+        class TestSuite(module.TestDistBackend, module.DistributedTest._DistTestBase):
+            def setUp(self) -> None:
+                super().setUp()
+                # The suite's own way is to spawn, which imports torch anew in every process: most of its time.
+                self._start_processes(multiprocessing.get_context("fork").Process)
+
+        cases = {name: TestSuite for name in unittest.TestLoader().getTestCaseNames(TestSuite)}
+    names = list(cases)
     if options.list:
         wanted = set(options.list.read_text().split())
         names = [name for name in names if name in wanted]
@@ -57,7 +65,7 @@ def main() -> int:
     for number, name in enumerate(names, 1):
         begun = time.monotonic()
         result = unittest.TestResult()
-        TestSuite(name).run(result)
+        cases[name](name.rsplit(".", 1)[-1]).run(result)
         if result.skipped:
             verdict = f"skipped: {result.skipped[0][1]}"
         elif result.wasSuccessful():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import unittest
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,13 @@ def load(folder: Path, backend: str) -> Any:
         KeepstepBackend.create_device = staticmethod(GLOO.create_device)  # the tests make one, and give it nobody
     sys.path.insert(0, str(folder))
     return importlib.import_module("test_c10d_gloo")
+
+
+def cases(module: Any) -> dict[str, type[unittest.TestCase]]:
+    """CLASS.test of all its tests, and the class of each."""
+    found = {}
+    for suite in unittest.defaultTestLoader.loadTestsFromModule(module):
+        for test in suite:
+            assert isinstance(test, unittest.TestCase)
+            found[f"{type(test).__name__}.{test._testMethodName}"] = type(test)
+    return found

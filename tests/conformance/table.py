@@ -1,11 +1,14 @@
-"""Makes docs/reference/conformance.md from results: ``table.py FOLDER`` holding BACKEND-WORLD.json files."""
+"""Makes docs/reference/conformance.md from results: ``table.py FOLDER`` holding BACKEND-WORLD.json files.
+
+gloo-file.json and keepstep-file.json are those of PyTorch's test file of Gloo.
+"""
 
 import json
 import sys
 from collections import Counter
 from pathlib import Path
 
-from known import KNOWN
+from known import KNOWN, KNOWN_OF_GLOO_FILE
 
 HEAD = """# PyTorch's own backend tests
 
@@ -19,13 +22,49 @@ The suite that PyTorch's Gloo and NCCL tests derive from (`torch.testing._intern
 """
 
 
+GLOO_FILE = """
+## Gloo's own test file
+
+`test/distributed/test_c10d_gloo.py` of PyTorch {source}, which is neither in the wheel nor in this repository. Its
+tests get keepstep's process group where they make Gloo's, and nothing else of it is changed. Repeat, with the folder of
+a checkout: `python tests/conformance --gloo-file pytorch/test/distributed`. `PYTORCH_TESTS=FOLDER make test-all`
+compares.
+
+| backend | tests | executed | passed | failed |
+| --- | --- | --- | --- | --- |
+"""
+
+WANTS_GLOO_TOO = "fails with Gloo, too: the file is older than this torch"
+
+
+def gloo_file(results, source):
+    lines = [GLOO_FILE.format(source=source)]
+    for backend in ("gloo", "keepstep"):
+        count = Counter(verdict.split(":")[0] for verdict in results[backend].values())
+        lines.append(
+            f"| {backend} | {len(results[backend])} | {count['passed'] + count['failed']} | {count['passed']} | "
+            f"{count['failed']} |\n"
+        )
+    lines.append("\nWhat differs:\n\n")
+    for name, verdict in results["keepstep"].items():
+        if verdict == "failed":
+            alike = results["gloo"][name] == "failed"
+            lines.append(f"- `{name}`: {WANTS_GLOO_TOO if alike else KNOWN_OF_GLOO_FILE[name]}.\n")
+    return lines
+
+
 def main():
     import torch
 
     folder = Path(sys.argv[1])
     lines = [HEAD.format(torch=torch.__version__.split("+")[0])]
     results = {}
-    for path in sorted(folder.glob("*-*.json"), key=lambda path: (path.stem.rsplit("-", 1)[1], path.stem)):
+    of_file = {}
+    for backend in ("gloo", "keepstep"):
+        path = folder / f"{backend}-file.json"
+        if path.exists():
+            of_file[backend] = json.loads(path.read_text())
+    for path in sorted(folder.glob("*-[0-9].json"), key=lambda path: (path.stem.rsplit("-", 1)[1], path.stem)):
         backend, world = path.stem.rsplit("-", 1)
         verdicts = json.loads(path.read_text())
         results[backend, world] = verdicts
@@ -37,8 +76,11 @@ def main():
         )
     lines.append("\n## Known failures\n\n")
     lines += [f"- `{name}`: {why}.\n" for name, why in KNOWN.items()]
+    if len(of_file) == 2:
+        lines += gloo_file(of_file, sys.argv[2])
     lines.append(
-        "\n## Left out, and why (keepstep and Gloo alike)\n\n| why, in PyTorch's words | tests |\n| --- | --- |\n"
+        "\n## Left out, and why\n\nKeepstep and Gloo alike. With Gloo also the tests of all_to_all between CPU "
+        "tensors, which are meant for MPI.\n\n| why, in PyTorch's words | tests |\n| --- | --- |\n"
     )
     world = max(world for backend, world in results if backend == "keepstep")
     reasons = Counter(

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from known import KNOWN
+from known import KNOWN, KNOWN_OF_GLOO_FILE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -16,8 +16,8 @@ def run(folder, backend, world, *options):
     out = folder / f"{backend}-{world}.json"
     done = subprocess.run(
         [
-            ROOT / ".venv" / "bin" / "python", HERE, "--backend", backend, "--world", str(world), "--out", out,
-            *options,
+            ROOT / ".venv" / "bin" / "python", HERE, "--backend", backend,
+            *(() if world == "file" else ("--world", str(world))), "--out", out, *options,
         ],
         env=dict(os.environ, KEEPSTEP_COMMAND=str(ROOT / "build" / "keepstep"), TEMP_DIR=str(folder / "scratch")),
         stdout=subprocess.PIPE,
@@ -33,6 +33,19 @@ def test_a_part_of_the_suite_passes(tmp_path):
     assert sum(verdict == "passed" for verdict in results.values()) >= 10
     failed = {name for name, verdict in results.items() if verdict == "failed"} - KNOWN.keys()
     assert not failed, output[-6000:]
+
+
+@pytest.mark.long
+@pytest.mark.skipif("PYTORCH_TESTS" not in os.environ, reason="PYTORCH_TESTS: test/distributed of PyTorch's sources")
+def test_what_passes_with_gloo_in_its_own_file_passes_with_keepstep(tmp_path):
+    file = ("--gloo-file", os.environ["PYTORCH_TESTS"])
+    gloo, _ = run(tmp_path, "gloo", "file", *file)
+    ours, output = run(tmp_path, "keepstep", "file", *file)
+    passed = {name for name in gloo if gloo[name] == "passed"}
+    print(f"passed with keepstep {sum(ours[name] == 'passed' for name in passed)} of the {len(passed)} of Gloo")
+    assert len(passed) >= 60
+    worse = {name for name in passed if ours[name] != "passed"} - KNOWN_OF_GLOO_FILE.keys()
+    assert not worse, output[-6000:]
 
 
 @pytest.mark.long

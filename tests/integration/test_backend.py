@@ -59,6 +59,20 @@ def test_ddp_fsdp2_hsdp_tensor_parallel_and_dcp_run_over_it(tmp_path):
     same(results["keepstep"], results["gloo"])
 
 
+def test_lists_of_tensors_and_averages_of_integers(tmp_path):
+    found = {}
+    for backend in ("keepstep", "gloo"):
+        outputs = run_ranks(
+            tmp_path, "tensor_lists.py", lambda rank, b=backend: [b, tmp_path / f"store-{b}", rank, 3], world=3
+        )
+        found[backend] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    averages = [result.pop("averages of integers") for result in found["keepstep"]]
+    # (3 + 4 + 5) / 3 and 7; (-1 + 0 + 0) / 3 is rounded towards zero.
+    types = ("int64", "int32", "int16", "int8", "uint8")
+    assert averages == [[{f"torch.{name}": [4, 7] for name in types}, [0, -3]]] * 3
+    same(found["keepstep"], found["gloo"])
+
+
 @pytest.mark.parametrize("world", [4, pytest.param(2, marks=pytest.mark.long)])
 def test_random_collectives_give_what_gloo_gives(tmp_path, world):
     seed = random.SystemRandom().randrange(1 << 30)

@@ -1,6 +1,6 @@
 """Saves with dcp.async_save, in a group of its own, while it trains: async_saving.py OUT UNTIL EVERY.
 
-Checkpoints go to OUT/saved/step-N/rank-independent files of DCP; a digest of each saved state goes to OUT/PID.jsonl.
+Checkpoints go to OUT/saved/step-N; a digest of each saved state goes to OUT/PID.jsonl.
 """
 
 import hashlib
