@@ -43,8 +43,8 @@ def test_step_counters_of_a_newcomer_are_where_torch_would_have_them(options, on
     optimizer.param_groups[0].update(options)
     registry = Registry()
     registry.add("optimizer", optimizer)
-    registry._allocate("optimizer/state/0/step", torch.float32, [])
-    registry._allocate("optimizer/state/0/exp_avg", torch.float32, [3])
+    registry.allocate("optimizer/state/0/step", torch.float32, [])
+    registry.allocate("optimizer/state/0/exp_avg", torch.float32, [3])
     state = optimizer.state[parameter]
     assert state["step"].device.type == ("meta" if on_device else "cpu")
     assert state["exp_avg"].device.type == "meta"

@@ -19,7 +19,7 @@ from keepstep._engine import Engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import extra_state
 from keepstep.torch.memory import raw_bytes
-from keepstep.torch.registry import Registry
+from keepstep.torch.registry import Registry, Slot, buffer_in, buffer_slots
 
 CAPSULE_BYTES = 1 << 20
 _HEADER_ROOM = 64 * 1024
@@ -31,19 +31,25 @@ class Capsule:
 
     Every buffer belongs to it, smallest first, as long as all fit; what does not fit is protected like a parameter
     (large buffers are tables and masks, which forward does not change; the checking mode names those that it does).
+    A buffer is known by where it stands, so one that forward replaces, or makes where there was None, belongs to it.
     """
 
     def __init__(self, registry: Registry) -> None:
-        buffers: dict[str, torch.Tensor] = {}
+        found: dict[str, Slot] = {}
         self._extra: list[tuple[str, torch.nn.Module]] = []  # modules that have extra state
         self._saved_extra: dict[str, Any] = {}
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
                 for path, module in extra_state.modules_with_extra_state(item):
                     self._extra.append((f"{owner}/{path}", module))
-                for name, buffer in item.named_buffers():
-                    buffers[f"{owner}/{name}"] = buffer
-        self._buffers: dict[str, torch.Tensor] = {}
+                seen: set[int] = set()
+                for path, slot in buffer_slots(item):
+                    buffer = buffer_in(slot)
+                    if buffer is None or id(buffer) not in seen:
+                        seen.add(id(buffer))
+                        found[f"{owner}/{path}"] = slot
+        self._slots: dict[str, Slot] = {}
+        self._compared: list[torch.Tensor] = []
         extra = len(json.dumps(extra_state.take(self._extra)))
         if extra > MAX_EXTRA_BYTES:
             raise KeepstepError(
@@ -51,12 +57,20 @@ class Capsule:
                 f"{extra} bytes as JSON, {MAX_EXTRA_BYTES} is the most; keep large tensors in buffers instead"
             )
         room = CAPSULE_BYTES - _HEADER_ROOM - 2 * extra  # it may grow
-        for name, buffer in sorted(buffers.items(), key=lambda entry: (entry[1].numel(), entry[0])):
-            bytes_ = buffer.numel() * buffer.element_size()
+        for name, slot in sorted(found.items(), key=lambda entry: (_elements(entry[1]), entry[0])):
+            buffer = buffer_in(slot)
+            bytes_ = 0 if buffer is None else buffer.numel() * buffer.element_size()
             if bytes_ > room:
                 break
             room -= bytes_
-            self._buffers[name] = buffer
+            self._slots[name] = slot
+        self._made = {name for name, slot in self._slots.items() if buffer_in(slot) is None}  # by forward, later
+
+    @property
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Those that there are now."""
+        now = ((name, buffer_in(slot)) for name, slot in self._slots.items())
+        return {name: buffer for name, buffer in now if buffer is not None}
 
     @property
     def ids(self) -> set[int]:
@@ -66,24 +80,27 @@ class Capsule:
     @property
     def empty(self) -> bool:
         """Nothing that forward changes is protected."""
-        return not self._buffers and not self._extra
+        return not self._slots and not self._extra
 
-    def versions(self) -> dict[str, int]:
-        """How often each buffer was changed in place (torch's own counter)."""
-        return {name: buffer._version for name, buffer in self._buffers.items()}
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Which tensor each buffer is, and how often it was changed in place (torch's own counter)."""
+        buffers = self._buffers
+        self._compared = [*self._compared[-len(self._slots) :], *buffers.values()]  # held: else its id may come back
+        return {name: (id(buffer), buffer._version) for name, buffer in buffers.items()}
 
     def release(self, names: Iterable[str]) -> None:
         """These are protected like parameters from here on: the same on all ranks, changed by the update."""
         for name in names:
-            self._buffers.pop(name, None)
+            self._slots.pop(name, None)
 
-    def release_changed(self, before: dict[str, int]) -> None:
-        """Releases what the update of a decided step changed; `before`: `versions()` at its start.
+    def release_changed(self, before: dict[str, tuple[int, int]]) -> dict[str, Slot]:
+        """Releases what the update of a decided step changed, and says where; `before`: `versions()` at its start.
 
         The capsule that was saved before the vote stays as it is: a successor may need it, and `restore` takes nothing
         out of it that was released.
         """
-        self.release([name for name, version in self.versions().items() if before.get(name) != version])
+        moved = {name: self._slots[name] for name, each in self.versions().items() if before.get(name) != each}
+        self.release(moved)
         if self._extra:
             now = extra_state.take(self._extra)
             for name in now:
@@ -93,17 +110,25 @@ class Capsule:
                         "forward left it before the vote; an update may change tensors only (does it run a forward of "
                         "this module? then keep its counters in buffers)"
                     )
+        return moved
+
+    def has_copy(self, name: str, value: torch.Tensor | None) -> bool:
+        """Whether the buffer of that path in another protected module has this value, and is this rank's own."""
+        path = _path(name)
+        return value is not None and any(
+            _path(other) == path and buffer.shape == value.shape and torch.equal(buffer, value)
+            for other, buffer in self._buffers.items()
+        )
 
     def save(self, engine: Engine, version: int) -> None:
         """The buffers as they are now become those of `version`."""
         if self.empty:
             return
-        layout = [
-            [name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in self._buffers.items()
-        ]
+        buffers = self._buffers
+        layout = [[name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in buffers.items()]
         self._saved_extra = extra_state.take(self._extra)
         header = json.dumps({"buffers": layout, "extra": self._saved_extra}).encode()
-        parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(self._buffers.values()))]
+        parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(buffers.values()))]
         engine.save_capsule(version, b"".join(parts))
 
     def restore(self, engine: Engine, version: int) -> bool:
@@ -116,18 +141,45 @@ class Capsule:
         (length,) = struct.unpack_from("<I", data)
         at = 4 + length
         header = json.loads(data[4:at])
-        missing = set(self._buffers)
+        missing = set(self._slots)
         for name, module in self._extra:
             if name not in header["extra"]:
                 return False
             module.set_extra_state(extra_state.decoded(header["extra"][name]))
         for name, dtype, shape, bytes_ in header["buffers"]:
-            buffer = self._buffers.get(name)
-            if buffer is not None and [str(buffer.dtype), list(buffer.shape)] == [dtype, shape]:
+            buffer = self._room(name, dtype, shape)
+            if buffer is not None:
                 target = torch.empty(buffer.shape, dtype=buffer.dtype)
                 ctypes.memmove(target.data_ptr(), data[at : at + bytes_], bytes_)
                 with torch.no_grad():
                     buffer.copy_(target)
                 missing.discard(name)
             at += bytes_
-        return not missing
+        for name in missing & self._made:
+            buffers, key = self._slots[name]
+            buffers[key] = None  # forward had not made it yet
+        return missing <= self._made
+
+    def _room(self, name: str, dtype: str, shape: list[int]) -> torch.Tensor | None:
+        """The buffer of that name; made where there is none yet, or an empty one. None: it is another one here."""
+        if name not in self._slots:
+            return None
+        buffers, key = self._slots[name]
+        buffer = buffers.get(key)
+        if buffer is not None and [str(buffer.dtype), list(buffer.shape)] == [dtype, shape]:
+            return buffer
+        if buffer is None or buffer.numel() == 0 or name in self._made:
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            buffers[key] = torch.empty(shape, dtype=kind, device=None if buffer is None else buffer.device)
+            return buffers[key]
+        return None
+
+
+def _path(name: str) -> str:
+    """In a module, or in what wraps it for averaging."""
+    return name.partition("/")[2].removeprefix("module.")
+
+
+def _elements(slot: Slot) -> int:
+    buffer = buffer_in(slot)
+    return 0 if buffer is None else buffer.numel()

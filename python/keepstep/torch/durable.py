@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 import uuid
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -124,22 +126,27 @@ class Durable:
         reader = Reader(url, step=version)
         metadata = reader.read_metadata()
         states.check_saved(metadata, f"{url}, step {version}")
+        written: dict[str, Any] = {states.VALUES: ""}
+        load = functools.partial(dcp_load, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
+        names = states.parameter_names(self._registry)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process, as it should
+            load(written)
+        values = durable_values.taken(written[states.VALUES], self._registry, names, given.rank, given.world_size)
         states.allocate_optimizers(self._registry, metadata)
+        states.make_room(self._registry, metadata, values)
         # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
         tensors = list(self._registry.flatten().tensors)
         where_of = states.paths(self._registry, tensors)
         capsule.release([name for name in tensors if ".".join(where_of[name]) in metadata.state_dict_metadata])
-        state = states.live_state(self._registry, capsule.ids)
-        state[states.VALUES] = ""
+        flat = self._registry.flatten(capsule.ids)
+        state = states.live_state(self._registry, flat)
         kept = states.saved_capsule(metadata, given.rank)
         if kept is not None and not capsule.empty:
             state[kept[0]] = torch.empty(kept[1], dtype=torch.uint8)
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process, as it should
-            dcp_load(state, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
-        flat = self._registry.flatten(capsule.ids)
-        names = states.parameter_names(self._registry)
-        values = durable_values.taken(state[states.VALUES], self._registry, names, given.rank, given.world_size)
+            warnings.simplefilter("ignore", UserWarning)
+            load(state)
         self._registry.load_values(values, flat.tensors)
         if kept is not None and not capsule.empty:
             tensor = state[kept[0]]

@@ -15,8 +15,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
+from keepstep.torch import carried
 from keepstep.torch.digests import digest
-from keepstep.torch.registry import Registry, parameters_of, state_of, updated_here
+from keepstep.torch.registry import Flat, Registry, empty_slot, parameters_of, state_of, updated_here
 from keepstep.torch.sharding import offsets
 
 VALUES = "keepstep.values"
@@ -87,6 +88,25 @@ def allocate_optimizers(registry: Registry, metadata: Metadata) -> None:
                 states[parameter][key] = torch.empty(entry.size, dtype=dtype)
 
 
+def make_room(registry: Registry, metadata: Metadata, values: Mapping[str, Any]) -> None:
+    """For buffers that are None or empty here, and for the tensors inside lists and dicts that `values` tell of."""
+    for name, entry in metadata.state_dict_metadata.items():
+        owner, _, path = name.partition(".")
+        item = registry.objects.get(owner)
+        if isinstance(entry, TensorStorageMetadata) and isinstance(item, torch.nn.Module) and empty_slot(item, path):
+            registry.allocate(f"{owner}/{path}", entry.properties.dtype, list(entry.size))
+    tensors = registry.flatten().tensors
+    inside = {name: place for path, value in values.items() for name, place in carried.places(path, value)}
+    fresh: dict[str, torch.Tensor] = {}
+    for name, where in paths(registry, list(inside)).items():
+        saved = metadata.state_dict_metadata.get(".".join(where))
+        if isinstance(saved, TensorStorageMetadata) and (name not in tensors or tensors[name].shape != saved.size):
+            place = inside[name]
+            fresh[name] = place.make(saved.size, saved.properties.dtype, torch.device(place.device))
+    if fresh:
+        registry.load_values(dict(values), {**tensors, **fresh})
+
+
 def capsule_name(rank: int) -> str:
     return f"{CAPSULE}{rank}"
 
@@ -114,9 +134,8 @@ def check_saved(metadata: Metadata, where: str) -> None:
         )
 
 
-def live_state(registry: Registry, capsule_ids: set[int]) -> dict[str, Any]:
+def live_state(registry: Registry, flat: Flat) -> dict[str, Any]:
     """The protected tensors themselves, as a state dict to load into."""
-    flat = registry.flatten(capsule_ids)
     tensors = {name: flat.dtensors.get(name, tensor) for name, tensor in flat.tensors.items()}
     return nested(paths(registry, list(tensors)), tensors)
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from keepstep._errors import KeepstepError
+from keepstep.torch import carried
 from keepstep.torch.memory import raw_bytes
-from keepstep.torch.registry import checked_value
 
 
 def modules_with_extra_state(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -35,8 +35,12 @@ def encoded(name: str, value: Any) -> Any:
         items = [encoded(f"{name}[{index}]", item) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"__tuple__": items}
     if isinstance(value, dict):
-        return {"__dict__": [[checked_value(name, key), encoded(f"{name}.{key}", item)] for key, item in value.items()]}
-    return checked_value(name, value)
+        return {
+            "__dict__": [
+                [carried.without_tensors(name, key), encoded(f"{name}.{key}", item)] for key, item in value.items()
+            ]
+        }
+    return carried.without_tensors(name, value)
 
 
 def decoded(value: Any) -> Any:

@@ -32,6 +32,7 @@ def run_recoverable(
     replicas.track()
     user_loaders.track(current)
     run = Run(current, options, function)
+    run.entered_with += [args, kwargs]
     enter = functools.partial(function, run, *args, **kwargs)
     returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left

@@ -71,7 +71,7 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation:
     engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
     manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
     capsule.release([name for name, _, _ in manifest["tensors"]])
-    tensors = registry.prepare(manifest["tensors"], capsule.ids)
+    tensors = registry.prepare(manifest["tensors"], manifest["values"], capsule.ids)
     targets = list(tensors.values())
     # Where a tensor is not dense, its bytes arrive in a stand-in.
     stand_ins = [dense(tensor) for tensor in targets]

@@ -1,14 +1,13 @@
 """What ``run.protect`` registered, flattened into tensors and small values with stable names.
 
 Names are paths: ``model/blocks.0.weight``, ``optimizer/state/3/exp_avg``, ``optimizer/groups``. Tensors travel as
-bytes; values as JSON. Nothing is pickled. Per-rank buffers that forward changes are not here but in the capsule
-(`keepstep.torch.capsule`).
+bytes; values as JSON, which says where tensors stand in lists and dicts (`keepstep.torch.carried`). Nothing is pickled.
+Per-rank buffers that forward changes are not here but in the capsule (`keepstep.torch.capsule`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,7 +16,9 @@ import torch
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import cuda, sharding
+from keepstep.torch import carried, cuda, sharding
+
+Slot = tuple[dict[str, torch.Tensor | None], str]  # a module's buffers, and a name among them
 
 
 @dataclass
@@ -30,44 +31,22 @@ class Flat:
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Of a DTensor what this rank holds."""
+        if name in self.tensors:
+            raise KeepstepError(
+                f"protect: two tensors are called '{name}': a key with a dot and one inside a list or dict. Rename one."
+            )
         self.tensors[name] = part = sharding.local(tensor)
         if part is not tensor:
             self.dtensors[name] = tensor
+
+    def add(self, path: str, value: Any) -> None:
+        """A value and the tensors in it; or a tensor, whose place is noted among the values."""
+        self.values[path] = carried.split(path, value, self.put)
 
 
 def describe(tensor: torch.Tensor) -> str:
     """``float32[512, 64]``"""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def checked_value(name: str, value: Any) -> Any:
-    """`value` as JSON can carry it exactly; tuples become lists on the way, so they are marked."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"__float__": repr(value)}
-    if isinstance(value, (list, tuple)):
-        items = [checked_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
-        return items if isinstance(value, list) else {"__tuple__": items}
-    if isinstance(value, dict):
-        return {"__dict__": [[checked_value(name, k), checked_value(f"{name}.{k}", v)] for k, v in value.items()]}
-    raise KeepstepError(
-        f"protect: '{name}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
-        "another process: tensors, numbers, strings, None, lists, tuples and dicts of them can. Keep it out of the "
-        "protected object's state_dict, or turn it into one of these."
-    )
-
-
-def _restore_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_restore_value(item) for item in value]
-    if isinstance(value, dict):
-        if "__float__" in value:
-            return float(value["__float__"])
-        if "__tuple__" in value:
-            return tuple(_restore_value(item) for item in value["__tuple__"])
-        return {_restore_value(k): _restore_value(v) for k, v in value["__dict__"]}
-    return value
 
 
 class Beside(Protocol):
@@ -90,6 +69,7 @@ class Registry:
         self._optimizers: list[Optimizer] = []
         self._parameters: list[torch.Tensor] = []  # of modules and optimizers, each once
         self.beside: Beside | None = None
+        self._none_at_first: dict[str, Slot] = {}  # buffers
         self._held: list[int] | None = None  # ids of what the optimizers held then; None: not listed since a change
 
     def add(self, name: str, item: Any) -> None:
@@ -115,6 +95,9 @@ class Registry:
                 f"protect: '{name}' is a ZeroRedundancyOptimizer that updates parameters while DDP reduces gradients, "
                 "before the ranks voted on the step; make it with overlap_with_ddp=False"
             )
+        if known is None and isinstance(item, torch.nn.Module):
+            slots = ((f"{name}/{path}", slot) for path, slot in buffer_slots(item))
+            self._none_at_first.update((path, slot) for path, slot in slots if buffer_in(slot) is None)
         self.objects[name] = item
         self._held = None
 
@@ -122,6 +105,7 @@ class Registry:
         """Forgets everything: it will be built and protected anew."""
         self.objects.clear()
         self.reserved.clear()
+        self._none_at_first.clear()
         self._optimizers = []
         self._parameters = []
         self._held = None
@@ -216,34 +200,26 @@ class Registry:
         states = state_of(optimizer)
         for index, parameter in enumerate(parameters_of(optimizer)):
             for key, value in states.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    flat.put(f"{name}/state/{index}/{key}", value.detach())
+                path = f"{name}/state/{index}/{key}"
+                if laid_out_like(value, parameter):
+                    flat.put(path, value.detach())
                 else:
-                    path = f"{name}/state/{index}/{key}"
-                    flat.values[path] = checked_value(path, value)
+                    flat.add(path, value)
         Registry._flatten_groups(name, optimizer, flat)
 
     @staticmethod
     def _flatten_groups(name: str, optimizer: Optimizer, flat: Flat) -> None:
         for number, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
-                path = f"{name}/groups/{number}/{key}"
-                if key == "params":
-                    continue
-                if isinstance(value, torch.Tensor):
-                    flat.put(path, value.detach())
-                else:
-                    flat.values[path] = checked_value(path, value)
+                if key != "params":
+                    flat.add(f"{name}/groups/{number}/{key}", value)
 
     @staticmethod
     def _flatten_state(name: str, state: dict[str, Any], flat: Flat) -> None:
         for key, value in state.items():
             if not isinstance(key, str):
                 raise KeepstepError(f"protect: '{name}' has the key {key!r}; keys of a state must be strings")
-            if isinstance(value, torch.Tensor):
-                flat.put(f"{name}/{key}", value.detach())
-            else:
-                flat.values[f"{name}/{key}"] = checked_value(f"{name}/{key}", value)
+            flat.add(f"{name}/{key}", value)
 
     def sharded(self) -> bool:
         """Whether other ranks hold other parts of what is protected."""
@@ -252,32 +228,69 @@ class Registry:
         return sharding.is_sharded(self.flatten().dtensors.values())
 
     def prepare(
-        self, tensors: list[list[Any]], capsule_buffers: set[int], dtensors: set[str] | None = None
+        self,
+        tensors: list[list[Any]],
+        values: dict[str, Any],
+        capsule_buffers: set[int],
+        dtensors: set[str] | None = None,
     ) -> dict[str, torch.Tensor]:
         """Makes room for what a peer's manifest lists, and returns the tensors to fill, in the manifest's order.
 
-        `dtensors`: names of those that are local parts.
+        `values`: the peer's, which say where tensors stand in lists and dicts; `dtensors`: names of those that are
+        local parts. `load_values` then puts in place what was made for a list, a dict or an object's state_dict.
 
-        Optimizer state that this process does not have yet (Adam before its first step) is allocated; state the peer
-        does not have is dropped. Any other difference in names, shapes or dtypes is an error that names both sides.
+        State that this process does not have yet (an optimizer's before its first step, what was None or empty when it
+        was registered) is allocated; optimizer state that the peer does not have is dropped, and buffers that were
+        None are None again. Any other difference in names, shapes or dtypes is an error that names both sides.
         """
-        self._drop_optimizer_state_beyond({entry[0] for entry in tensors})
+        names = {entry[0] for entry in tensors}
+        self._drop_optimizer_state_beyond(names | values.keys())
+        for name, (buffers, key) in self._none_at_first.items():
+            if name not in names and id(buffers.get(key)) not in capsule_buffers:
+                buffers[key] = None
+        places = dict(place for path, value in values.items() for place in carried.places(path, value))
         mine = self.flatten(capsule_buffers).tensors
+        made: dict[str, torch.Tensor] = {}
         for name, dtype, shape in tensors:
-            if name not in mine:
-                self._allocate(name, getattr(torch, dtype), shape, dtensors is not None and name in dtensors)
-        mine = self.flatten(capsule_buffers).tensors
+            here = mine.get(name)
+            as_part = dtensors is not None and name in dtensors
+            place = places.get(name)
+            if here is not None and describe(here) == f"{dtype}{shape}" and (place is None or place.fits(here)):
+                continue
+            if place is not None and not as_part and (here is None or self._replaceable(name, here, name in values)):
+                made[name] = place.make(shape, getattr(torch, dtype), self._device(name, place.device))
+            elif here is None or here.numel() == 0:
+                self.allocate(name, getattr(torch, dtype), shape, as_part)
+        flat = self.flatten(capsule_buffers)
+        mine = flat.tensors
         wanted: dict[str, torch.Tensor] = {}
         for name, dtype, shape in tensors:
             theirs = f"{dtype}{shape}"
-            if name not in mine:
+            here = made.get(name, mine.get(name))
+            if here is None:
                 raise KeepstepError(_mismatch(name, "nothing of that name", theirs))
-            if describe(mine[name]) != theirs:
-                raise KeepstepError(_mismatch(name, describe(mine[name]), theirs))
-            wanted[name] = mine[name]
+            if describe(here) != theirs:
+                raise KeepstepError(_mismatch(name, describe(here), theirs))
+            wanted[name] = here
         for name in mine.keys() - wanted.keys():
-            raise KeepstepError(_mismatch(name, describe(mine[name]), "nothing of that name"))
+            if name not in values and not self._replaceable(name, mine[name], name in flat.values):
+                raise KeepstepError(_mismatch(name, describe(mine[name]), "nothing of that name"))
         return wanted
+
+    def _replaceable(self, name: str, tensor: torch.Tensor, entry: bool) -> bool:
+        """Whether another tensor may take the place of this one. `entry`: it is one of its object's state by itself,
+        not inside a list or a dict there."""
+        item = self.objects[name.partition("/")[0]]
+        if isinstance(item, dict):
+            return not entry or tensor.numel() == 0  # else others may hold it, too
+        return not isinstance(item, (torch.nn.Module, torch.Tensor))
+
+    def _device(self, name: str, kind: str) -> torch.device:
+        """For what is made here, where a peer has it on a device of that kind."""
+        slot = self._optimizer_slot(name)
+        if slot is not None and slot[1].device.type == kind:
+            return slot[1].device
+        return torch.device(kind)
 
     def parts(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[int]]]:
         """Of those of `names` that are, or will be, parts of DTensors here: the shapes of the whole and of the part."""
@@ -307,13 +320,14 @@ class Registry:
                 states = state_of(item)
                 for index, parameter in enumerate(parameters_of(item)):
                     state = states.get(parameter, {})
-                    for key in [k for k, v in state.items() if isinstance(v, torch.Tensor)]:
+                    for key in list(state):
                         if f"{name}/state/{index}/{key}" not in names:
                             del state[key]
                     if parameter in states and not state:
                         del states[parameter]
 
-    def _allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool = False) -> None:
+    def allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool = False) -> None:
+        """Optimizer state or a buffer that this process does not have yet; nothing where it is no such thing."""
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
@@ -333,6 +347,12 @@ class Registry:
             if list(parameter.shape) == shape:
                 fresh = torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format).detach()
             states[parameter][key] = fresh
+            return
+        owner, _, path = name.partition("/")
+        item = self.objects.get(owner)
+        if isinstance(item, torch.nn.Module) and (empty := empty_slot(item, path)) is not None:
+            device = next((parameter.device for parameter in item.parameters()), torch.device("cpu"))
+            empty[0][empty[1]] = torch.empty(shape, dtype=dtype, device=device)
 
     def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Takes over a peer's small values, and hands stateful objects their state_dict back."""
@@ -340,34 +360,65 @@ class Registry:
             self.beside.load(values.get(_BESIDE, {}))
         for name, item in self.objects.items():
             prefix = f"{name}/"
-            mine = {path.removeprefix(prefix): value for path, value in values.items() if path.startswith(prefix)}
+            mine = {path: value for path, value in values.items() if path.startswith(prefix)}
             if isinstance(item, Optimizer):
-                self._load_optimizer_values(item, mine)
-            elif isinstance(item, dict):
-                item.update({key: _restore_value(value) for key, value in mine.items()})
+                self._load_optimizer_values(item, name, mine, tensors)
             elif not isinstance(item, (torch.nn.Module, torch.Tensor)):
-                state = item.state_dict()
-                state.update({key: _restore_value(value) for key, value in mine.items()})
-                state.update(
-                    {path.removeprefix(prefix): tensor for path, tensor in tensors.items() if path.startswith(prefix)}
-                )
-                item.load_state_dict(state)
+                state = item if isinstance(item, dict) else item.state_dict()
+                inside = {place for path, value in mine.items() for place, _ in carried.places(path, value)}
+                for key in state:
+                    if (path := prefix + key) in tensors and path not in inside:  # an older checkpoint's
+                        state[key] = carried.joined(path, {"__tensor__": ""}, tensors, state[key])
+                for path, value in mine.items():
+                    key = path.removeprefix(prefix)
+                    state[key] = carried.joined(path, value, tensors, state.get(key))
+                if not isinstance(item, dict):
+                    item.load_state_dict(state)
 
     @staticmethod
-    def _load_optimizer_values(optimizer: Optimizer, values: dict[str, Any]) -> None:
+    def _load_optimizer_values(
+        optimizer: Optimizer, name: str, values: dict[str, Any], tensors: dict[str, torch.Tensor]
+    ) -> None:
         parameters = parameters_of(optimizer)
         states = state_of(optimizer)
         for path, value in values.items():
-            kind, number, key = path.split("/", 2)
-            if kind == "state":
-                states[parameters[int(number)]][key] = _restore_value(value)
-            else:
-                optimizer.param_groups[int(number)][key] = _restore_value(value)
+            _, kind, number, key = path.split("/", 3)
+            held = states[parameters[int(number)]] if kind == "state" else optimizer.param_groups[int(number)]
+            held[key] = carried.joined(path, value, tensors, held.get(key))
+
+
+def laid_out_like(value: Any, parameter: torch.Tensor) -> bool:
+    """Whether an entry of the state of `parameter` is a tensor that a peer can make from its shape alone."""
+    return isinstance(value, torch.Tensor) and (value.is_contiguous() or value.stride() == parameter.stride())
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """Of all its groups, in the order in which names of its state number them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def buffer_slots(module: torch.nn.Module) -> Iterator[tuple[str, Slot]]:
+    """All buffers of `module` by path, also those that are None."""
+    for path, part in module.named_modules():
+        for key in part._buffers:
+            yield f"{path}.{key}" if path else key, (part._buffers, key)
+
+
+def buffer_in(slot: Slot) -> torch.Tensor | None:
+    """The buffer that is there now."""
+    return slot[0].get(slot[1])
+
+
+def empty_slot(module: torch.nn.Module, path: str) -> Slot | None:
+    """Where the buffer of that path stands, if it may be made here: it is None or empty."""
+    owner, _, key = path.rpartition(".")
+    try:
+        buffers = module.get_submodule(owner)._buffers
+    except AttributeError:
+        return None
+    if key not in buffers or ((buffer := buffers[key]) is not None and buffer.numel() > 0):
+        return None
+    return buffers, key
 
 
 def is_partitioned(item: object) -> bool:

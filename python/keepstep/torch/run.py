@@ -29,6 +29,7 @@ from keepstep.torch import (
     digests,
     durable_terms,
     early_exit,
+    lasting,
     log_values,
     membership,
     nccl,
@@ -44,7 +45,9 @@ from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.committed import Committed, line_to_write, restored
 from keepstep.torch.evaluations import Evaluations
+from keepstep.torch.rechecks import Rechecks
 from keepstep.torch.registry import Registry
+from keepstep.torch.released import Released
 from keepstep.torch.replicate import Replicate
 from keepstep.torch.shards import ShardCounts, Shards
 from keepstep.torch.steps import MapDataset, Step
@@ -113,6 +116,7 @@ class Run:
         self._engine = session.engine
         self._options = options
         self._code = getattr(function, "__code__", None)
+        self.entered_with: list[object] = [function]  # and its arguments: the same in every entry
         self._registry = Registry()
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
@@ -159,6 +163,8 @@ class Run:
         self._check_all = bool(session.welcome["check_all"])
         self._checks_left = checks.CHECKED_STEPS
         self._checked_unprotected = False
+        self._rechecks: Rechecks | None = None
+        self._released = Released(session)
         _current = self
 
     # ---- who we are ----
@@ -290,6 +296,8 @@ class Run:
                     f"protect: '{name}' comes too late: this rank trains already. Call run.protect before "
                     "run.replicate, run.steps and init_process_group."
                 )
+            if name not in self._registry.objects:
+                lasting.require(name, item, [self._kept, self._sharded], self.entered_with)
             self._registry.add(name, item)
         sharding.check_can_recover(self._registry.modules())
         self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
@@ -563,6 +571,8 @@ class Run:
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._check_after(number)
+        if self._rechecks is not None:
+            self._rechecks.after(number)
 
     def _ask(self, veto: Callable[[Step], str | bool | None], step: Step) -> int:
         """The flags of this rank's vote."""
@@ -597,10 +607,11 @@ class Run:
         self._engine.begin_update(number)
         before = {} if self._capsule is None else self._capsule.versions()
         self._apply((*(() if vetoed else update), self._move_on), number)
-        if self._capsule is not None:
-            self._capsule.release_changed(before)
+        moved = {} if self._capsule is None else self._capsule.release_changed(before)
         self._committed.record()
         self._engine.end_update(number)
+        if self._capsule is not None:
+            self._released.after(self._capsule, moved, self.rank, number)
         return vetoed
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
@@ -622,12 +633,15 @@ class Run:
         if vetoed:
             self._committed.put_back()
             snapshot.restore()
-        elif self._capsule is not None:
-            self._capsule.release_changed(before)
+            moved = {}
+        else:
+            moved = {} if self._capsule is None else self._capsule.release_changed(before)
         self._move_on()
         self._registry.drop_gradients()
         self._committed.record()
         self._engine.end_update(number)
+        if self._capsule is not None:
+            self._released.after(self._capsule, moved, self.rank, number)
         return vetoed
 
     def _move_on(self) -> None:
@@ -932,6 +946,8 @@ class Run:
 
         if self._capsule is None:
             self._capsule = Capsule(self._registry)
+        if not self._joined:
+            self._rechecks = Rechecks(self._registry)
         self._shards.check()
         if not self._joined:
             durable_terms.require_same(self._session, self.rank, self._save_settings)

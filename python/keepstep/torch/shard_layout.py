@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from keepstep.torch import sharding
 from keepstep.torch.memory import Region, dense, region
-from keepstep.torch.registry import Flat, Registry, checked_value, state_of
+from keepstep.torch.registry import Flat, Registry, laid_out_like, state_of
 
 
 def _ids(values: Any) -> list[int]:
@@ -81,7 +81,7 @@ class ShardLayout:
         """Remembers who holds the tensors of modules and optimizers, and where they lie."""
         self._modules: list[torch.nn.Module] = []
         self._holders: list[Any] = []  # dicts whose values must stay who they are
-        self._mixed: list[tuple[dict[str, Any], list[str], list[int]]] = []  # with values that are no tensors
+        self._mixed: list[tuple[dict[str, Any], list[str], list[int]]] = []  # with other values than tensors
         self._loose: list[tuple[str, dict[str, Any], str]] = []  # these values: they may change
         self._optimizers: list[tuple[Optimizer, Any, list[list[int]]]] = []
         watched: list[torch.Tensor] = []
@@ -100,7 +100,7 @@ class ShardLayout:
             watched += parameters
             for index, parameter in enumerate(parameters):
                 state = states.get(parameter, {})
-                loose = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
+                loose = [key for key, value in state.items() if not laid_out_like(value, parameter)]
                 watched += [value for value in state.values() if isinstance(value, torch.Tensor)]
                 if loose:
                     self._mixed.append((state, [*state], _tensor_ids(state)))
@@ -128,7 +128,7 @@ class ShardLayout:
         """What is no module's and no tensor of an optimizer's state, as it is now: most of it small values."""
         flat = self._registry.flatten_rest()
         for path, state, key in self._loose:
-            flat.values[path] = checked_value(path, state[key])
+            flat.add(path, state[key])
         return flat
 
     def again(self, capsule_ids: set[int]) -> Flat | None:

@@ -135,7 +135,8 @@ class Shards:
         sharding.reset_iteration(self._registry.modules())
         parts = self._registry.parts(first["layout"])
         wanted = reshard.local_tensors(first, parts)
-        self._registry.prepare(wanted, capsule.ids, set(parts))
+        made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
+        self._registry.load_values(first["values"], made)
         self._layout = ShardLayout(self._registry, capsule.ids)
         saved = engine.load_capsule(version)  # a rank that goes on keeps its own
         own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
@@ -151,7 +152,7 @@ class Shards:
         self._session.injector.at("hydrate", version + 1)
         capsule.release([name for name, _, _ in written["tensors"]])
         sharding.reset_iteration(self._registry.modules())
-        tensors = self._registry.prepare(written["tensors"], capsule.ids, set(written["layout"]))
+        tensors = self._registry.prepare(written["tensors"], written["values"], capsule.ids, set(written["layout"]))
         targets = list(tensors.values())
         stand_ins = [dense(tensor) for tensor in targets]
         cuda.drain()

@@ -22,7 +22,7 @@ class Snapshot:
             [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
             for name, tensor in self._tensors.items()
         ]
-        targets = self._registry.prepare(entries, set())
+        targets = self._registry.prepare(entries, self._values, set())
         with torch.no_grad():
             for name, target in targets.items():
                 target.copy_(self._tensors[name])
