@@ -249,6 +249,7 @@ class Agent {
   // agent_hangs.cc: ranks that make no progress
   void watch_for_hangs();
   void on_hang(const brain::Suspicion& suspicion, brain::Identity identity);
+  void on_left_early(const brain::EarlyLeaver& leaver, brain::Identity identity);
   void write_stacks(const std::string& file, const std::vector<RankStacks>& stacks);
 
   // agent_nodes.cc: what agents of several nodes say to one another

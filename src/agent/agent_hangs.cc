@@ -38,6 +38,9 @@ void Agent::watch_for_hangs() {
   for (const brain::Suspicion& suspicion : hang_watch_.look(view, monotonic_ns())) {
     on_hang(suspicion, prepare.identity);
   }
+  for (const brain::EarlyLeaver& leaver : hang_watch_.left()) {
+    on_left_early(leaver, prepare.identity);
+  }
   if (!config_.spec.several_nodes()) {
     return;
   }
@@ -59,6 +62,27 @@ void Agent::watch_for_hangs() {
       route(node, 'H', report->dump());
     }
   }
+}
+
+void Agent::on_left_early(const brain::EarlyLeaver& leaver, brain::Identity identity) {
+  journal_.write("left_early", identity, leaver.because,
+                 {{"worker", int64_t{leaver.rank.worker}},
+                  {"rank", int64_t{leaver.rank.rank}},
+                  {"step", static_cast<int64_t>(leaver.after)},
+                  {"waiting", std::vector<int64_t>(leaver.waiting.begin(), leaver.waiting.end())},
+                  {"waiting_step", static_cast<int64_t>(leaver.step)},
+                  {"for_ever", leaver.for_ever}});
+  if (!leaver.for_ever) {
+    pump_.say("keepstep: " + leaver.because);
+    return;
+  }
+  link_->send(brain::WorkerFaulted{
+      leaver.rank.worker, identity, leaver.after,
+      leaver.because +
+          ", which it never reaches. All ranks must leave the loop after the same step: decide by what all know "
+          "(step.loss after run.commit), or agree, as in flag = torch.tensor([float(stop)]); "
+          "torch.distributed.all_reduce(flag); if flag.item(): break",
+      "", true, false, false});
 }
 
 void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {

@@ -122,9 +122,6 @@ void HangWatch::look_at_process(const WorkerProcess& process, int64_t now_ns, Ra
 }
 
 std::vector<brain::Suspicion> HangWatch::look(const View& view, int64_t now_ns) {
-  if (config_.mode == brain::HangMode::kOff) {
-    return {};
-  }
   brain::ProgressSample sample{
       .identity = view.identity, .world = view.world, .version = view.version, .trains = view.trains};
   for (const auto& [rank, process] : view.members) {
@@ -147,6 +144,7 @@ std::vector<brain::Suspicion> HangWatch::look(const View& view, int64_t now_ns) 
     }
   }
   std::ranges::sort(sample.ranks, {}, &RankProgress::rank);
+  left_ = early_leavers_.step(sample, std::chrono::nanoseconds(now_ns));
   return detector_.step(sample, std::chrono::nanoseconds(now_ns));
 }
 

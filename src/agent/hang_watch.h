@@ -1,4 +1,5 @@
-// Looks at the ranks of a generation a few times a second and finds those that hang (docs/design/hangs.md).
+// Looks at the ranks of a generation a few times a second and finds those that hang, or left while others wait for them
+// (docs/design/hangs.md).
 //
 // The eyes of brain/failure_detector.h: progress words from the pages of this node's workers, the state of a process
 // that does not move from /proc, and what the agents of other nodes say of theirs. An agent whose ranks all wait tells
@@ -16,6 +17,7 @@
 
 #include "agent/worker_process.h"
 #include "base/status.h"
+#include "brain/early_leavers.h"
 #include "brain/failure_detector.h"
 
 namespace keepstep::agent {
@@ -33,6 +35,9 @@ class HangWatch {
     std::vector<std::pair<brain::Rank, const WorkerProcess*>> members;  // living ones of this node, by rank
   };
   std::vector<brain::Suspicion> look(const View& view, int64_t now_ns);
+
+  // Of the last look().
+  const std::vector<brain::EarlyLeaver>& left() const { return left_; }
 
   // After look(): what the agents of the other nodes should hear now, if anything.
   std::optional<nlohmann::json> report() const;
@@ -56,6 +61,8 @@ class HangWatch {
 
   const brain::HangConfig config_;
   brain::FailureDetector detector_;
+  brain::EarlyLeavers early_leavers_;
+  std::vector<brain::EarlyLeaver> left_;
   brain::ProgressSample sample_;  // the newest
   std::map<brain::WorkerId, Process> processes_;
   std::map<brain::NodeId, Report> reports_;

@@ -1,0 +1,45 @@
+"""Leaves its loop over steps after step 3: on rank 1 alone, or, in the mode "together", on all ranks."""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+import keepstep
+
+parser = argparse.ArgumentParser()
+parser.add_argument("mode", choices=["break", "return", "back", "together"])
+parser.add_argument("--alone", action="store_true", help="no wrapper: ranks meet in the vote only")
+parser.add_argument("--journal", type=Path)
+args = parser.parse_args()
+
+
+@keepstep.recoverable
+def train(run):
+    model = run.keep(lambda: torch.nn.Linear(4, 1))
+    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), lr=0.01))
+    run.protect(model=model, optimizer=optimizer)
+    replica = model if args.alone else run.replicate(model)
+
+    def steps(until):
+        for step in run.steps([torch.ones(4)] * 8, global_batch=4, micro_batch=2, until=until):
+            for x in step:
+                step.backward(replica(x).sum())
+            run.commit(optimizer.step)
+            yield step
+
+    for step in steps(6):
+        if step.number == 3 and (run.rank == 1 or args.mode == "together"):
+            if args.mode == "return":
+                return
+            break
+    if args.mode == "back" and run.rank == 1:
+        while "left_early" not in args.journal.read_text():
+            time.sleep(0.05)  # an evaluation of its own, which takes until it is missed
+    if args.mode == "back":
+        for _ in steps(6):
+            pass
+
+
+train()
