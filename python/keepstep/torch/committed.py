@@ -6,11 +6,12 @@ Everything is walked once and listed; after that a commit makes a few calls that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -23,8 +24,10 @@ from keepstep.torch.update import Snapshot
 PIECE_BYTES = 64  # read of each tensor, from its middle
 QUICK_TENSORS = 16  # of all, looked at before each forward in a validation
 STATE_PARAMETERS = 16  # whose state is looked at, of each optimizer
+MOST_NEW_STATES = 8  # an optimizer whose state is in other tensors more often than that is not looked at
 
 _version = attrgetter("_version")
+_place = torch.Tensor.data_ptr
 _requires_grad = attrgetter("requires_grad")
 _training = attrgetter("training")
 
@@ -46,8 +49,9 @@ class Pieces:
         self.names: list[str] = []
         self.tensors: list[torch.Tensor] = []
         self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
-        self._parts: dict[torch.device, list[torch.Tensor]] = {}
-        self._part_of: dict[torch.device, list[int]] = {}
+        self._here: list[memoryview] = []
+        self._elsewhere: dict[torch.device, list[torch.Tensor]] = {}
+        self._number: dict[str, list[int]] = {"cpu": []}  # by device: whose the parts are
         for name, tensor in named:
             if tensor.is_inference():
                 continue
@@ -57,13 +61,17 @@ class Pieces:
             self.names.append(name)
             self.tensors.append(tensor)
             self.memory.append(held)
-            if (part := _middle(held)) is not None:
-                self._parts.setdefault(held.device, []).append(part)
-                self._part_of.setdefault(held.device, []).append(len(self.names) - 1)
+            if (part := _middle(held)) is None:
+                continue
+            if held.device.type == "cpu":
+                self._here.append(memoryview((ctypes.c_ubyte * part.numel()).from_address(part.data_ptr())))
+            else:
+                self._elsewhere.setdefault(held.device, []).append(part)
+            self._number.setdefault(str(held.device), []).append(len(self.names) - 1)
         # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
         self._plain = [number for number, tensor in enumerate(self.tensors) if not sharding.is_dtensor(tensor)]
         self._in_place = [self.tensors[number] for number in self._plain]
-        self.places = [*map(torch.Tensor.data_ptr, self._in_place)]
+        self.places = [*map(_place, self._in_place)]
 
     def spread(self, most: int) -> Pieces:
         """At most so many of them, from all parts of the list."""
@@ -72,12 +80,12 @@ class Pieces:
 
     def take(self) -> Taken:
         """What they hold now."""
-        pieces = {device: torch.cat(parts) for device, parts in self._parts.items()}
-        return Taken([*map(_version, self.tensors)], pieces)
+        elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
+        return Taken([*map(_version, self.tensors)], b"".join(self._here), elsewhere)
 
     def moved(self) -> list[int]:
         """Numbers of those that have other memory than when they were listed."""
-        now = [*map(torch.Tensor.data_ptr, self._in_place)]
+        now = [*map(_place, self._in_place)]
         if now == self.places:
             return []
         return [self._plain[i] for i, (a, b) in enumerate(zip(self.places, now, strict=True)) if a != b]
@@ -85,31 +93,41 @@ class Pieces:
     def first_changed(self, before: Taken, quick: bool = False, written: bool = True) -> str | None:
         """The name of the first that is not as it was. `quick`: never waits for a device. Without `written`, what was
         written to and holds the same bytes as before is none."""
-        found = self.moved()[:1]
         versions = [*map(_version, self.tensors)]
-        if written and versions != before.versions:
-            found += [next(i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b)]
-        for device, parts in self._parts.items():
-            if quick and device.type != "cpu":
-                continue
-            now = torch.cat(parts)
-            if not torch.equal(now, before.pieces[device]):
-                at = int((now != before.pieces[device]).nonzero()[0])
-                sizes = [part.numel() for part in parts]
-                number = 0
-                while at >= sizes[number]:
-                    at -= sizes[number]
-                    number += 1
-                found.append(self._part_of[device][number])
+        here = b"".join(self._here)
+        moved = self.moved()
+        if not moved and here == before.here and (versions == before.versions or not written):
+            found = []
+        else:
+            found = (
+                moved + [i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b] * written
+            )
+            found += self._different("cpu", self._here, before.here, here)
+        if not quick:
+            for device, parts in self._elsewhere.items():
+                now = torch.cat(parts)
+                if not torch.equal(now, before.elsewhere[device]):
+                    found += self._different(
+                        str(device), parts, bytes(before.elsewhere[device].tolist()), bytes(now.tolist())
+                    )
         return self.names[min(found)] if found else None
 
+    def _different(self, device: str, parts: Sequence[Any], before: bytes, now: bytes) -> list[int]:
+        found, at = [], 0
+        for number, part in zip(self._number[device], parts, strict=True):
+            end = at + len(part)
+            if before[at:end] != now[at:end]:
+                found.append(number)
+            at = end
+        return found
 
-@dataclass(frozen=True)
-class Taken:
-    """Of one moment: `versions` count what torch wrote to each tensor, `pieces` are bytes, by device."""
+
+class Taken(NamedTuple):
+    """Of one moment: `versions` count what torch wrote to each tensor; then bytes, in main memory and on devices."""
 
     versions: list[int]
-    pieces: dict[torch.device, torch.Tensor]
+    here: bytes
+    elsewhere: dict[torch.device, torch.Tensor]
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -133,16 +151,17 @@ class Manner:
 
 
 class Holders:
-    """Modules and optimizers, walked once: what is theirs can be taken and put back."""
+    """Modules and optimizers, walked once: what is theirs can be taken and put back. `without`: ids of buffers that are
+    not, because the capsule has them."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, without: Iterable[int] = ()) -> None:
         self.modules: list[torch.nn.Module] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
         self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # where modules hold their buffers
         self.optimizers = list(registry.optimizers())
         sharding.reshard(registry.modules())  # what a forward without backward left whole is freed later
-        seen: set[int] = set()
+        seen = set(without)
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
                 self._walk(owner, item, seen)
@@ -164,20 +183,15 @@ class Holders:
                     self.parameters.append(parameter)
                     self.named.append((prefix + key, parameter))
             for key, buffer in module._buffers.items():
-                if buffer is not None:
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    self.named.append((prefix + key, buffer))
                     if isinstance(module._buffers, dict):
                         self._slots.append((module._buffers, key, buffer))
-                    if id(buffer) not in seen:
-                        seen.add(id(buffer))
-                        self.named.append((prefix + key, buffer))
 
     def take(self, wrapped: dict[int, bool]) -> Manner:
         """How they stand now."""
-        groups = [
-            {key: value.copy() if type(value) in (list, dict) else value for key, value in group.items()}
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-        ]
+        groups = [dict(group) for optimizer in self.optimizers for group in optimizer.param_groups]
         return Manner([*map(_training, self.modules)], [*map(_requires_grad, self.parameters)], wrapped, groups)
 
     def put_back(self, manner: Manner, with_groups: bool = True) -> None:
@@ -195,7 +209,7 @@ class Holders:
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
                     if key != "params" and not isinstance(value, torch.Tensor):  # those are protected as tensors
-                        group[key] = value.copy() if type(value) in (list, dict) else value
+                        group[key] = value
 
 
 def point_back(pieces: Pieces) -> None:
@@ -219,28 +233,23 @@ class Committed:
         self._without: set[int] = set()
         self._manner = Manner()
         self._pieces = self._quick = Pieces([])
-        self._states = Pieces([])
-        self._taken = self._taken_quick = self._taken_states = Taken([], {})
+        self._samples: list[tuple[str, Any, list[tuple[int, torch.Tensor]]]] = []
+        self._states: list[int] = []  # ids of the tensors of optimizer state that are looked at
+        self._new_states = 0  # how often they were others than before
+        self._taken = self._taken_quick = Taken([], b"", {})
         self._looked = False  # since the last commit, before a forward
 
     # ---- the end of a commit, and of joining a generation ----
 
-    def record(self, manner: bool = True) -> None:
-        """What is there now is what the commit left. Without `manner`: of the tensors only."""
-        without = self._capsule_ids()
-        if self._holders is None or without != self._without:
-            self._list(without)
+    def record(self, manner: bool = True, list_again: bool = False) -> None:
+        """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
+        belong to the capsule now."""
+        if self._holders is None or list_again or self._other_states() or self._pieces.moved():
+            self._list()
         assert self._holders is not None
-        moved = self._pieces.moved()
-        if moved:
-            self._list(without)  # the update itself gave a tensor other memory
         if manner:
             self._manner = self._holders.take(self.wrapped)
         self._taken = self._pieces.take()
-        states = self._state_tensors()
-        if [*map(id, self._states.tensors)] != [id(tensor) for _, tensor in states] or self._states.moved():
-            self._states = Pieces(states)
-        self._taken_states = self._states.take()
         self._looked = False
 
     def begin_loop(self, version: int) -> None:
@@ -258,23 +267,37 @@ class Committed:
         else:
             self.record(manner=False)
 
-    def _list(self, without: set[int]) -> None:
-        self._holders = Holders(self._registry)
-        self._without = set(without)
-        self._pieces = Pieces((name, tensor) for name, tensor in self._holders.named if id(tensor) not in without)
-        self._quick = self._pieces.spread(QUICK_TENSORS)
-
-    def _state_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Of some parameters of each optimizer: to walk all would take longer than the rest of a commit."""
-        found = []
+    def _list(self) -> None:
+        without = self._capsule_ids()
+        self._holders = Holders(self._registry, without)
+        self._samples = []
         for owner, item in self._registry.objects.items():
             if isinstance(item, Optimizer):
-                parameters, states = parameters_of(item), state_of(item)
-                for index in range(0, len(parameters), max(1, -(-len(parameters) // STATE_PARAMETERS))):
-                    for key, value in states.get(parameters[index], {}).items():
-                        if isinstance(value, torch.Tensor) and value.numel() and not value.is_inference():
-                            found.append((f"{owner}/state/{index}/{key}", value))
-        return found
+                # To walk all would take longer than the rest of a commit.
+                parameters = list(enumerate(parameters_of(item)))
+                sample = parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]
+                self._samples.append((owner, state_of(item), sample))
+        named = self._holders.named
+        states = self._state_tensors() if self._new_states < MOST_NEW_STATES else []
+        self._states = [id(tensor) for _, tensor in states]
+        self._pieces = Pieces([*named, *states])
+        self._quick = Pieces(named).spread(QUICK_TENSORS)
+
+    def _state_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return [
+            (f"{owner}/state/{index}/{key}", value)
+            for owner, states, sample in self._samples
+            for index, parameter in sample
+            for key, value in (states.get(parameter) or {}).items()
+            if isinstance(value, torch.Tensor)
+        ]
+
+    def _other_states(self) -> bool:
+        """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
+        if self._new_states >= MOST_NEW_STATES or [id(tensor) for _, tensor in self._state_tensors()] == self._states:
+            return False
+        self._new_states += 1
+        return True
 
     # ---- what was changed since ----
 
@@ -282,8 +305,7 @@ class Committed:
         """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
         if self._holders is None:
             return None
-        of_model = self._pieces.first_changed(self._taken, written=written)
-        return of_model or self._states.first_changed(self._taken_states, written=written)
+        return self._pieces.first_changed(self._taken, written=written)
 
     def changed_before_forward(self) -> str | None:
         """The same, in the first forward after a commit; before further ones of some tensors only."""

@@ -608,7 +608,7 @@ class Run:
         before = {} if self._capsule is None else self._capsule.versions()
         self._apply((*(() if vetoed else update), self._move_on), number)
         moved = {} if self._capsule is None else self._capsule.release_changed(before)
-        self._committed.record()
+        self._committed.record(list_again=bool(moved))
         self._engine.end_update(number)
         if self._capsule is not None:
             self._released.after(self._capsule, moved, self.rank, number)
@@ -638,7 +638,7 @@ class Run:
             moved = {} if self._capsule is None else self._capsule.release_changed(before)
         self._move_on()
         self._registry.drop_gradients()
-        self._committed.record()
+        self._committed.record(list_again=bool(moved))
         self._engine.end_update(number)
         if self._capsule is not None:
             self._released.after(self._capsule, moved, self.rank, number)
@@ -911,7 +911,9 @@ class Run:
     def _refuse_stale_copy(self) -> None:
         """Copies in memory are made while training goes on: one may hold what was changed when it should not have."""
         changed, self._not_mine = self._not_mine, None
-        if changed is not None and (name := self._committed.changed(written=False)) is not None:
+        if changed is None or not self._shards.wanted:
+            return
+        if (name := self._committed.changed(written=False)) is not None:
             raise KeepstepError(line_to_write(name, f"the copy of step {self._version} was made while it was so"))
 
     # ---- membership ----
