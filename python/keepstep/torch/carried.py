@@ -63,15 +63,11 @@ def split(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> An
         items = [_inside(f"{path}.{i}", item, put) for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"__tuple__": items}
     if isinstance(value, dict):
-<<<<<<< HEAD
-        return {"__dict__": [[plain(path, key), _inside(f"{path}.{key}", item, put)] for key, item in value.items()]}
-=======
         return {
             "__dict__": [
                 [without_tensors(path, key), _inside(f"{path}.{key}", item, put)] for key, item in value.items()
             ]
         }
->>>>>>> d8e5a686a2b3fbc997d3f2a544b3932630182f56
     raise KeepstepError(
         f"protect: '{path}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
         "another process: tensors, numbers, strings, None, lists, tuples and dicts of them can. Keep it out of the "
@@ -88,19 +84,11 @@ def _inside(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> 
     return split(path, value, put)
 
 
-<<<<<<< HEAD
-def plain(path: str, value: Any) -> Any:
-    """As `split`, for what may not hold tensors: the key of a dict, say."""
-
-    def refuse(_path: str, _tensor: torch.Tensor) -> None:
-        raise KeepstepError(f"protect: '{path}' has a tensor as a key, which keepstep cannot carry to another process")
-=======
 def without_tensors(path: str, value: Any) -> Any:
     """As `split`, where no tensor can stand."""
 
     def refuse(at: str, _tensor: torch.Tensor) -> None:
         raise KeepstepError(f"protect: '{at}' is a tensor where keepstep cannot carry one to another process")
->>>>>>> d8e5a686a2b3fbc997d3f2a544b3932630182f56
 
     return split(path, value, refuse)
 

@@ -10,11 +10,7 @@ from typing import Any
 import torch
 
 from keepstep._errors import KeepstepError
-<<<<<<< HEAD
-from keepstep.torch.carried import plain
-=======
 from keepstep.torch import carried
->>>>>>> d8e5a686a2b3fbc997d3f2a544b3932630182f56
 from keepstep.torch.memory import raw_bytes
 
 
@@ -39,17 +35,12 @@ def encoded(name: str, value: Any) -> Any:
         items = [encoded(f"{name}[{index}]", item) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"__tuple__": items}
     if isinstance(value, dict):
-<<<<<<< HEAD
-        return {"__dict__": [[plain(name, key), encoded(f"{name}.{key}", item)] for key, item in value.items()]}
-    return plain(name, value)
-=======
         return {
             "__dict__": [
                 [carried.without_tensors(name, key), encoded(f"{name}.{key}", item)] for key, item in value.items()
             ]
         }
     return carried.without_tensors(name, value)
->>>>>>> d8e5a686a2b3fbc997d3f2a544b3932630182f56
 
 
 def decoded(value: Any) -> Any:
