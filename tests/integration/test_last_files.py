@@ -61,9 +61,10 @@ def test_a_death_after_the_last_step_does_not_end_who_still_writes(tmp_path):
     os.kill(int((tmp_path / "pid.1").read_text()), signal.SIGKILL)
     # Who waits for the dead rank is told, and gets no zeros.
     wait_for(lambda: (tmp_path / "error.2").exists(), "the error of rank 2", LIMIT_S)
-    assert "all_reduce after the training function had returned: another rank is gone" in (
-        tmp_path / "error.2"
-    ).read_text()
+    assert (
+        "all_reduce after the training function had returned: another rank is gone"
+        in (tmp_path / "error.2").read_text()
+    )
     journal = tmp_path / "journal" / "journal.jsonl"
     wait_for(lambda: any(line["event"] == "late_death" for line in json_lines(journal)), "late_death", LIMIT_S)
     assert process.poll() is None, "the job ended although rank 0 still writes"
