@@ -296,6 +296,7 @@ class Membership {
   Identity identity() const { return identity_; }
   Version version() const { return version_; }
   bool ended() const { return phase_ == Phase::kEnded; }
+  size_t known_workers() const { return workers_.size(); }
 
  private:
   enum class Phase { kWaiting, kGathering, kForming, kRunning, kSealing, kEnded };
