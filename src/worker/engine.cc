@@ -79,6 +79,9 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
   }
   engine->log_ = LogWriter(engine->memory_.data() + WorkerLayout::kLog);
+  engine->capsule_copies_.on_memory([self = engine.get()](int fd) {
+    (void)self->send(MessageType::kKept, nlohmann::json::object(), std::span<const int>(&fd, 1));
+  });
   return engine;
 }
 
@@ -168,6 +171,9 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
         welcome_.erase("token");
       }
       welcomed_ = true;
+      break;
+    case MessageType::kInherit:
+      inherited_ = fds.empty() ? Fd() : std::move(fds.front());
       break;
     case MessageType::kPrepare:
       if (Status status = prepare(message, std::move(fds)); !status.ok()) {
@@ -383,6 +389,14 @@ void Engine::enter(Prepared prepared) {
   if (assignment_.resized || assignment_.newcomer) {
     capsule_copies_.forget();  // by ranks of another world, or of a life before
   }
+  if (Fd inherited = std::move(inherited_); inherited.valid() && !assignment_.resized) {
+    if (StatusOr<KeptCapsules> kept = KeptCapsules::attach(std::move(inherited), kCapsuleBytes); kept.ok()) {
+      capsule_copies_.inherit(*std::move(kept));
+    } else {
+      std::fprintf(stderr, "keepstep: worker %u cannot take over copies of capsules: %s\n", worker_,
+                   std::string(kept.status().message()).c_str());
+    }
+  }
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   // Told, not raised: a rank that voted stays where it is until the verdict.
   const auto differ = [this](Step step) {
@@ -413,7 +427,7 @@ void Engine::tell_fault(Step step, const std::string& what, bool link, bool dige
 }
 
 bool Engine::superseded() const {
-  return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || interrupted();
+  return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || drained();
 }
 
 StatusOr<Assignment> Engine::wait_assignment() {
@@ -483,10 +497,12 @@ Status Engine::wait_interruption(brain::WaitsIn what) {
   return absl::IsAborted(status) ? absl::OkStatus() : status;
 }
 
-bool Engine::interrupted() const {
+bool Engine::drained() const {
   const GenerationPage* gen = generation();
   return gen != nullptr && gen->interrupted.load(std::memory_order_relaxed) != 0;
 }
+
+bool Engine::interrupted() const { return drained() && !released_.load(std::memory_order_relaxed); }
 
 void Engine::set_state(StateKind kind, Version version) {
   page().state.store(brain::pack(StateWord{kind, version}), std::memory_order_seq_cst);
@@ -727,7 +743,17 @@ Status Engine::finish(bool on_notice) {
   }
   (void)send(MessageType::kFinished, {{"notice", on_notice}});
   std::unique_lock lock(mutex_);
-  return wait_in_generation(lock, [&] { return released_; });
+  // What the page says may be of one that died after the release, which is still on its way here: the messages tell.
+  while (!released_) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (interrupted_identity_ >= assignment_.identity || prepared_.has_value()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
 }
 
 StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key, const std::string& value,

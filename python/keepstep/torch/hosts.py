@@ -130,6 +130,11 @@ class RunHost:
         side = in_side_thread()
         if side:
             communication.side_threads.told()
+        if self._session.released:
+            return RuntimeError(
+                f"{what} after the training function had returned: another rank is gone, so ranks cannot communicate "
+                "any more. Do what needs all ranks inside the function"
+            )
         if side or what in ("barrier", "monitored_barrier"):
             return _engine.Interrupted(f"the generation ended during a {what}")
         return None
