@@ -61,6 +61,15 @@ def test_threads_with_groups_across_nodes_do_not_wait_for_each_other(tmp_path, u
     assert left(job) <= ({"Interrupted", "RuntimeError"} if inject else set()), job.explain()
 
 
+def test_a_future_that_is_kept_over_entries_ends_the_job_with_what_to_write(tmp_path):
+    process, command = start(
+        tmp_path, JOBS / "kept_future.py", tmp_path, world=2, options=["--inject", "kill:rank=1,step=4,phase=forward"]
+    )
+    job = finish(tmp_path, process, command, limit_s=60)
+    assert job.exit_code != 0, job.explain()
+    assert "take results in a `finally`" in job.output, job.explain()
+
+
 def test_dcp_async_save_beside_steps_survives_kills(tmp_path, tmp_path_factory):
     reference = run_job(tmp_path_factory.mktemp("saving"), "async_saving.py", 2, world=2)
     inject = ["kill:rank=1,step=5,phase=forward", "kill:rank=0,step=9,phase=backward"]

@@ -50,6 +50,8 @@ def run_recoverable(
             break
         except (Interruption, _engine.Interrupted) as interruption:
             reason = str(interruption)
+            if isinstance(interruption, _engine.Interrupted) and current.formed and not current.engine.interrupted():
+                reason = _take_exception(current, _left_over(interruption))
         except Exception as error:
             if current.assignment is None:
                 raise  # before it had a rank this process is nobody's peer: it ends, and says why
@@ -65,6 +67,16 @@ def _leave_notices_to_the_agent(current: Session) -> None:
     main = threading.current_thread() is threading.main_thread()
     if current.welcome["term_is_notice"] and main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _left_over(interruption: _engine.Interrupted) -> KeepstepError:
+    """This generation goes on, so the exception is of an earlier one: no other rank would leave the function for it."""
+    error = KeepstepError(
+        f"{interruption}: what was asked for belongs to a generation that is over. Futures and threads end with the "
+        "entry of the function that made them: make new ones in each entry, and join threads or take results in a "
+        "`finally`"
+    )
+    return error.with_traceback(interruption.__traceback__)
 
 
 def _take_exception(current: Session, error: Exception) -> str:
