@@ -92,9 +92,9 @@ struct WorkerFaulted {
   Step step = 0;  // 0: before the first step
   std::string what;
   std::string traceback;
-  bool fatal = false;    // a mistake that no retry can mend (ranks protect different names): end the job
-  bool link = false;     // a connection between two nodes broke, `what` names both ends; not the user's fault
-  bool digests = false;  // all voted, but for different things (digests.h); whose fault, the sealed words tell
+  bool fatal = false;         // a mistake that no retry can mend (ranks protect different names): end the job
+  bool link = false;          // a connection between two nodes broke, `what` names both ends; not the user's fault
+  bool digests = false;       // all voted, but for different things (digests.h); whose fault, the sealed words tell
   bool after_commit = false;  // `step` was committed: what raised followed it
 };
 // Answer to Seal from one node.

@@ -321,14 +321,14 @@ void Membership::on(const WorkerFaulted& event) {
   if (event.identity != identity_ || released_ || worker == nullptr || worker->status != Status::kMember) {
     return;
   }
-  const std::string what = event.digests
-                               ? event.what  // who is wrong, the words will tell; it need not be the one that found it
-                               : who_text(true, worker->rank, event.worker, worker->pid) +
-                                     (event.step == 0 ? " failed before its first step: "
-                                      : event.after_commit
-                                          ? " failed after the commit of step " + std::to_string(event.step) + ": "
-                                          : " failed at step " + std::to_string(event.step) + ": ") +
-                                     event.what;
+  const std::string what =
+      event.digests
+          ? event.what  // who is wrong, the words will tell; it need not be the one that found it
+          : who_text(true, worker->rank, event.worker, worker->pid) +
+                (event.step == 0      ? " failed before its first step: "
+                 : event.after_commit ? " failed after the commit of step " + std::to_string(event.step) + ": "
+                                      : " failed at step " + std::to_string(event.step) + ": ") +
+                event.what;
   std::vector<Field> fields;
   if (!event.digests) {
     fields = {{"worker", int64_t{event.worker}}, {"rank", int64_t{worker->rank}}, {"pid", worker->pid}};

@@ -61,14 +61,15 @@ std::string words_text(const std::vector<SealedWord>& words) {
 }
 
 std::string outlived_text(const OutlivedFailure& failure) {
-  const std::string when =
-      failure.steps == 1 ? "there alone"
-                         : "at " + std::to_string(failure.steps) + " steps, the last of them step " +
-                               std::to_string(failure.last_step);
+  const std::string when = failure.steps == 1
+                               ? "there alone"
+                               : "at " + std::to_string(failure.steps) + " steps, the last of them step " +
+                                     std::to_string(failure.last_step);
   return failure.what + ": it was raised " + when +
-         (failure.skipped ? ", and what it followed was a commit: no redo ran that code again, so what it had to do there "
-                            "is missing (run.evaluate is made again)"
-                          : ", and not by the redo");
+         (failure.skipped
+              ? ", and what it followed was a commit: no redo ran that code again, so what it had to do there "
+                "is missing (run.evaluate is made again)"
+              : ", and not by the redo");
 }
 
 std::string seconds_text(Time time) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "brain/membership.h"
 #include "brain/transcript.h"
 
@@ -19,6 +21,11 @@ std::string list_text(const Numbers& values) {
     text += (text.empty() ? "" : ",") + std::to_string(value);
   }
   return text.empty() ? "none" : text;
+}
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', '|');
+  return text;
 }
 
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
@@ -305,17 +312,18 @@ class Scene {
                      (effect.because.empty() ? "" : " because=" + quoted(effect.because)));
   }
   void show(const EndJob& effect) {
-    lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(effect.message) +
+    const std::string message = one_line(effect.message);
+    lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(message) +
                      (effect.traceback.empty() ? "" : " traceback=" + quoted(effect.traceback)));
   }
   // Without journal=full only the lines that say why, without their fields.
   void show(const Journal& effect) {
-    const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
-                          effect.event == "kill" || effect.event == "spares_given_up" ||
-                          effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                          effect.event == "node_kept" || effect.event == "corruption" ||
-                          effect.event.starts_with("resize") || effect.event == "size_kept" || effect.aloud ||
-                          effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
+    const bool says_why =
+        effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
+        effect.event == "kill" || effect.event == "spares_given_up" || effect.event == "failure_outlived" ||
+        effect.event == "restart_with_state" || effect.event == "node_replaced" || effect.event == "node_kept" ||
+        effect.event == "corruption" || effect.event.starts_with("resize") || effect.event == "size_kept" ||
+        effect.aloud || effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
                              effect.event == "restart_with_state" || effect.event == "node_replaced" ||
                              effect.event == "corruption" || effect.event == "resized" || effect.event == "orphan_save";

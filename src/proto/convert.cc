@@ -356,8 +356,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerExited{in.worker_exited().worker()};
     case control::AgentEvent::kWorkerFaulted: {
       const control::WorkerFaulted& faulted = in.worker_faulted();
-      return brain::WorkerFaulted{faulted.worker(),    identity,        faulted.step(), faulted.what(),
-                                  faulted.traceback(), faulted.fatal(), faulted.link(), faulted.digests(),
+      return brain::WorkerFaulted{faulted.worker(),      identity,        faulted.step(), faulted.what(),
+                                  faulted.traceback(),   faulted.fatal(), faulted.link(), faulted.digests(),
                                   faulted.after_commit()};
     }
     case control::AgentEvent::kSealed:

@@ -53,7 +53,17 @@ def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_pa
     assert "inside run.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
 
 
-LEFT = ["eval", "average:copy", "average:data", "average:pointer", "schedule-free", "gan", "extra", "registered"]
+LEFT = [
+    "eval",
+    "average:copy",
+    "average:data",
+    "average:pointer",
+    "schedule-free",
+    "gan",
+    "extra",
+    "registered",
+    "lbfgs-communicates",
+]
 
 
 @pytest.mark.parametrize("case", LEFT)
