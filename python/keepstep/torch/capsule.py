@@ -112,13 +112,10 @@ class Capsule:
                     )
         return moved
 
-    def has_copy(self, name: str, value: torch.Tensor | None) -> bool:
-        """Whether the buffer of that path in another protected module has this value, and is this rank's own."""
+    def twin(self, name: str) -> torch.Tensor | None:
+        """This rank's own buffer of the same path, in another protected module."""
         path = _path(name)
-        return value is not None and any(
-            _path(other) == path and buffer.shape == value.shape and torch.equal(buffer, value)
-            for other, buffer in self._buffers.items()
-        )
+        return next((buffer for other, buffer in self._buffers.items() if _path(other) == path), None)
 
     def save(self, engine: Engine, version: int) -> None:
         """The buffers as they are now become those of `version`."""
