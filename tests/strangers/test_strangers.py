@@ -15,6 +15,8 @@ KILLS = 10  # of each script
 KILLS_A_JOB = 3
 AS_WRITTEN = [
     "validation", "plateau", "ema", "schedule_free", "gan", "lora", "swa", "lbfgs", "soap", "groups", "compiled",
+    # The survivor's new generation asserts: torch's caches of compiled code still hold the old process group.
+    pytest.param("compiled_replica", marks=pytest.mark.xfail(strict=True, reason="a survivor aborts (engine.cc)")),
 ]  # fmt: skip
 # Scripts that were wrong as first written, and what keepstep's error must say to write.
 REFUSED = {

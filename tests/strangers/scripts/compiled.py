@@ -1,4 +1,4 @@
-"""A compiled model."""
+"""A compiled model: compiled once per process, inside of what DDP wraps."""
 
 import mine
 import torch
@@ -8,6 +8,7 @@ import keepstep
 
 def build():
     model = mine.Plain(width=256)
+    model.compile()
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
@@ -15,7 +16,7 @@ def build():
 def train(run, chosen):
     model, optimizer = run.keep(build)
     run.protect(model=model, optimizer=optimizer)
-    replica = torch.compile(run.replicate(model))
+    replica = run.replicate(model)
     for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))

@@ -1,7 +1,6 @@
 """Two threads beside training, each with a process group of its own: a mean over the ranks, and a running norm."""
 
-import threading
-from queue import SimpleQueue
+from concurrent.futures import ThreadPoolExecutor
 
 import mine
 import torch
@@ -11,27 +10,20 @@ import keepstep
 
 
 class Averages:
-    """Means over all ranks, taken in a thread, in the order in which they are asked for."""
+    """Means over all ranks, taken in a thread."""
 
     def __init__(self, group, world_size):
         self.group, self.world_size = group, world_size
-        self.asked, self.answers = SimpleQueue(), SimpleQueue()
-        self.thread = threading.Thread(target=self.work, daemon=True)
-        self.thread.start()
+        self.thread = ThreadPoolExecutor(1)
 
-    def work(self):
-        while (values := self.asked.get()) is not None:
-            for _ in range(8):  # in pieces, so that there is always something under way
-                dist.all_reduce(values, group=self.group)
-                values /= self.world_size
-            self.answers.put(values)
+    def mean(self, values):
+        for _ in range(8):  # in pieces, so that there is always something under way
+            dist.all_reduce(values, group=self.group)
+            values /= self.world_size
+        return values
 
     def ask(self, values):
-        self.asked.put(values.clone())
-
-    def close(self):
-        self.asked.put(None)
-        self.thread.join()
+        return self.thread.submit(self.mean, values.clone())
 
 
 def build():
@@ -47,17 +39,17 @@ def train(run, chosen):
     groups = [Averages(dist.new_group(), run.world_size) for _ in range(2)]
     try:
         for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
-            groups[0].ask(torch.full((1 << 14,), float(run.rank + step.number)))
+            mean = groups[0].ask(torch.full((1 << 14,), float(run.rank + step.number)))
             for x, y in step:
                 step.backward(mine.loss_of(replica(x), y))
             gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
-            groups[1].ask(gradients[: 1 << 15])
-            mean, norm = groups[0].answers.get()[0].item(), groups[1].answers.get().norm().item()
+            norm = groups[1].ask(gradients[: 1 << 15])
+            mean, norm = mean.result()[0].item(), norm.result().norm().item()
             run.commit(optimizer.step)
             run.log(loss=step.loss, mean=mean, norm=norm)
     finally:
         for group in groups:
-            group.close()
+            group.thread.shutdown()
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

@@ -2,6 +2,7 @@
 
 import mine
 import torch
+import torch.distributed as dist
 
 import keepstep
 
@@ -24,8 +25,10 @@ def train(run, chosen):
             optimizer.zero_grad()
             loss = mine.loss_of(replica(x), y)
             loss.backward()
-            losses.append(loss.item())
-            return loss
+            mean = loss.detach().clone()  # the same on all ranks: the optimizer decides by it
+            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+            losses.append(mean.item())
+            return mean
 
         run.commit(lambda closure=closure: optimizer.step(closure), communicates=not chosen.as_first_written)
         run.log(loss=losses[0], evaluations=len(losses))

@@ -80,7 +80,7 @@ def tensors_of(value):
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
-        for key in value:
+        for key in sorted(value, key=str):
             yield from tensors_of(value[key])
     elif isinstance(value, list | tuple):
         for item in value:
@@ -88,7 +88,7 @@ def tensors_of(value):
 
 
 def digest(state):
-    """Of all tensors of a state_dict, in its order."""
+    """Of all tensors of a state_dict, in the order of their names."""
     total = hashlib.sha256()
     for tensor in tensors_of(state):
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

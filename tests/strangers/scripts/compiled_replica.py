@@ -1,0 +1,28 @@
+"""A compiled DDP wrapper, as torch's tutorials have it: compiled again after each fault, because the wrapper is new."""
+
+import mine
+import torch
+
+import keepstep
+
+
+def build():
+    model = mine.Plain(width=256)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+@keepstep.recoverable
+def train(run, chosen):
+    model, optimizer = run.keep(build)
+    run.protect(model=model, optimizer=optimizer)
+    replica = torch.compile(run.replicate(model))
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+        for x, y in step:
+            step.backward(mine.loss_of(replica(x), y))
+        run.commit(optimizer.step)
+        run.log(loss=step.loss)
+    mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
+
+
+if __name__ == "__main__":
+    train(mine.options())
