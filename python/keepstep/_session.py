@@ -47,6 +47,7 @@ class Session:
         self.assignment: Assignment | None = None
         self.formed = False  # of the current assignment
         self.recoverable = False
+        self.released = False  # the function returned on all ranks: nothing is done again
         self.building = False
         self.sharding = False  # in run.shard: with a rank, and without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state

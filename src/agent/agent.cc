@@ -553,6 +553,9 @@ void Agent::release(const brain::Release& effect) {
   for (const auto& process : living_members()) {
     tell(*process, MessageType::kRelease, effect.identity, nlohmann::json::object());
   }
+  if (!effect.because.empty() && generation_ != nullptr && generation_->identity() == effect.identity) {
+    generation_->drain();
+  }
   end_on_notice();
 }
 

@@ -351,8 +351,11 @@ void Agent::on_formed(Identity identity) {
     recoveries_ += generation_->prepare().resized ? 0 : 1;
     say_recovered(identity);
   }
-  // Until here a recovery could have needed a dead worker's memory again (its word, its capsule).
-  std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+  // Until here a recovery could have needed a dead worker's memory again (its word, its capsule). Where the seal was
+  // first it still can: the coordinator may have given its verdict before it heard that the generation formed.
+  if (!generation_->sealed() && identity > sealed_) {
+    std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
+  }
 }
 
 // For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the

@@ -34,9 +34,13 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
                      was.vote == brain::Vote::kOpen ? std::nullopt : worker::load_digest(*member.page, was.step)});
   }
   // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
+  drain();
+  return words;
+}
+
+void Generation::drain() {
   page().interrupted.store(1);
   interrupt();
-  return words;
 }
 
 Generation::Outcome Generation::newest_outcome() const {

@@ -35,6 +35,14 @@ class Generation {
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
+  // A verdict over it comes, or came: which generation formed last may still be the one before for whoever gives it,
+  // and the memory of those who died in that one may be asked for.
+  bool sealed() const { return page().sealing.load() != 0; }
+
+  // All ranks were released, and one of them is gone: whoever waits for another is woken, as by a seal. No word
+  // changes.
+  void drain();
+
   // The newest step that is known here to be decided by all nodes, with what came with the decision; step 0: none.
   struct Outcome {
     brain::Step step = 0;

@@ -281,6 +281,41 @@ TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
   EXPECT_EQ(page.across, 0u);
 }
 
+TEST(GenerationTest, what_is_sealed_says_so_and_what_is_only_drained_does_not) {
+  brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 1, 0, {}}}), {{0, 1, 0}}, "test"};
+  const auto generation = *Generation::create(prepare, kConfig);
+  EXPECT_FALSE(generation->sealed());
+  generation->drain();
+  EXPECT_FALSE(generation->sealed());
+  (void)generation->seal({});
+  EXPECT_TRUE(generation->sealed());
+}
+
+// Two ranks finished. One is let go, ends, and is killed; only then the other hears that it may go, too.
+TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_else) {
+  constexpr Identity kIdentity{1, 1};
+  Job job({0, 0});
+  job.prepare(kIdentity, 0);
+  job.in_threads([&](Rank rank) { enter(job.engine(rank), kIdentity, rank, 2); });
+  std::thread finishing([&] { EXPECT_TRUE(job.engine(0).finish().ok()) << "a release that was on its way is lost"; });
+  (void)job.worker(0).heard->await(MessageType::kFinished);
+  job.generation(0).drain();
+  // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
+  job.worker(0).tell(MessageType::kNotice, kIdentity, json{{"because", "test"}});
+  while (job.engine(0).notice().empty()) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(job.engine(0).interrupted());
+  job.worker(0).tell(MessageType::kRelease, kIdentity, json::object());
+  finishing.join();
+  EXPECT_FALSE(job.engine(0).interrupted()) << "a forward after the training function would be left";
+  float value = 1;
+  comm::Communicator& comm = *job.engine(0).communicator();
+  const comm::OpId op = comm.all_reduce(comm::kWorld, &value, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+  EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kInterrupted);
+  comm.forget(op);
+}
+
 TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcomer) {
   constexpr Identity kFirst{1, 1};
   constexpr Identity kSecond{1, 2};

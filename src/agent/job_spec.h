@@ -72,6 +72,7 @@ struct JobSpec {
   int max_restarts = 3;
   int node_faults = 3;          // --node-faults
   double fault_window_s = 600;  // --fault-window
+  double node_timeout_s = 60;   // for another node to take a lost one's ranks
   double interrupt_timeout_s = 60;
   brain::HangConfig hang;           // --hang-timeout
   double monitor_interval_s = 0.1;  // accepted as torchrun's; keepstep waits for events

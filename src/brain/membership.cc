@@ -395,13 +395,15 @@ void Membership::on(const Progress& event) {
   link_reports_.clear();
   stepped_ = true;
   formed();
+  forget_the_gone();
   keep_spares();
   judge_by_redo(event);
 }
 
 void Membership::forget_lost_starts() { lost_starts_.clear(); }
 
-// Once the verdict is out this is late: `members_` are of before, the slots already those of the generation that gathers.
+// Once the verdict is out this is late: `members_` are of before, the slots already those of the generation that
+// gathers.
 void Membership::formed() {
   const bool of_members = phase_ == Phase::kRunning || phase_ == Phase::kSealing;
   if (of_members && activated_ && !formed_) {
@@ -412,6 +414,7 @@ void Membership::formed() {
             {{"version", static_cast<int64_t>(version_)}});
     resize_formed();
     renew_the_rest();
+    forget_the_gone();
   }
 }
 
@@ -420,6 +423,22 @@ void Membership::remember_formed() {
   for (const Member& member : members_) {
     slots_[member.rank].formed_holder = member.worker;
   }
+}
+
+// Of a generation that formed: only its members are still asked for, alive or not. Numbers of workers are never used
+// again, so late news of the others is of nobody.
+void Membership::forget_the_gone() {
+  if (!formed_ || phase_ != Phase::kRunning) {
+    return;
+  }
+  std::erase_if(workers_, [this](const auto& each) {
+    const auto& [id, worker] = each;
+    const bool member = worker.rank < members_.size() && members_[worker.rank].worker == id;
+    const bool suspected = suspected_ && std::any_of(suspected_->said.begin(), suspected_->said.end(),
+                                                     [id](const RankDigest& said) { return said.worker == id; });
+    return worker.status == Status::kGone && !member && !suspected && !unconfirmed_.contains(id) &&
+           !ending_.contains(id);
+  });
 }
 
 // Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
@@ -494,7 +513,18 @@ void Membership::on(const WorkerFinished& event) {
 
 void Membership::check_finished() {
   if (exited_.size() == members_.size()) {
-    if (!begins_again()) {
+    if (!late_deaths_.empty()) {
+      std::string what;
+      for (const LateDeath& each : late_deaths_) {
+        what += (what.empty() ? "" : ", and ") + each.what;
+      }
+      end(late_deaths_.front().exit_code,
+          what +
+              " after the training function had returned on all ranks: all steps are committed, but what was still to "
+              "be "
+              "written there may be missing",
+          late_deaths_.front().traceback);
+    } else if (!begins_again()) {
       end(0, "all ranks finished", "");
     }
     return;
@@ -507,10 +537,14 @@ void Membership::check_finished() {
   });
   if (all && !released_) {
     released_ = true;
-    sent_at_ = now_;
     journal("finished", "the training function returned on all ranks");
-    emit(Release{identity_});
+    release();
   }
+}
+
+void Membership::release() {
+  sent_at_ = now_;
+  emit(Release{identity_, late_deaths_.empty() ? "" : late_deaths_.front().what});
 }
 
 // ---- the end, and time --------------------------------------------------------------------------------------------
@@ -561,8 +595,7 @@ void Membership::repeat_unanswered() {
       pause();
     }
   } else if (released_) {
-    sent_at_ = now_;
-    emit(Release{identity_});
+    release();
   } else if (phase_ == Phase::kRunning && !formed_) {
     send_activate();
   } else if (phase_ == Phase::kRunning && pausing_) {
@@ -662,16 +695,22 @@ void Membership::kill(WorkerId id, const std::string& because) {
   if (!std::exchange(worker.killed_at, now_)) {
     journal("kill", because, {{"worker", int64_t{id}}, {"pid", worker.pid}});
   }
-  emit(Kill{id, because});
+  emit(Kill{id, because, worker.node});
 }
 
 // The notice of a death may come before the exit: make sure of it. fault_noticed has told the journal why.
-void Membership::fence(WorkerId id, const std::string& because) { emit(Kill{id, "fencing: " + because}); }
+void Membership::fence(WorkerId id, const std::string& because) {
+  emit(Kill{id, "fencing: " + because, workers_.at(id).node});
+}
 
 Step Membership::current_step() const { return std::max(version_, progress_) + 1; }
 
 void Membership::journal(const char* event, const std::string& because, std::vector<Field> fields) {
   emit(Journal{event, because, std::move(fields)});
+}
+
+void Membership::say(const char* event, const std::string& because, std::vector<Field> fields) {
+  emit(Journal{event, because, std::move(fields), true});
 }
 
 }  // namespace keepstep::brain

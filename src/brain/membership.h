@@ -17,7 +17,8 @@
 //              (step_commit.h), then gathering again
 // Where the job is elastic, the world grows and shrinks between two generations (elastic_policy.h says when, and
 // membership_elastic.cc how): running members pause at the end of a step, and are sealed there like after a fault.
-// The job ends when all members finished or exited with 0, when the ladder gives up, or when somebody asks.
+// The job ends when all members finished or exited with 0, when the ladder gives up, or when somebody asks. Who dies
+// after Release is told of at that end: the others may still write their last files.
 #pragma once
 
 #include <map>
@@ -229,6 +230,7 @@ struct Activate {
 struct Kill {
   WorkerId worker = kNoWorker;
   std::string because;
+  NodeId node = 0;  // where it runs
 };
 // Members: pause at the end of the step you are in. Where state is sharded, ranks on other nodes than `stay` give their
 // shards to ranks on these before.
@@ -242,9 +244,11 @@ struct Part {
   NodeId node = 0;
   std::string because;
 };
-// All members finished: let them return.
+// All members finished: let them return. `because`: one has died since, so whoever waits for another is interrupted and
+// gets an error; nobody is ended for it. Empty: none has.
 struct Release {
   Identity identity;
+  std::string because = {};
 };
 // The job is over: end what still runs and exit with `exit_code`. `message` is for the user, `traceback` too.
 struct EndJob {
@@ -257,6 +261,7 @@ struct Journal {
   std::string event;
   std::string because;
   std::vector<Field> fields;
+  bool aloud = false;  // the reason goes to the console, too
 };
 
 using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Part, Release, EndJob, Journal>;
@@ -291,6 +296,7 @@ class Membership {
   Identity identity() const { return identity_; }
   Version version() const { return version_; }
   bool ended() const { return phase_ == Phase::kEnded; }
+  size_t known_workers() const { return workers_.size(); }
 
  private:
   enum class Phase { kWaiting, kGathering, kForming, kRunning, kSealing, kEnded };
@@ -359,9 +365,11 @@ class Membership {
   void send_activate();
   void formed();
   void remember_formed();
+  void forget_the_gone();
   void keep_spares();
   void check_finished();
   void check_left_behind();
+  void release();
   void end(int exit_code, const std::string& message, const std::string& traceback);
   void repeat_unanswered();
   Time node_timeout() const;
@@ -370,6 +378,8 @@ class Membership {
   // membership_recovery.cc: from a fault to gathering
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
+  void died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what, const std::string& traceback);
+  void tell_of_waiting(NodeId lost);
   void candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                       const std::string& traceback);
   void forget_lost_starts();
@@ -457,6 +467,7 @@ class Membership {
   void fence(WorkerId id, const std::string& because);
   Step current_step() const;
   void journal(const char* event, const std::string& because, std::vector<Field> fields = {});
+  void say(const char* event, const std::string& because, std::vector<Field> fields = {});
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
 
   MembershipConfig config_;
@@ -480,7 +491,7 @@ class Membership {
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;
-  std::map<WorkerId, Worker> workers_;
+  std::map<WorkerId, Worker> workers_;  // without those that are gone and that nothing can come of any more
   WorkerId next_worker_ = 0;
   std::vector<Slot> slots_;                     // by rank
   std::set<Rank> empty_;                        // slots without a holder
@@ -543,6 +554,12 @@ class Membership {
   bool formed_ = false;
   bool stepped_ = false;  // all members committed a step of this generation
   bool released_ = false;
+  struct LateDeath {
+    int exit_code = 1;
+    std::string what;
+    std::string traceback;
+  };
+  std::vector<LateDeath> late_deaths_;  // of members, since they were released
   std::set<Rank> finished_;
   std::set<Rank> exited_;
   std::set<NodeId> sealed_nodes_;

@@ -66,6 +66,9 @@ class Schedule {
       nodes_->on_one_node();
     }
     nodes_->compare_states_every(loop_.below(4));
+    if (chances_.drop == 0 && !chances_.reorder) {
+      nodes_->deliver_in_order();
+    }
     if (loop_.below(4) == 0) {
       nodes_->communicate_in_updates();
     }
@@ -93,7 +96,9 @@ class Schedule {
       paths_.count("ended without a majority");
       return;
     }
-    if (ended_->message.ends_with("after training had finished")) {
+    must(!nodes_->anybody_writes(), "the job ended although a rank still writes its last files");
+    if (ended_->message.find("after the training function had returned") != std::string::npos) {
+      must(ended_->exit_code == 1, "a job in which a process was killed ended with 0");
       must(ledger_.newest_decided() == target_, "a rank was let go before the last step");
       paths_.count("death after the release");
       return;
@@ -356,8 +361,7 @@ class Schedule {
       const bool left = last_prepare_ && std::none_of(last_prepare_->members.begin(), last_prepare_->members.end(),
                                                       [id](const Member& member) { return member.worker == id; });
       must(too_many_lies_ || left || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
-               ledger_.newest_decided() == 0 ||
-               !comes_to(worker, ledger_.newest_decided()),
+               ledger_.newest_decided() == 0 || !comes_to(worker, ledger_.newest_decided()),
            "a restart although a clean copy survives");
     }
     ledger_.restarted(last_prepare_ ? last_prepare_->identity : Identity{});
@@ -437,6 +441,8 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "death in an update",
                            "death before its verdict",
                            "death of a finished rank",
+                           "memory of the dead given back",
+                           "death of a rank that was released",
                            "death after the release",
                            "exception",
                            "exception in an update",

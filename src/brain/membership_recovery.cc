@@ -120,6 +120,10 @@ void Membership::on(const NodeLost& event) {
   if (phase_ == Phase::kWaiting) {
     return;
   }
+  if (released_) {
+    died_late(members, 1, what, "");
+    return;
+  }
   if (slots_.front().node == event.node && place_of(event.node) != NodePlace::kOnly) {
     // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
     end(1, what + ", and with it what rank 0 knew of the last step", "");
@@ -141,8 +145,32 @@ void Membership::on(const NodeLost& event) {
   if (members.empty() && (phase_ == Phase::kForming || phase_ == Phase::kRunning)) {
     check_finished();  // they had exited with 0 already, and left nothing that is missed
   } else {
+    if (!homeless_.empty()) {
+      tell_of_waiting(event.node);
+    }
     member_died(members.empty() ? 0 : members.front(), true, 1, what, "");
   }
+}
+
+// Nothing else happens until then: whoever looks at the job must know what it waits for.
+void Membership::tell_of_waiting(NodeId lost) {
+  std::vector<int64_t> ranks;
+  std::copy_if(homeless_.begin(), homeless_.end(), std::back_inserter(ranks),
+               [this, lost](Rank rank) { return slots_[rank].node == lost; });
+  const std::string ends = seconds_text(config_.node_timeout);
+  const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
+  say("node_awaited",
+      node_loss_ +
+          (config_.elastic
+               ? ", and no other node is ready" + come + seconds_text(config_.elastic->faulty_scale_down_timeout) +
+                     " for a node (faultyScaleDownTimeoutInSeconds), then the job goes on without them; where "
+                     "it may not be so small, it ends after " +
+                     ends + " more (--node-timeout)"
+               : ", and no spare node waits (--spare-nodes)" + come + ends +
+                     " for a node (--node-timeout), then the job ends"),
+      {{"lost_node", int64_t{lost}},
+       {"ranks", ranks},
+       {"for_s", std::chrono::duration<double>(node_timeout()).count()}});
 }
 
 void Membership::note_fault(const WorkerDied& event, const Worker& worker, const std::string& because) {
@@ -161,7 +189,7 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
 void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
                              const std::string& traceback) {
   if (released_) {
-    end(exit_code, what + " after training had finished", traceback);
+    died_late({rank}, exit_code, what, traceback);
     return;
   }
   after_fault_ = true;
@@ -178,6 +206,26 @@ void Membership::member_died(Rank rank, bool recoverable, int exit_code, const s
     default:
       gather();
   }
+}
+
+// All steps are done, and the others may still write their last files: they are left to it. Whoever waits for the dead
+// is interrupted.
+void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what,
+                           const std::string& traceback) {
+  if (ranks.empty()) {
+    return;
+  }
+  exited_.insert(ranks.begin(), ranks.end());
+  late_deaths_.push_back({exit_code, what, traceback});
+  if (const size_t others = members_.size() - exited_.size(); others > 0) {
+    say("late_death",
+        what + " after the training function had returned on all ranks: " +
+            (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
+            " left to finish, then the job ends",
+        {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}, {"others", static_cast<int64_t>(others)}});
+    release();
+  }
+  check_finished();
 }
 
 bool Membership::survivors_recoverable(bool the_lost_one_was) const {

@@ -96,11 +96,13 @@ class ShardedSchedule {
       must(loop_.now() < kDeadline, "training did not reach its target although nothing disturbed it any more");
       must(loop_.run_one(), "nothing happens any more");
     }
-    if (ended_->message.ends_with("after training had finished")) {
+    must(writing_.empty(), "the job ended although a rank still writes its last files");
+    must(newest_ == target_, "the job ended before its last step");
+    if (ended_->message.find("after the training function had returned") != std::string::npos) {
+      ++paths["death after the release"];
       return;
     }
     must(ended_->exit_code == 0, "the job ended with: " + ended_->message);
-    must(newest_ == target_, "the job ended before its last step");
   }
 
   std::map<std::string, uint64_t> paths;
@@ -187,6 +189,7 @@ class ShardedSchedule {
       return;
     }
     process.alive = false;
+    writing_.erase(id);
     ++paths["death"];
     loop_.after(soon(), [this, id] {
       if (nodes_.contains(processes_.at(id).node)) {
@@ -209,7 +212,10 @@ class ShardedSchedule {
       ++paths["node lost"];
     }
     for (auto& [id, process] : processes_) {
-      process.alive = process.alive && process.node != lost;
+      if (process.node == lost) {
+        process.alive = false;
+        writing_.erase(id);
+      }
     }
     nodes_.erase(lost);
     feed(NodeLost{lost, "it is gone"});
@@ -540,10 +546,20 @@ class ShardedSchedule {
   }
 
   void carry_out(const Release& release) {
+    if (release.identity != prepared_->identity || std::exchange(released_, release.identity) == release.identity) {
+      return;
+    }
     for (const Member& member : prepared_->members) {
-      if (release.identity == prepared_->identity && processes_.at(member.worker).alive) {
-        feed(WorkerExited{member.worker});
+      if (processes_.at(member.worker).alive) {
+        writing_.insert(member.worker);
       }
+      loop_.after(soon(), [this, id = member.worker] {
+        if (processes_.at(id).alive) {
+          processes_.at(id).alive = false;
+          writing_.erase(id);
+          feed(WorkerExited{id});
+        }
+      });
     }
   }
 
@@ -600,6 +616,8 @@ class ShardedSchedule {
   std::optional<Prepare> prepared_;
   Identity activated_;
   Identity sealed_;
+  Identity released_;
+  std::set<WorkerId> writing_;  // they were released, and did not end yet
   std::set<Rank> hydrated_;
   std::set<uint32_t> pause_;  // generations that were told
   std::vector<NodeId> stay_;
@@ -629,7 +647,7 @@ TEST(ShardedSchedules, a_generation_forms_with_every_shard_and_at_most_a_step_is
     }
   }
   for (const char* path : {"death", "node lost", "divided anew", "from another division", "a step is done again",
-                           "handed over", "node left", "postponed"}) {
+                           "handed over", "node left", "postponed", "death after the release"}) {
     RecordProperty(path, std::to_string(paths[path]));
     EXPECT_TRUE(one || paths[path] > 0) << "this path was never taken: " << path;
   }

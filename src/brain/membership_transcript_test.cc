@@ -299,7 +299,10 @@ class Scene {
     lines_.push_back("pause" + gen(effect.identity) + (effect.stay.empty() ? "" : " stay=" + list_text(effect.stay)));
   }
   void show(const Part& effect) { lines_.push_back("part node=" + std::to_string(effect.node)); }
-  void show(const Release& effect) { lines_.push_back("release" + gen(effect.identity)); }
+  void show(const Release& effect) {
+    lines_.push_back("release" + gen(effect.identity) +
+                     (effect.because.empty() ? "" : " because=" + quoted(effect.because)));
+  }
   void show(const EndJob& effect) {
     lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(effect.message) +
                      (effect.traceback.empty() ? "" : " traceback=" + quoted(effect.traceback)));
@@ -310,7 +313,7 @@ class Scene {
                           effect.event == "kill" || effect.event == "spares_given_up" ||
                           effect.event == "restart_with_state" || effect.event == "node_replaced" ||
                           effect.event == "node_kept" || effect.event == "corruption" ||
-                          effect.event.starts_with("resize") || effect.event == "size_kept" ||
+                          effect.event.starts_with("resize") || effect.event == "size_kept" || effect.aloud ||
                           effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
                              effect.event == "restart_with_state" || effect.event == "node_replaced" ||

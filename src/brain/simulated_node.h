@@ -38,6 +38,7 @@ enum class At {
   kClosing,
   kPaused,
   kFinished,
+  kWriting,  // what it has to write after the last step
   kHung,
 };
 
@@ -119,10 +120,17 @@ class Nodes {
     });
   }
   void compare_states_every(Step steps) { compare_every_ = steps; }
+  // What an agent says arrives, and in its order: then it gives the memory of the dead back.
+  void deliver_in_order() { in_order_ = true; }
   // Updates come before the vote, of a state that is put back where the step does not count.
   void communicate_in_updates() { communicates_ = true; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
+  // Some rank was released, and did not end by itself yet.
+  bool anybody_writes() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const auto& each) { return each.second.alive && each.second.at == At::kWriting; });
+  }
   bool was_corrupted(WorkerId worker) const { return liars_.contains(worker); }
   // A newcomer took a flipped state from somebody who was not found out yet: then more may be wrong than right.
   bool flips_spread() const { return flips_spread_; }
@@ -221,6 +229,7 @@ class Nodes {
     } else if (lost_.contains(found->second.node)) {
       return;
     } else if (found->second.alive) {
+      must(found->second.at != At::kWriting, "a rank is killed while it writes its last files");
       paths_.count("killed on demand");
       die(found->second);
     } else if (found->second.exited) {
@@ -360,6 +369,8 @@ class Nodes {
         return await_change(worker);
       case At::kFinished:
         return await_release(worker);
+      case At::kWriting:
+        return write(worker);
       case At::kHung:
         return;
     }
@@ -464,10 +475,26 @@ class Nodes {
     generation.formed.insert(worker.rank);
     if (is_formed(generation)) {
       check_equal(generation);
-      tell_(Formed{worker.entered});
+      loop_.after(pause(300), [this, identity = worker.entered] { hear_formed(identity); });
     }
     worker.at = At::kForming;
     wake_all();
+  }
+
+  // The agent's part: a message of the worker, which may lie in its socket when the words are sealed.
+  void hear_formed(Identity identity) {
+    tell_(Formed{identity});
+    if (!in_order_ || identity != prepared_ || identity <= sealed_) {
+      return;
+    }
+    for (auto& [id, worker] : workers_) {
+      if (worker.noticed_dead && (!worker.assigned || worker.assigned->identity < identity)) {
+        if (worker.assigned) {
+          paths_.count("memory of the dead given back");
+        }
+        worker.capsules = {};
+      }
+    }
   }
 
   void check_equal(const Generation& generation) {
@@ -710,13 +737,22 @@ class Nodes {
 
   void await_release(Worker& worker) {
     if (generation_of(worker).released) {
-      worker.alive = false;
-      worker.exited = true;
       must(worker.state_word() == StateWord{StateKind::kClean, target_}, "a rank was let go before the last step");
-      tell_(WorkerExited{worker.id});
+      worker.at = At::kWriting;
     } else if (interrupted(worker)) {
       worker.at = At::kWaiting;
     }
+  }
+
+  // A few times, with a chance to die each time.
+  void write(Worker& worker) {
+    if (loop_.below(4) > 0) {
+      schedule(worker, pause(400));
+      return;
+    }
+    worker.alive = false;
+    worker.exited = true;
+    tell_(WorkerExited{worker.id});
   }
 
   void raise(Worker& worker) {
@@ -725,12 +761,15 @@ class Nodes {
   }
 
   void count_death(const Worker& worker) {
-    static const std::map<At, std::string> named = {
-        {At::kStarting, "death while starting"},    {At::kWaiting, "death while waiting or unwinding"},
-        {At::kHydrating, "death while hydrating"},  {At::kVoted, "death after a vote"},
-        {At::kUpdating, "death in an update"},      {At::kVerdict, "death before its verdict"},
-        {At::kCommunicating, "death in an update before the vote"},
-        {At::kFinished, "death of a finished rank"}};
+    static const std::map<At, std::string> named = {{At::kStarting, "death while starting"},
+                                                    {At::kWaiting, "death while waiting or unwinding"},
+                                                    {At::kHydrating, "death while hydrating"},
+                                                    {At::kVoted, "death after a vote"},
+                                                    {At::kUpdating, "death in an update"},
+                                                    {At::kVerdict, "death before its verdict"},
+                                                    {At::kCommunicating, "death in an update before the vote"},
+                                                    {At::kFinished, "death of a finished rank"},
+                                                    {At::kWriting, "death of a rank that was released"}};
     const auto found = named.find(worker.at);
     paths_.count(found == named.end() ? "death elsewhere" : found->second);
   }
@@ -794,6 +833,7 @@ class Nodes {
   std::set<NodeId> lost_;
   bool one_node_ = false;
   bool communicates_ = false;
+  bool in_order_ = false;
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> killed_unborn_;

@@ -49,6 +49,7 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   config.ladder.restarts = spec.max_restarts;
   config.ladder.faults_per_node = spec.node_faults;
   config.ladder.node_window = std::chrono::milliseconds(static_cast<int64_t>(spec.fault_window_s * 1000));
+  config.node_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.node_timeout_s * 1000));
   config.interrupt_timeout = std::chrono::milliseconds(static_cast<int64_t>(spec.interrupt_timeout_s * 1000));
   return config;
 }
@@ -231,6 +232,8 @@ int run_main(const std::vector<std::string>& args) {
   if (!journal.ok()) {
     return fail(journal.status());
   }
+  observe::StatusLine status;
+  agent::OutputPump pump(spec, &status);
   LeftToken left_token;
   std::unique_ptr<coordinator::Coordinator> coordinator;
   if (spec.node_rank == 0) {
@@ -239,7 +242,11 @@ int run_main(const std::vector<std::string>& args) {
                        {"spares", int64_t{spec.spares}},
                        {"script", spec.script},
                        {"version", std::string(kVersion)}});
-    auto started = coordinator::Coordinator::start({membership_config(spec), meeting->listen, *token}, journal->get());
+    auto started = coordinator::Coordinator::start({.membership = membership_config(spec),
+                                                    .listen = meeting->listen,
+                                                    .token = *token,
+                                                    .say = [&pump](const std::string& line) { pump.say(line); }},
+                                                   journal->get());
     if (!started.ok()) {
       return fail(started.status());
     }
@@ -253,8 +260,6 @@ int run_main(const std::vector<std::string>& args) {
       left_token = *std::move(leaving);
     }
   }
-  observe::StatusLine status;
-  agent::OutputPump pump(spec, &status);
   agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(),
                      meeting->endpoint, std::move(meeting->ports), std::move(meeting->seat),
                      [&left_token] { left_token.remove(); }, [&coordinator] { return size_news(*coordinator); },
@@ -265,11 +270,11 @@ int run_main(const std::vector<std::string>& args) {
                      }},
                     **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
-  pump.finish();
-  status.close();
   if (coordinator != nullptr) {
     coordinator->stop();
   }
+  pump.finish();
+  status.close();
   return end.ok() ? exit_with(spec, *end) : fail(end.status());
 }
 

@@ -164,6 +164,10 @@ std::vector<RunOption> recovery_options() {
        "3", absl::StrFormat("0 to %d", kMaxNodeFaults)},
       {group, "fault-window", 0, "SECONDS", "Faults of a node that are older are forgotten.", "600",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},
+      {group, "node-timeout", 0, "SECONDS",
+       "How long a lost node's ranks wait for a node to take them, where no spare node waits; then the job ends. An "
+       "elastic job goes on without them first, where it may.",
+       "60", absl::StrFormat("above 0, at most %g", kMaxSeconds)},
       {group, "interrupt-timeout", 0, "SECONDS",
        "A rank that does not leave an interrupted step within this time is killed and replaced.", "60",
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},

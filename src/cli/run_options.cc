@@ -294,6 +294,9 @@ void Reader::recovery() {
       "fault-window", spec_.fault_window_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   take(
+      "node-timeout", spec_.node_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
+      absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
+  take(
       "interrupt-timeout", spec_.interrupt_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   take(

@@ -627,7 +627,7 @@ TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
   const auto spec =
       this->spec({"--check", "--digests=on", "--digest-every=7", "--no-preload", "--seed=18446744073709551615",
                   "--start-method=exec", "--max-restarts=0", "--interrupt-timeout=2.5", "--journal", dir_ / "j",
-                  "--rdzv-id=x", "--node-faults=7", "--fault-window=90.5"});
+                  "--rdzv-id=x", "--node-faults=7", "--fault-window=90.5", "--node-timeout=45"});
   EXPECT_TRUE(spec.check_all_steps);
   EXPECT_EQ(spec.digests, "on");
   EXPECT_EQ(spec.digest_every, 7u);
@@ -636,6 +636,7 @@ TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
   EXPECT_TRUE(spec.start_by_exec);
   EXPECT_EQ(spec.max_restarts, 0);
   EXPECT_EQ(spec.interrupt_timeout_s, 2.5);
+  EXPECT_EQ(spec.node_timeout_s, 45);
   EXPECT_EQ(spec.node_faults, 7);
   EXPECT_EQ(spec.fault_window_s, 90.5);
   EXPECT_EQ(spec.journal_dir, dir_ / "j");

@@ -122,7 +122,6 @@ class Coordinator::Impl final : public AgentStream::Owner {
   bool stopping_ = false;
   std::optional<brain::EndJob> end_;  // how the job ended
   std::optional<SizeNews> size_news_;
-  std::map<brain::WorkerId, brain::NodeId> node_of_worker_;  // the brain thread's own
   TableHoldings tables_;
 
   Service service_;
@@ -344,21 +343,19 @@ void Coordinator::Impl::refused(const AgentStream& stream, const std::string& wh
 void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity newest) {
   if (const auto* line = std::get_if<brain::Journal>(&effect)) {
     journal_->write(line->event, newest, line->because, line->fields);
+    if (line->aloud && config_.say != nullptr) {
+      config_.say("keepstep: " + line->because);
+    }
     if (about_size(line->event)) {
       const std::lock_guard lock(mutex_);
       size_news_ = {line->event, line->because, std::chrono::steady_clock::now()};
     }
   } else if (const auto* spawn = std::get_if<brain::Spawn>(&effect)) {
-    node_of_worker_[spawn->worker] = spawn->node;
     send_to(spawn->node, effect, newest, "spawn");
   } else if (const auto* part = std::get_if<brain::Part>(&effect)) {
     send_to(part->node, effect, newest, "part");
   } else if (const auto* kill = std::get_if<brain::Kill>(&effect)) {
-    if (const auto it = node_of_worker_.find(kill->worker); it != node_of_worker_.end()) {
-      send_to(it->second, effect, newest, "kill");
-    } else {
-      send_to_all(effect, newest);
-    }
+    send_to(kill->node, effect, newest, "kill");
   } else {
     if (const auto* end = std::get_if<brain::EndJob>(&effect)) {
       const std::lock_guard lock(mutex_);

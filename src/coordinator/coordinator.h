@@ -27,6 +27,7 @@ struct CoordinatorConfig {
   std::string listen = "127.0.0.1:0";  // host:port (0: a free one), unix:PATH, or unix-abstract:NAME
   JobToken token;
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
+  std::function<void(const std::string&)> say;  // a line for the console, from the brain's thread; null: none
 };
 
 class Coordinator {

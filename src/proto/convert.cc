@@ -485,7 +485,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_pause()->mutable_stay()->Assign(e.stay.begin(), e.stay.end());
                  },
                  [&](const brain::Part& e) { out.mutable_part()->set_because(text(e.because)); },
-                 [&](const brain::Release&) { out.mutable_release(); },
+                 [&](const brain::Release& e) { out.mutable_release()->set_because(text(e.because)); },
                  [&](const brain::EndJob& e) {
                    out.mutable_end_job()->set_exit_code(e.exit_code);
                    out.mutable_end_job()->set_message(text(e.message));
@@ -515,13 +515,13 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
     case control::CoordinatorEffect::kActivate:
       return activate_from(in.activate(), identity);
     case control::CoordinatorEffect::kKill:
-      return brain::Kill{in.kill().worker(), in.kill().because()};
+      return brain::Kill{in.kill().worker(), in.kill().because(), message.node()};
     case control::CoordinatorEffect::kPause:
       return brain::Pause{identity, in.pause().because(), {in.pause().stay().begin(), in.pause().stay().end()}};
     case control::CoordinatorEffect::kPart:
       return brain::Part{message.node(), in.part().because()};
     case control::CoordinatorEffect::kRelease:
-      return brain::Release{identity};
+      return brain::Release{identity, in.release().because()};
     case control::CoordinatorEffect::kEndJob:
       return brain::EndJob{in.end_job().exit_code(), in.end_job().message(), in.end_job().traceback()};
     case control::CoordinatorEffect::KIND_NOT_SET:

@@ -123,8 +123,8 @@ auto fields(const Activate& e) {
   return std::tuple(a, b, c, d, f);
 }
 auto fields(const Kill& e) {
-  const auto& [a, b] = e;
-  return std::tuple(a, b);
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
 }
 auto fields(const Pause& e) {
   const auto& [a, b, c] = e;
@@ -135,8 +135,8 @@ auto fields(const Part& e) {
   return std::tuple(a, b);
 }
 auto fields(const Release& e) {
-  const auto& [a] = e;
-  return std::tuple(a);
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
 }
 auto fields(const EndJob& e) {
   const auto& [a, b, c] = e;
@@ -253,8 +253,8 @@ INSTANTIATE_TEST_SUITE_P(
                                    {4, 7}},
                     brain::Pause{kOwn, "the world grows", {0, 3}}, brain::Part{kNode, "it was told to leave"},
                     brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
-                    brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late"},
-                    brain::Release{kOwn}, brain::EndJob{-1, "over", kNotUtf8}));
+                    brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late", kNode},
+                    brain::Release{kOwn}, brain::Release{kOwn, "rank 1 died"}, brain::EndJob{-1, "over", kNotUtf8}));
 
 TEST(Convert, an_event_without_an_identity_travels_under_the_newest_one) {
   EXPECT_EQ(to_wire(brain::Event(brain::WorkerParked{1, 2}), kNode, kNewest).generation(), kNewest.generation);

@@ -391,7 +391,7 @@ void Engine::tell_fault(Step step, const std::string& what, bool link, bool dige
 }
 
 bool Engine::superseded() const {
-  return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || interrupted();
+  return interrupted_identity_ >= assignment_.identity || prepared_.has_value() || drained();
 }
 
 template <typename Done>
@@ -471,10 +471,12 @@ Status Engine::wait_interruption(brain::WaitsIn what) {
   return absl::IsAborted(status) ? absl::OkStatus() : status;
 }
 
-bool Engine::interrupted() const {
+bool Engine::drained() const {
   const GenerationPage* gen = generation();
   return gen != nullptr && gen->interrupted.load(std::memory_order_relaxed) != 0;
 }
+
+bool Engine::interrupted() const { return drained() && !released_.load(std::memory_order_relaxed); }
 
 void Engine::set_state(StateKind kind, Version version) {
   page().state.store(brain::pack(StateWord{kind, version}), std::memory_order_seq_cst);
@@ -715,7 +717,17 @@ Status Engine::finish(bool on_notice) {
   }
   (void)send(MessageType::kFinished, {{"notice", on_notice}});
   std::unique_lock lock(mutex_);
-  return wait_in_generation(lock, [&] { return released_; });
+  // What the page says may be of one that died after the release, which is still on its way here: the messages tell.
+  while (!released_) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (interrupted_identity_ >= assignment_.identity || prepared_.has_value()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
 }
 
 StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key, const std::string& value,

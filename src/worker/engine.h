@@ -98,7 +98,8 @@ class Engine {
   // The generation's collectives; null before the first assignment. Whoever keeps it must let go before the next
   // wait_assignment: its arena then belongs to the new generation.
   std::shared_ptr<comm::Communicator> communicator() { return communicator_; }
-  bool interrupted() const;  // any thread
+  // Whether the step is to be left; not after the release, when nothing is done again. Any thread.
+  bool interrupted() const;
   // What first failed in this generation because the connection to another node broke, or a peer there fell silent; it
   // names both ends. Empty: nothing. An error that user code sees after that is the link's, however torch wrapped it.
   std::string broken_link() const;
@@ -241,6 +242,7 @@ class Engine {
   // CANCELLED when the job ended.
   template <typename Done>
   Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
+  bool drained() const;     // collectives of this generation complete at once
   bool superseded() const;  // under `mutex_`
   // Hydration across nodes (engine_remote.cc).
   state::Place place_of(uint32_t source);
@@ -298,7 +300,7 @@ class Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool welcomed_ = false;
-  bool released_ = false;
+  std::atomic<bool> released_ = false;  // all ranks finished: nothing is done again, whatever happens to the others
   bool leaving_ = false;
   std::optional<Prepared> prepared_;      // the newest one not entered yet
   std::optional<Activation> activation_;  // of `activation_of_`

@@ -79,17 +79,22 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed,
 def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed):
     endpoint = f"127.0.0.1:{a_port()}"
     what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]
-    nodes = [start_node(tmp_path, rank, endpoint, *what) for rank in range(2)]
+    options = ["--node-timeout", 90]
+    nodes = [start_node(tmp_path, rank, endpoint, *what, options=options) for rank in range(2)]
     try:
         wait_for_steps(tmp_path, 10)
         kill(nodes[1])
+        nodes[0].wait_for_output("no spare node waits (--spare-nodes). Start `keepstep run` there again")
+        nodes[0].wait_for_output("its ranks wait 90 s for a node (--node-timeout), then the job ends")
         # Its journal is the one of the node before, which nobody overwrites.
-        nodes.append(start_node(tmp_path, 1, endpoint, *what, options=["--journal", tmp_path / "again"]))
+        nodes.append(start_node(tmp_path, 1, endpoint, *what, options=[*options, "--journal", tmp_path / "again"]))
         job = finish_nodes([nodes[0], nodes[2]])
     finally:
         for node in nodes:
             kill(node)
     assert_same_losses(job, undisturbed(4, until=UNTIL))
+    (awaited,) = job.events("node_awaited")
+    assert awaited["ranks"] == [2, 3] and awaited["for_s"] == 90, awaited
 
 
 def test_a_node_started_again_before_its_loss_was_noticed_waits_for_its_place(tmp_path, undisturbed):

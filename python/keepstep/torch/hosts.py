@@ -116,6 +116,11 @@ class RunHost:
         return current, communication.generation
 
     def interruption(self, what: str) -> BaseException | None:
+        if self._session.released:
+            return RuntimeError(
+                f"{what} after the training function had returned: another rank is gone, so ranks cannot communicate "
+                "any more. Do what needs all ranks inside the function"
+            )
         if what in ("barrier", "monitored_barrier"):
             return _engine.Interrupted(f"the generation ended during a {what}")
         return None

@@ -926,3 +926,4 @@ class Run:
         """Waits until the function returned on all ranks."""
         self._form("the end of the training function")
         self._engine.finish()
+        self._session.released = True
