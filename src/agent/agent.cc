@@ -1,5 +1,6 @@
 #include "agent/agent.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -399,6 +400,9 @@ void Agent::prepare(const brain::Prepare& effect) {
       }
       it->second->rank = member.rank;
       it->second->had_rank = true;
+      if (effect.resized) {
+        it->second->kept.reset();  // of ranks of another world
+      }
       const bool builds = member.newcomer || effect.sharding != effect.from;  // which may take long
       it->second->interrupted_at_ns = builds ? 0 : monotonic_ns();
       if (log_watch_ != nullptr) {
@@ -416,6 +420,13 @@ void Agent::prepare(const brain::Prepare& effect) {
           std::memcpy(it->second->memory.data() + offset, before->second->memory.data() + offset, bytes);
           to.bytes = bytes;
           to.version_plus_1 = from.version_plus_1.load();
+        }
+        // So do the copies that the rank keeps of others.
+        if (before->second->kept.valid() && !effect.resized) {
+          it->second->kept = Fd(fcntl(before->second->kept.get(), F_DUPFD_CLOEXEC, 0));
+          const int fd = before->second->kept.get();
+          tell(*it->second, MessageType::kInherit, effect.identity, nlohmann::json::object(),
+               std::span<const int>(&fd, 1));
         }
       }
     }

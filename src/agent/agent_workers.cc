@@ -85,6 +85,8 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   try {
     if (message->type == MessageType::kStore) {
       on_store(process, *message, std::move(packet->fds));
+    } else if (message->type == MessageType::kKept && packet->fds.size() == 1) {
+      process->kept = std::move(packet->fds.front());
     } else {
       on_message(process, *message);
     }

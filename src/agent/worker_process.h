@@ -34,6 +34,7 @@ struct WorkerProcess {
   Fd pidfd;
   std::optional<brain::Rank> rank;
   bool had_rank = false;  // once; its memory may be needed until the next generation formed
+  Fd kept;                // its memory for copies of other ranks' capsules, if it has some; it outlives the process
   bool attached = false;  // its engine has been welcomed
   bool parked = false;
   bool recoverable = false;       // it entered a keepstep.recoverable function

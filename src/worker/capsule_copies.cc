@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "worker/reserved_tags.h"
@@ -134,18 +135,33 @@ void CapsuleCopies::enter(comm::Communicator& comm, Rank self, std::vector<uint3
   wanted_.assign(nodes.size(), false);
 }
 
-void CapsuleCopies::keep(Rank rank, Copy copy) {
-  const size_t slot = copy.version % 2;
-  copies_[rank][slot] = std::move(copy);
+// For the capsules of those that this rank keeps. `version`: what stays where there has to be more room.
+Status CapsuleCopies::make_room(Version version) {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < keepers_.size(); ++rank) {
+    if (keepers_[rank] == self_ && wanted_[rank]) {
+      ranks.push_back(rank);
+    }
+  }
+  kept_.drop_unless([this](Rank rank) { return rank < keepers_.size() && keepers_[rank] == self_; });
+  if (ranks.size() <= kept_.room()) {
+    return absl::OkStatus();
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(KeptCapsules more, KeptCapsules::create(ranks.size(), most_bytes_));
+  for (const Rank rank : ranks) {
+    if (const std::optional<std::string> had = kept_.find(rank, version)) {
+      KEEPSTEP_RETURN_IF_ERROR(more.put(rank, version, *had));
+    }
+  }
+  kept_ = std::move(more);
+  if (on_memory_ != nullptr) {
+    on_memory_(kept_.fd());
+  }
+  return absl::OkStatus();
 }
 
 std::optional<std::string> CapsuleCopies::copy_of(Rank rank, Version version) const {
-  const auto it = copies_.find(rank);
-  if (it == copies_.end()) {
-    return std::nullopt;
-  }
-  const std::optional<Copy>& copy = it->second[version % 2];
-  return copy.has_value() && copy->version == version ? std::optional(copy->bytes) : std::nullopt;
+  return kept_.find(rank, version);
 }
 
 StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool wanted,
@@ -204,6 +220,7 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
     KEEPSTEP_RETURN_IF_ERROR(exchange.wait());
   }
   // Then keepers, what they are to keep.
+  KEEPSTEP_RETURN_IF_ERROR(make_room(version));
   std::map<Rank, std::optional<std::string>> kept;
   {
     Exchange exchange(*this);
@@ -221,8 +238,8 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
     }
     KEEPSTEP_RETURN_IF_ERROR(exchange.wait());
   }
-  for (auto& [rank, bytes] : kept) {
-    keep(rank, {version, *std::move(bytes)});
+  for (const auto& [rank, bytes] : kept) {
+    KEEPSTEP_RETURN_IF_ERROR(kept_.put(rank, version, *bytes));
   }
   return got;
 }
@@ -244,13 +261,9 @@ Status CapsuleCopies::copy(Version version, std::string_view own) {
     }
     KEEPSTEP_RETURN_IF_ERROR(exchange.wait());
   }
-  for (auto& [rank, bytes] : kept) {
-    keep(rank, {version, *std::move(bytes)});
+  for (const auto& [rank, bytes] : kept) {
+    KEEPSTEP_RETURN_IF_ERROR(kept_.put(rank, version, *bytes));
   }
-  // Copies for ranks that others keep now are of use until these have theirs: all had, or the generation had not
-  // formed.
-  std::erase_if(copies_,
-                [&](const auto& entry) { return entry.first >= keepers_.size() || keepers_[entry.first] != self_; });
   return absl::OkStatus();
 }
 

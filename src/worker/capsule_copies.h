@@ -2,25 +2,26 @@
 //
 // Each rank has a keeper: the rank at its place on the next node, in rank order and cyclic (modulo where nodes differ
 // in size). Before a rank votes on a step it has taken the capsules of those it keeps, so a step that counts has a copy
-// of each capsule on two nodes: "the keeper voted" implies "the keeper has it". Two versions are kept, in the keeper's
-// own memory: they end with its process, and are replaced when the next generation forms.
+// of each capsule on two nodes: "the keeper voted" implies "the keeper has it". Two versions are kept, in memory that
+// outlives the keeper's process (kept_capsules.h): whoever takes its rank has them.
 //
 // Everything here is a no-op in a job on one node. Used by the worker's main thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "brain/types.h"
 #include "comm/communicator.h"
+#include "worker/kept_capsules.h"
 
 namespace keepstep::worker {
 
@@ -30,7 +31,12 @@ class CapsuleCopies {
   explicit CapsuleCopies(size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // The ranks are others from here on: what is kept is nobody's any more.
-  void forget() { copies_.clear(); }
+  void forget() { kept_ = KeptCapsules(); }
+  // What the process that was this rank before kept.
+  void inherit(KeptCapsules kept) { kept_ = std::move(kept); }
+  // Called with the memory for copies when it was made: whoever has it can inherit.
+  using OnMemory = std::function<void(int fd)>;
+  void on_memory(OnMemory tell) { on_memory_ = std::move(tell); }
 
   // `nodes`: by rank, as in comm::Endpoint; `comm` stays the caller's, and must be there for share() and copy().
   void enter(comm::Communicator& comm, comm::Rank self, std::vector<uint32_t> nodes);
@@ -50,22 +56,19 @@ class CapsuleCopies {
   std::optional<std::string> copy_of(comm::Rank rank, brain::Version version) const;
 
  private:
-  struct Copy {
-    brain::Version version = 0;
-    std::string bytes;
-  };
   // Transfers under way between this rank and others; all of them are waited for, whatever becomes of them.
   class Exchange;
 
   bool across() const { return !keepers_.empty(); }
-  void keep(comm::Rank rank, Copy copy);
+  Status make_room(brain::Version version);
 
   const size_t most_bytes_;
   comm::Communicator* comm_ = nullptr;
   comm::Rank self_ = 0;
-  std::vector<comm::Rank> keepers_;                                  // by rank; empty: one node
-  std::vector<bool> wanted_;                                         // by rank, from share()
-  std::map<comm::Rank, std::array<std::optional<Copy>, 2>> copies_;  // of even, of odd versions
+  std::vector<comm::Rank> keepers_;  // by rank; empty: one node
+  std::vector<bool> wanted_;         // by rank, from share()
+  KeptCapsules kept_;
+  OnMemory on_memory_;
 };
 
 // By rank: who keeps its capsule. Empty if all ranks are on one node.

@@ -1,6 +1,7 @@
 // Copies of capsules over real messages: ranks on several "nodes" of this machine, threads, TCP over loopback.
 #include "worker/capsule_copies.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -106,6 +107,50 @@ TEST_F(Copies, when_the_keepers_are_lost_too_nothing_comes_and_nobody_waits) {
     // Rank 4's was kept by rank 0; those of 2 and 3 by rank 4.
     EXPECT_EQ(got->has_value(), self == 4);
   });
+}
+
+TEST_F(Copies, who_takes_the_rank_of_a_keeper_that_died_has_what_it_kept) {
+  std::vector<Fd> memory(kRanks);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    copies_[rank]->on_memory([&memory, rank](int fd) { memory[rank] = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); });
+  }
+  steps_up_to(2);
+  // Rank 4 dies, and the node of ranks 2 and 3, whose capsules it keeps, is lost before anybody could send them again.
+  for (const Rank lost : {2u, 3u, 4u}) {
+    copies_[lost] = std::make_unique<CapsuleCopies>(kMostBytes);
+  }
+  copies_[4]->inherit(*KeptCapsules::attach(std::move(memory[4]), kMostBytes));
+  for (int entry = 0; entry < 2; ++entry) {  // the first generation may not form
+    generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
+      const bool lost = self == 2 || self == 3;
+      const auto got = copies.share(2, true, lost ? std::nullopt : std::optional(capsule_of(self, 2)));
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ(*got, lost ? std::optional(capsule_of(self, 2)) : std::nullopt);
+    });
+  }
+}
+
+TEST(KeptCapsules, have_two_versions_of_as_many_ranks_as_there_is_room_for) {
+  KeptCapsules kept = *KeptCapsules::create(2, 100);
+  for (brain::Version version = 1; version <= 5; ++version) {
+    for (const Rank rank : {3u, 7u}) {
+      const Status put = kept.put(rank, version, std::string(version, 'a' + static_cast<char>(rank)));
+      ASSERT_TRUE(put.ok()) << put;
+    }
+  }
+  EXPECT_EQ(kept.find(3, 5), "ddddd");
+  EXPECT_EQ(kept.find(7, 4), "hhhh");
+  EXPECT_FALSE(kept.find(3, 3).has_value());
+  EXPECT_TRUE(absl::IsFailedPrecondition(kept.put(8, 6, "")));
+  EXPECT_TRUE(absl::IsFailedPrecondition(kept.put(3, 6, std::string(101, 'x'))));
+  // What lies in the memory is not taken on trust.
+  const KeptCapsules again = *KeptCapsules::attach(Fd(fcntl(kept.fd(), F_DUPFD_CLOEXEC, 0)), 100);
+  EXPECT_EQ(again.room(), 2u);
+  EXPECT_EQ(again.find(3, 5), "ddddd");
+  EXPECT_FALSE(KeptCapsules::attach(Fd(fcntl(kept.fd(), F_DUPFD_CLOEXEC, 0)), 1 << 20).ok());
+  kept.drop_unless([](Rank rank) { return rank == 7; });
+  EXPECT_FALSE(again.find(3, 5).has_value());
+  EXPECT_EQ(again.find(7, 5), "hhhhh");
 }
 
 TEST_F(Copies, in_another_world_a_new_rank_gets_that_of_the_lowest_that_has_one) {

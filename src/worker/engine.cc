@@ -79,6 +79,9 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
   }
   engine->log_ = LogWriter(engine->memory_.data() + WorkerLayout::kLog);
+  engine->capsule_copies_.on_memory([self = engine.get()](int fd) {
+    (void)self->send(MessageType::kKept, nlohmann::json::object(), std::span<const int>(&fd, 1));
+  });
   return engine;
 }
 
@@ -152,6 +155,9 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
         welcome_.erase("token");
       }
       welcomed_ = true;
+      break;
+    case MessageType::kInherit:
+      inherited_ = fds.empty() ? Fd() : std::move(fds.front());
       break;
     case MessageType::kPrepare:
       if (Status status = prepare(message, std::move(fds)); !status.ok()) {
@@ -360,6 +366,14 @@ void Engine::enter(Prepared prepared) {
   silent_source_.clear();
   if (assignment_.resized || assignment_.newcomer) {
     capsule_copies_.forget();  // by ranks of another world, or of a life before
+  }
+  if (Fd inherited = std::move(inherited_); inherited.valid() && !assignment_.resized) {
+    if (StatusOr<KeptCapsules> kept = KeptCapsules::attach(std::move(inherited), kCapsuleBytes); kept.ok()) {
+      capsule_copies_.inherit(*std::move(kept));
+    } else {
+      std::fprintf(stderr, "keepstep: worker %u cannot take over copies of capsules: %s\n", worker_,
+                   std::string(kept.status().message()).c_str());
+    }
   }
   capsule_copies_.enter(*communicator_, assignment_.rank, std::move(nodes));
   // Told, not raised: a rank that voted stays where it is until the verdict.

@@ -342,6 +342,7 @@ class Engine {
   std::unique_ptr<RemoteSource> remote_source_;                   // while it publishes, for targets elsewhere
   std::map<uint32_t, std::unique_ptr<RemotePeer>> remote_peers_;  // by rank: sources elsewhere
   CapsuleCopies capsule_copies_{kCapsuleBytes};
+  Fd inherited_;  // the memory of the rank's process before, for the next assignment; under `mutex_`
   bool wants_capsule_ = false;
   std::mutex vaults_mutex_;
   struct VaultMemory {

@@ -41,6 +41,7 @@ enum class MessageType : uint16_t {
                    // or {members, row} instead of {rank}: for their parity
   kSaved = 22,     // {version, generation}: any process can load this version, also of another start of the job
   kSettled = 23,   // {sharding}: a step was done in this division of the state; copies of those before may go
+  kKept = 24,      // {}, fd: the memory in which this rank keeps capsules of others (kept_capsules.h)
   // agent to worker
   kWelcome = 32,     // {worker, seed, check, inject: [..], preload}
   kPrepare = 33,     // {rank, version, workers, ..}, fds: generation page, this node's members, perhaps a listener
@@ -56,6 +57,7 @@ enum class MessageType : uint16_t {
   kNotice = 42,      // {because}: the job has to stop soon; this rank says so with its next vote
   kPause = 43,       // {because, stay: [node]}: this rank says with its next vote that all pause at the step's end
   kVaultReply = 44,  // {id, error}, fd: the memory asked for; an error: without it
+  kInherit = 45,     // {}, fd: of kKept, of the process that was the rank before; a prepare for that rank follows
   kInject = 48,      // a fault to carry out, as in the welcome's `inject`: of `keepstep inject`
 };
 

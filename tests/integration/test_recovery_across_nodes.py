@@ -76,6 +76,29 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed,
     assert job.events("node_replaced"), job.explain()
 
 
+def test_a_keeper_dies_with_the_node_whose_capsules_it_keeps(tmp_path, undisturbed):
+    nodes = start_nodes(
+        tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", "rich", launchers=[0, 1, 2],
+        options=["--spare-nodes", 1],
+    )  # fmt: skip
+    try:
+        wait_for_steps(tmp_path, 10)
+        # Ranks 2 and 3 are on node 1; their capsules' copies were in the processes of ranks 0 and 1.
+        (keeper,) = {note["pid"] for note in notes(tmp_path) if note.get("rank") == 0 and "entry" in note}
+        os.kill(keeper, signal.SIGKILL)
+        kill(nodes[1])
+        job = finish_nodes([nodes[0], nodes[2]])
+    finally:
+        for node in nodes:
+            kill(node)
+    assert_same_losses(job, undisturbed(4, model="rich", until=UNTIL))
+    assert_survivors_kept_their_process(job, [0, 2, 3], 4)
+
+
+def notes(folder):
+    return [note for path in sorted(folder.glob("*.jsonl")) for note in json_lines(path)]
+
+
 def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed):
     endpoint = f"127.0.0.1:{a_port()}"
     what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]
