@@ -12,9 +12,7 @@ namespace {
 // One node whose workers do what they are told, at once.
 class Node {
  public:
-  explicit Node(MembershipConfig config) : brain_(config), config_(config) {
-    tell(NodeJoined{0, {ipv4(10, 0, 0, 1), 20000}});
-  }
+  explicit Node(const MembershipConfig& config) : brain_(config) { tell(NodeJoined{0, {ipv4(10, 0, 0, 1), 20000}}); }
 
   void die(WorkerId worker) { tell(WorkerDied{worker, 100 + int64_t{worker}, 9, 0, "pidfd", ""}); }
   void step() {
@@ -58,7 +56,6 @@ class Node {
   void on(const Other& /*effect*/) {}
 
   Membership brain_;
-  MembershipConfig config_;
   Prepare prepared_;
   WorkerId newest_ = 0;
   Step step_ = 0;
