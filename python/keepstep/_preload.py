@@ -203,7 +203,10 @@ class Stage:
 
     def hear(self) -> list[Any] | None:
         """What it has to say; None once it is gone."""
-        data = self.connection.recv(65536)
+        try:
+            data = self.connection.recv(65536)
+        except OSError:
+            return None
         self.heard = time.monotonic()
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [json.loads(line) for line in lines] if data else None
@@ -354,8 +357,11 @@ class Learning:
     def _hand_over(self, stage: Stage) -> None:
         """Ends this process, unless the stage died meanwhile."""
         left_s = self._left_s - (time.monotonic() - self._running_since)
-        stage.connection.sendall(json.dumps([left_s]).encode() + b"\n")
-        if stage.connection.recv(1):
+        answered = b""
+        with contextlib.suppress(OSError):
+            stage.connection.sendall(json.dumps([left_s]).encode() + b"\n")
+            answered = stage.connection.recv(1)
+        if answered:
             self._succeeded(stage.pid)
             os._exit(0)
         self._leave_out([], "")

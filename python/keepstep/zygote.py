@@ -85,7 +85,7 @@ class Zygote:
                 os.close(tell)
                 self._connection.close()
                 if not os.read(told, 1):
-                    os._exit(1)
+                    os.kill(os.getpid(), signal.SIGKILL)  # an exit code would be taken for the script's
                 os.close(told)
                 self._become_worker(request, fds)
             self._send({"op": "spawned", "worker": request["worker"], "pid": worker}, [os.pidfd_open(worker)])

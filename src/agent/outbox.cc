@@ -13,9 +13,10 @@ Status Outbox::send(const PacketSocket& socket, std::string encoded, std::span<c
     if (Status status = worker::send_encoded(socket, encoded, fds, false); !absl::IsResourceExhausted(status)) {
       return status;
     }
-  } else if (encoded.size() > worker::kMaxBodyBytes) {
+  } else if (encoded.size() > worker::kMaxBodyBytes || fds.size() > worker::kMaxMessageFds) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a message of %d bytes; %d are the most", encoded.size(), worker::kMaxBodyBytes));
+        absl::StrFormat("a message of %d bytes with %d descriptors; %d and %d are the most", encoded.size(), fds.size(),
+                        worker::kMaxBodyBytes, worker::kMaxMessageFds));
   } else if (waiting_.size() >= kMostKeptMessages || bytes_ + encoded.size() > kMostKeptBytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d messages of %d bytes together wait for it to read; is it stopped?", waiting_.size(), bytes_));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/start_process.h"
+#include "base/check.h"
 
 namespace keepstep::agent {
 
@@ -59,7 +60,7 @@ void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohman
     pending_.erase(process->id);
     callbacks_.on_note("fork_failed", absl::StrFormat("worker %d starts by exec: %s", process->id, sent.message()));
     spawn_by_exec(process, environment);
-  } else if (!sent.ok()) {
+  } else if (!sent.ok() && !absl::IsUnavailable(sent)) {  // the end of a zygote is read behind what it said before
     zygote_lost();
   }
 }
@@ -112,6 +113,8 @@ void Starter::exec_pending() {
 }
 
 void Starter::zygote_lost() {
+  KEEPSTEP_CHECK(zygote_pid_ > 0, "there is no zygote to lose");
+  kill(zygote_pid_, SIGKILL);  // alive, it would take the closed socket for the agent's end
   loop_.unwatch(zygote_.fd());
   zygote_ = PacketSocket();
   int status = 0;

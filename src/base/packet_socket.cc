@@ -55,6 +55,9 @@ Status PacketSocket::send_flagged(std::string_view bytes, std::span<const int> f
     if (errno == EAGAIN) {
       return absl::ResourceExhaustedError("the other process does not read");
     }
+    if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {  // what is under way is read some time
+      return absl::ResourceExhaustedError(absl::StrFormat("send to the other process: %s", strerror(errno)));
+    }
     if (errno != EINTR) {
       return absl::UnavailableError(absl::StrFormat("send to the other process: %s", strerror(errno)));
     }

@@ -199,6 +199,7 @@ def test_a_leave_that_would_break_the_smallest_size_waits_for_a_newcomer(elastic
     assert job.steps()[-1]["world"] == 4
     job.start(2)
     assert node.process.wait(60) == 0, node.output()
+    job.wait_for_more_steps(2)  # the newest published may be older than the change
     job.wait_for_world(4)
     done = job.stop()
     assert_same_bits(done, fixed)

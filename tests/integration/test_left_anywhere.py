@@ -41,7 +41,7 @@ def assert_same(job, reference):
             assert job.finals()[rank][key] == final[key], f"rank {rank}: {key} differs{why}"
 
 
-@pytest.mark.parametrize("case", ["update", "update-communicates"])
+@pytest.mark.parametrize("case", ["update", "update-communicates", "update-restored"])
 def test_a_forward_in_the_update_is_not_left_when_a_peer_dies(tmp_path, undisturbed_case, case):
     job = run_left(tmp_path, case, extra=["--kill-at", 3])
     assert_same(job, undisturbed_case(case))
@@ -62,6 +62,7 @@ LEFT = [
     "gan",
     "extra",
     "registered",
+    "assigned",
     "lbfgs-communicates",
 ]
 
@@ -81,6 +82,21 @@ def test_state_that_is_changed_between_commits_is_named_before_any_fault(tmp_pat
     assert job.exit_code != 0, job.explain()
     assert "with run.restored():" in job.output and "'model/" in job.output, job.explain()
     assert len(job.metrics) == (4 if case == "head" else 2), job.explain()
+
+
+LATE = {
+    "late-option": "the optimizer's option 'lr' was changed after run.commit of step 2",
+    "late-frozen": "requires_grad of 'model/head.bias' was changed after run.commit of step 2",
+    "late-mode": "'model' has been in another mode (training or evaluation) since after run.commit of step 2",
+    "late-statistics": "a forward in training mode after step 2 did it",
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_what_a_fault_would_undo_is_named_where_it_comes_after_a_commit(tmp_path, case):
+    job = run_left(tmp_path, case)
+    assert job.exit_code != 0 and LATE[case] in job.output, job.explain()
+    assert len(job.metrics) == 2, job.explain()
 
 
 def test_a_registered_evaluation_that_was_interrupted_is_made_again(tmp_path, undisturbed_case):

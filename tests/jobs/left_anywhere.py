@@ -69,6 +69,8 @@ class Model(torch.nn.Module):
         # What both forward and the update change, as a closure's forward would, cannot be carried.
         self.norm = torch.nn.Identity() if args.case.startswith("lbfgs") else torch.nn.BatchNorm1d(16)
         self.head = torch.nn.Linear(16, 2)
+        if args.case == "assigned":
+            self.register_buffer("trend", torch.zeros(()))
 
     def forward(self, x):
         return self.head(self.norm(self.blocks(x)))
@@ -195,7 +197,7 @@ def evaluate(run, model, average, optimizer, number):
     kind = kind.removesuffix("-bare")
     if kind == "raises":
         raise ValueError(f"validation of step {number} does not work")
-    elif kind == "eval":
+    elif kind in ("eval", "assigned"):
         model.eval()
         note(validation=validate(run, model, number), step=number, rank=run.rank)
         model.train()
@@ -225,6 +227,15 @@ def evaluate(run, model, average, optimizer, number):
         dist.all_reduce(torch.zeros(1))
         maybe_die(run, number)
         dist.all_reduce(torch.zeros(1))
+    elif kind == "late-option":
+        optimizer.param_groups[0]["lr"] *= 0.5
+    elif kind == "late-frozen":
+        model.head.bias.requires_grad_(False)
+    elif kind == "late-mode":
+        model.eval()
+    elif kind == "late-statistics":
+        with torch.no_grad():
+            model(HELD_OUT[0])
     elif kind == "head" and number == 4:  # of one tensor, where no forward looks
         with torch.no_grad():
             model.head.bias.mul_(1.5)
@@ -272,7 +283,7 @@ def train(run):
                     maybe_die(run, number)
                     wait_for_interruption()
                 torch.manual_seed(number)  # dropout: the same on all ranks, as an update has to be
-                with torch.no_grad():
+                with run.restored() if args.case == "update-restored" else torch.no_grad(), torch.no_grad():
                     torch.optim.swa_utils.update_bn(HELD_OUT, average)
 
             parts.append(forward)
@@ -290,6 +301,12 @@ def train(run):
             run.commit(lambda: optimizer.step(closure), communicates=args.case == "lbfgs-communicates")
         elif args.case == "gan":
             run.commit(optimizer.step, critic_optimizer.step)
+        elif args.case == "assigned":
+
+            def assign():
+                model.trend = 0.9 * model.trend + model.head.weight.detach().norm()
+
+            run.commit(optimizer.step, assign)
         else:
             run.commit(optimizer.step, lambda: average.update_parameters(model))
         bits = struct.pack("<d", step.loss).hex()

@@ -95,6 +95,34 @@ def test_a_change_is_seen_and_named(change):
     assert committed.changed() is None
 
 
+def test_memory_that_torch_moved_itself_holds_what_it_held():
+    net, _, _, committed = made()
+    net.share_memory()  # as a process that is sent the model does
+    assert committed.changed() is None
+    net.first.weight.data.mul_(2)
+    assert committed.changed() == "net/first.weight"
+
+
+def test_a_parameter_with_other_memory_and_the_same_bytes_was_not_changed():
+    net, _, _, committed = made()
+    with torch.no_grad():
+        net.first.weight.set_(net.first.weight.detach().clone())  # as cuDNN lays the weights of an LSTM out
+    assert committed.changed() is None
+    net.short.data = net.short.data.clone() * 2
+    assert committed.changed() == "net/short"
+
+
+def test_a_buffer_that_was_assigned_is_named_and_recorded():
+    net, _, _, committed = made()
+    net.table = net.table * 2
+    assert committed.changed() == "net/table"
+    committed.record()
+    assert committed.changed() is None
+    wanted = net.table.clone()
+    committed.put_back()
+    assert torch.equal(net.table, wanted)
+
+
 def test_what_forward_changes_is_none_of_it():
     net, _, _, committed = made()
     net.norm(torch.randn(4, 32))
@@ -197,3 +225,13 @@ def test_streams_are_extra_state_and_other_objects_are_named():
     assert extra_state.decoded(extra_state.encoded("x", io.BytesIO(b"abc"))).getvalue() == b"abc"
     with pytest.raises(KeepstepError, match=r"net/odd.lock.*object"):
         extra_state.encoded("net/odd", {"lock": object()})
+
+
+def test_modes_are_kept_as_they_were_before_not_as_the_commit_left_them():
+    net, _, _, committed = made()
+    net.first.weight.requires_grad_(False)
+    with committed.modes_kept():
+        net.eval()
+        net.requires_grad_(True)
+    assert net.training and net.norm.training
+    assert not net.first.weight.requires_grad and net.one.requires_grad

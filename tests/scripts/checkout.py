@@ -35,7 +35,8 @@ class Checkout:
 
     def environment(self, **variables):
         """Of a shell in which nothing is activated."""
-        values = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+        ours = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHON", "MAKEFLAGS", "MAKELEVEL")  # PYTHON: of scripts/test_python.sh
+        values = {name: value for name, value in os.environ.items() if name not in ours}
         values["PATH"] = os.pathsep.join(
             part for part in values["PATH"].split(os.pathsep) if not Path(part).parent.name.startswith(".venv")
         )

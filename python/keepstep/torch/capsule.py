@@ -122,7 +122,10 @@ class Capsule:
         if self.empty:
             return
         buffers = self._buffers
-        layout = [[name, str(b.dtype), list(b.shape), b.numel() * b.element_size()] for name, b in buffers.items()]
+        layout = [
+            [name, str(b.dtype), list(b.shape), b.numel() * b.element_size(), b.device.type]
+            for name, b in buffers.items()
+        ]
         self._saved_extra = extra_state.take(self._extra)
         header = json.dumps({"buffers": layout, "extra": self._saved_extra}).encode()
         parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(buffers.values()))]
@@ -143,8 +146,8 @@ class Capsule:
             if name not in header["extra"]:
                 return False
             module.set_extra_state(extra_state.decoded(header["extra"][name]))
-        for name, dtype, shape, bytes_ in header["buffers"]:
-            buffer = self._room(name, dtype, shape)
+        for name, dtype, shape, bytes_, device in header["buffers"]:
+            buffer = self._room(name, dtype, shape, device)
             if buffer is not None:
                 target = torch.empty(buffer.shape, dtype=buffer.dtype)
                 ctypes.memmove(target.data_ptr(), data[at : at + bytes_], bytes_)
@@ -157,7 +160,7 @@ class Capsule:
             buffers[key] = None  # forward had not made it yet
         return missing <= self._made
 
-    def _room(self, name: str, dtype: str, shape: list[int]) -> torch.Tensor | None:
+    def _room(self, name: str, dtype: str, shape: list[int], device: str) -> torch.Tensor | None:
         """The buffer of that name; made where there is none yet, or an empty one. None: it is another one here."""
         if name not in self._slots:
             return None
@@ -167,7 +170,7 @@ class Capsule:
             return buffer
         if buffer is None or buffer.numel() == 0 or name in self._made:
             kind = getattr(torch, dtype.removeprefix("torch."))
-            buffers[key] = torch.empty(shape, dtype=kind, device=None if buffer is None else buffer.device)
+            buffers[key] = torch.empty(shape, dtype=kind, device=device if buffer is None else buffer.device)
             return buffers[key]
         return None
 

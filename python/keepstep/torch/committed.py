@@ -50,6 +50,7 @@ class Pieces:
         self.tensors: list[torch.Tensor] = []
         self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
         self._here: list[memoryview] = []
+        self._here_at: list[int] = []  # addresses of all memory when those were made
         self._elsewhere: dict[torch.device, list[torch.Tensor]] = {}
         self._number: dict[str, list[int]] = {"cpu": []}  # by device: whose the parts are
         for name, tensor in named:
@@ -63,15 +64,21 @@ class Pieces:
             self.memory.append(held)
             if (part := _middle(held)) is None:
                 continue
-            if held.device.type == "cpu":
-                self._here.append(memoryview((ctypes.c_ubyte * part.numel()).from_address(part.data_ptr())))
-            else:
+            if held.device.type != "cpu":
                 self._elsewhere.setdefault(held.device, []).append(part)
             self._number.setdefault(str(held.device), []).append(len(self.names) - 1)
         # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
         self._plain = [number for number, tensor in enumerate(self.tensors) if not sharding.is_dtensor(tensor)]
         self._in_place = [self.tensors[number] for number in self._plain]
-        self.places = [*map(_place, self._in_place)]
+        self._own = [self.memory[number] for number in self._plain]
+        self._look()
+
+    def _look(self) -> None:
+        """Memory itself may move: ``share_memory()`` and ``resize_()`` give a storage another place."""
+        at = [*map(_place, self.memory)]
+        if at != self._here_at:
+            self._here_at = at
+            self._here = [_bytes(self.memory[number]) for number in self._number["cpu"]]
 
     def spread(self, most: int) -> Pieces:
         """At most so many of them, from all parts of the list."""
@@ -80,28 +87,37 @@ class Pieces:
 
     def take(self) -> Taken:
         """What they hold now."""
+        self._look()
         elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
         return Taken([*map(_version, self.tensors)], b"".join(self._here), elsewhere)
 
     def moved(self) -> list[int]:
         """Numbers of those that have other memory than when they were listed."""
-        now = [*map(_place, self._in_place)]
-        if now == self.places:
+        now, own = [*map(_place, self._in_place)], [*map(_place, self._own)]
+        if now == own:
             return []
-        return [self._plain[i] for i, (a, b) in enumerate(zip(self.places, now, strict=True)) if a != b]
+        return [self._plain[i] for i, (a, b) in enumerate(zip(own, now, strict=True)) if a != b]
+
+    def _holds_same(self, number: int) -> bool:
+        """Whether other memory holds the same bytes: cuDNN moves the weights of an LSTM in each forward."""
+        now, own = self.tensors[number].detach(), self.memory[number]
+        if (now.shape, now.dtype, now.device) != (own.shape, own.dtype, own.device):
+            return False
+        return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (now, own)))
 
     def first_changed(self, before: Taken, quick: bool = False, written: bool = True) -> str | None:
         """The name of the first that is not as it was. `quick`: never waits for a device. Without `written`, what was
         written to and holds the same bytes as before is none."""
+        self._look()
         versions = [*map(_version, self.tensors)]
         here = b"".join(self._here)
         moved = self.moved()
         if not moved and here == before.here and (versions == before.versions or not written):
             found = []
         else:
-            found = (
-                moved + [i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b] * written
-            )
+            same = {number for number in moved if self._holds_same(number)}
+            touched = [i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b] * written
+            found = [number for number in moved + touched if number not in same]
             found += self._different("cpu", self._here, before.here, here)
         if not quick:
             for device, parts in self._elsewhere.items():
@@ -140,6 +156,14 @@ def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
         return None  # of a storage that is not there, or a dtype without bytes of its own
 
 
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    """A view of `_middle` in main memory; empty where its storage was freed."""
+    part = _middle(tensor)
+    if part is None:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * part.numel()).from_address(part.data_ptr()))
+
+
 @dataclass
 class Manner:
     """Of one moment: how modules and optimizers stand, beside the tensors that they hold."""
@@ -158,7 +182,8 @@ class Holders:
         self.modules: list[torch.nn.Module] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
-        self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # where modules hold their buffers
+        self._slots: list[tuple[dict[str, Any], str, torch.Tensor, str]] = []  # where modules hold their buffers; names
+        self._paths: list[str] = []  # of modules
         self.optimizers = list(registry.optimizers())
         sharding.reshard(registry.modules())  # what a forward without backward left whole is freed later
         seen = set(without)
@@ -174,6 +199,7 @@ class Holders:
                 continue
             seen.add(id(module))
             self.modules.append(module)
+            self._paths.append(f"{owner}/{path}" if path else owner)
             prefix = f"{owner}/{path}." if path else f"{owner}/"
             if type(module).__name__ == "FullyShardedDataParallel":
                 continue  # FSDP1 frees and refills the memory of what it holds
@@ -187,7 +213,7 @@ class Holders:
                     seen.add(id(buffer))
                     self.named.append((prefix + key, buffer))
                     if isinstance(module._buffers, dict):
-                        self._slots.append((module._buffers, key, buffer))
+                        self._slots.append((module._buffers, key, buffer, prefix + key))
 
     def take(self, wrapped: dict[int, bool]) -> Manner:
         """How they stand now."""
@@ -201,7 +227,7 @@ class Holders:
         for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)
-        for slots, key, buffer in self._slots:
+        for slots, key, buffer, _ in self._slots:
             if slots.get(key) is not buffer:
                 slots[key] = buffer
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -210,6 +236,47 @@ class Holders:
                 for key, value in values.items():
                     if key != "params" and not isinstance(value, torch.Tensor):  # those are protected as tensors
                         group[key] = value
+
+    def replaced(self) -> str | None:
+        """The name of a buffer that is another tensor now (``module.buffer = ...``)."""
+        return next((name for slots, key, buffer, name in self._slots if slots.get(key) is not buffer), None)
+
+    def late_change(self, manner: Manner) -> str | None:
+        """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        if len(groups) == len(manner.groups):
+            for group, values in zip(groups, manner.groups, strict=True):
+                for key, value in values.items():
+                    if key != "params" and not isinstance(value, torch.Tensor) and not _same(group.get(key), value):
+                        return f"the optimizer's option '{key}'"
+        if [*map(_requires_grad, self.parameters)] != manner.requires_grad:
+            for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
+                if parameter.requires_grad != wanted:
+                    return f"requires_grad of '{self._name(parameter)}'"
+        return None
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        return next(name for name, tensor in self.named if tensor is parameter)
+
+    def other_modes(self, training: list[bool]) -> list[int]:
+        """Numbers of modules that are in another mode than in `training`."""
+        now = [*map(_training, self.modules)]
+        if now == training:
+            return []
+        return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
+
+    def path(self, number: int) -> str:
+        """Of a module."""
+        return self._paths[number]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    try:
+        return bool(a == b)
+    except (RuntimeError, ValueError):
+        return False  # of arrays
 
 
 def point_back(pieces: Pieces) -> None:
@@ -221,9 +288,15 @@ def point_back(pieces: Pieces) -> None:
 class Committed:
     """What the last commit left in this process. From the main thread."""
 
-    def __init__(self, registry: Registry, capsule_ids: Callable[[], set[int]]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        capsule_ids: Callable[[], set[int]],
+        capsule_versions: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         self._registry = registry
         self._capsule_ids = capsule_ids
+        self._capsule_versions = capsule_versions
         self.forget()
 
     def forget(self) -> None:
@@ -238,18 +311,27 @@ class Committed:
         self._new_states = 0  # how often they were others than before
         self._taken = self._taken_quick = Taken([], b"", {})
         self._looked = False  # since the last commit, before a forward
+        self._in_capsule: dict[str, Any] = {}  # its versions
+        self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
 
     # ---- the end of a commit, and of joining a generation ----
 
     def record(self, manner: bool = True, list_again: bool = False) -> None:
         """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
         belong to the capsule now."""
-        if self._holders is None or list_again or self._other_states() or self._pieces.moved():
+        if (
+            self._holders is None
+            or list_again
+            or self._holders.replaced()
+            or self._other_states()
+            or self._pieces.moved()
+        ):
             self._list()
         assert self._holders is not None
         if manner:
             self._manner = self._holders.take(self.wrapped)
         self._taken = self._pieces.take()
+        self._in_capsule = self._capsule_versions()
         self._looked = False
 
     def begin_loop(self, version: int) -> None:
@@ -305,7 +387,27 @@ class Committed:
         """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
         if self._holders is None:
             return None
-        return self._pieces.first_changed(self._taken, written=written)
+        return self._holders.replaced() or self._pieces.first_changed(self._taken, written=written)
+
+    def changed_in_capsule(self) -> str | None:
+        """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
+        now = self._capsule_versions()
+        return next((name for name, version in now.items() if self._in_capsule.get(name, version) != version), None)
+
+    def late_change(self) -> str | None:
+        """What else is not as the commit left it, and would be lost at a fault; None also before a commit."""
+        return None if self._holders is None else self._holders.late_change(self._manner)
+
+    def begin_step(self) -> None:
+        """The loop's body begins: a mode that it does not set itself was left by what came after the commit."""
+        self._late_modes = [] if self._holders is None else self._holders.other_modes(self._manner.training)
+
+    def left_mode(self) -> str | None:
+        """The path of a module that has been in another mode since before the step began."""
+        if self._holders is None or not self._late_modes:
+            return None
+        still = set(self._holders.other_modes(self._manner.training)) & set(self._late_modes)
+        return self._holders.path(min(still)) if still else None
 
     def changed_before_forward(self) -> str | None:
         """The same, in the first forward after a commit; before further ones of some tensors only."""
@@ -331,6 +433,14 @@ class Committed:
         """Training or evaluation, and what needs gradients."""
         if self._holders is not None:
             self._holders.put_back(self._manner, with_groups=False)
+
+    @contextmanager
+    def modes_kept(self) -> Iterator[None]:
+        """Training or evaluation, and what needs gradients, are at the end as they were."""
+        manner = None if self._holders is None else self._holders.take({})
+        yield
+        if self._holders is not None and manner is not None and len(manner.training) == len(self._holders.modules):
+            self._holders.put_back(manner, with_groups=False)
 
     @contextmanager
     def as_wrapped(self, module: torch.nn.Module) -> Iterator[None]:
@@ -390,16 +500,21 @@ class Committed:
 
 
 @contextmanager
-def restored(registry: Registry) -> Iterator[None]:
-    """Everything protected is put back at the end, bit for bit; costs as much memory as it takes."""
+def restored(registry: Registry) -> Iterator[Callable[[], bool]]:
+    """Everything protected is put back at the end, bit for bit; costs as much memory as it takes.
+
+    What it yields tells afterwards whether all was put back.
+    """
+    back = False
     holders = Holders(registry)
     pieces = Pieces(holders.named)
     manner = holders.take({})
     snapshot = Snapshot(registry)
     try:
-        yield
+        yield lambda: back
     finally:
         point_back(pieces)
         holders.put_back(manner)
         snapshot.restore()
         holders.put_back(manner)  # what the commit left may be other modes, which came with the snapshot
+        back = True

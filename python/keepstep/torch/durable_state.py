@@ -102,7 +102,7 @@ def make_room(registry: Registry, metadata: Metadata, values: Mapping[str, Any])
         saved = metadata.state_dict_metadata.get(".".join(where))
         if isinstance(saved, TensorStorageMetadata) and (name not in tensors or tensors[name].shape != saved.size):
             place = inside[name]
-            fresh[name] = place.make(saved.size, saved.properties.dtype, torch.device(place.device))
+            fresh[name] = place.make(saved.size, saved.properties.dtype, torch.device(place.device)).zero_()
     if fresh:
         registry.load_values(dict(values), {**tensors, **fresh})
 

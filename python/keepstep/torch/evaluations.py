@@ -51,9 +51,9 @@ class Evaluations:
     def _call(self, index: int, function: Callable[[int], Any], step: int) -> None:
         self.step = step
         self._run._engine.at(step + 1, 0)  # as after a commit: a rank that hangs here is found
-        function(step)
+        with self._run._committed.modes_kept():
+            function(step)
         self.step = 0
-        self._run._committed.put_back_modes()
         key = self._key(index, step)
         # Only when all ranks were through is it over: all that enter again then know the same.
         if self._session.count(f"{key.removeprefix('job/')}/{self._run.generation}") == self._run.world_size:

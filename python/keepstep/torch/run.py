@@ -145,11 +145,12 @@ class Run:
         self._step: Step | None = None
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
-        self._committed = Committed(self._registry, self._capsule_ids)
+        self._committed = Committed(self._registry, self._capsule_ids, self._capsule_versions)
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
         self._borrowed = 0  # how many `restored` sections this is in
         self._in_update = False
+        self._before_update: dict[str, Any] = {}  # versions of the capsule's buffers when the update began
         self._entering = False  # left, and put back; the entry has not come to what needs peers yet
         self._first_loop = True  # of this entry
         self._evaluations = Evaluations(self)
@@ -459,6 +460,8 @@ class Run:
             early_exit.install(module, self._session, self._check_before_forward)
         if self._first_loop and not self.rehearsing:
             self._first_loop = False
+            if self._version and self._capsule is not None and self._committed.changed_in_capsule():
+                self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
             self._committed.begin_loop(self._version)
             self._evaluations.resume(self._version)
         while self._version < until:
@@ -475,6 +478,7 @@ class Run:
             step = Step(self, plan, number)
             self._step = step
             self._check_before(number)
+            self._committed.begin_step()
             try:
                 yield step
             except GeneratorExit:
@@ -484,6 +488,8 @@ class Run:
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
             self._evaluations.after(number)
+            if number < until:
+                self._refuse_late(number)
         self._engine.leave_loop()
         self._step = None
         self._save_last()
@@ -551,6 +557,12 @@ class Run:
             engine.log(number, waited)
         self._check_at_commit(number)
         self._refuse_changed(f"run.commit of step {number} found it")
+        if module := self._committed.left_mode():
+            raise KeepstepError(
+                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
+                f"{number - 1}. A fault puts modes back as the commit left them, so the job would go on differently. "
+                "Write model.train() behind the validation, or set the mode at the beginning of each step"
+            )
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
@@ -605,7 +617,7 @@ class Run:
         vetoed = self._vote(number, flags)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
-        before = {} if self._capsule is None else self._capsule.versions()
+        before = self._before_update = self._capsule_versions()
         self._apply((*(() if vetoed else update), self._move_on), number)
         moved = {} if self._capsule is None else self._capsule.release_changed(before)
         self._committed.record(list_again=bool(moved))
@@ -616,7 +628,7 @@ class Run:
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
         snapshot = Snapshot(self._registry)
-        before = {} if self._capsule is None else self._capsule.versions()
+        before = self._before_update = self._capsule_versions()
         self._engine.set_state("updating", number - 1)
         try:
             with self._injecting(number):
@@ -699,20 +711,29 @@ class Run:
         Raises:
             KeepstepError: protected state was changed before the section.
         """
-        if not self._borrowed:
+        if not self._borrowed and not self._in_update:
             self._refuse_changed("run.restored() found it when it was entered")
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self._version)  # what is copied after a commit must not change meanwhile
         if self._durable is not None:
             self._durable.wait_copied()
         self._borrowed += 1
+        entered = self._capsule_versions()
+        put_back: Callable[[], bool] = functools.partial(bool, True)
         try:
-            with restored(self._registry):
+            with restored(self._registry) as put_back:
                 yield
         finally:
             self._borrowed -= 1
-            if self._session.formed and not self.rehearsing:
-                self._committed.record(manner=False)
+            if self._in_update:  # what is as before this section was not changed by the update
+                for name, version in self._capsule_versions().items():
+                    if name in entered and self._before_update.get(name) == entered[name]:
+                        self._before_update[name] = version
+            elif self._session.formed and not self.rehearsing:
+                if put_back():
+                    self._committed.record(manner=False)
+                else:
+                    self._engine.set_state("empty", 0)  # half of it: to be hydrated, and no source
 
     def evaluate(self, function: Callable[[int], Any], *, every: int) -> None:
         """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
@@ -848,6 +869,9 @@ class Run:
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
 
+    def _capsule_versions(self) -> dict[str, Any]:
+        return {} if self._capsule is None else self._capsule.versions()
+
     def _check_before(self, number: int) -> None:
         if self._checking():
             now = checks.digests(self._registry, self._capsule_ids())
@@ -882,6 +906,17 @@ class Run:
             name = self._committed.changed()
             if name is not None:
                 raise KeepstepError(line_to_write(name, where))
+
+    def _refuse_late(self, number: int) -> None:
+        """Raises where the loop's body changed after `run.commit` what a fault would put back as the commit left it."""
+        if what := self._committed.late_change():
+            raise KeepstepError(
+                f"{what} was changed after run.commit of step {number}. A fault puts it back as the commit left it, so "
+                "the job would go on differently. Write run.commit(optimizer.step, schedule.step), or set it at the "
+                "beginning of the step"
+            )
+        if name := self._committed.changed_in_capsule():
+            raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
 
     def _check_before_forward(self) -> None:
         """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
