@@ -39,6 +39,7 @@ class Evaluations:
                 # A restart of the job comes to this step once more.
                 self._session.store("delete", self._key(index, step), ends_with_generation=False)
                 self._call(index, function, step)
+                self._session.store("delete", self._key(index, step - every), ends_with_generation=False)
 
     def resume(self, step: int) -> None:
         """An entry begins after `step`: calls that did not end on all ranks are made again, on all."""
@@ -56,8 +57,10 @@ class Evaluations:
         self.step = 0
         key = self._key(index, step)
         # Only when all ranks were through is it over: all that enter again then know the same.
-        if self._session.count(f"{key.removeprefix('job/')}/{self._run.generation}") == self._run.world_size:
+        through = f"{key}/{self._run.generation}"
+        if self._session.count(through.removeprefix("job/")) == self._run.world_size:
             self._session.store("set", key, b"1", ends_with_generation=False)
+            self._session.store("delete", through, ends_with_generation=False)
 
     def _ended(self, index: int, step: int) -> bool:
         _, _, ok, _ = self._session.store("check", self._key(index, step), ends_with_generation=False)
