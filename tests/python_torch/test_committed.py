@@ -7,6 +7,7 @@ import torch
 
 from keepstep._errors import KeepstepError
 from keepstep.torch import extra_state
+from keepstep.torch.bit_flip import flip_bit
 from keepstep.torch.committed import Committed, restored
 from keepstep.torch.registry import Registry
 
@@ -93,6 +94,14 @@ def test_a_change_is_seen_and_named(change):
     assert committed.changed() == name
     committed.record()
     assert committed.changed() is None
+
+
+def test_one_flipped_bit_is_left_to_digests():
+    net, _, _, committed = made()
+    flip_bit(net.first.bias, 16, 5)  # one of the bytes that are read
+    assert committed.changed() is None
+    flip_bit(net.first.bias, 16, 6)
+    assert committed.changed() == "net/first.bias"
 
 
 def test_memory_that_torch_moved_itself_holds_what_it_held():
