@@ -225,6 +225,8 @@ def plain():
             ids = batch["ids"].tolist()
             note(rank=rank, start=start, position=data.position, number=number, ids=ids, left=len(data),
                  pids=[os.getpid(), batch["facts"][0]])  # fmt: skip
+            if together and data.position in args.kill_rank:
+                torch.distributed.barrier()  # all have noted it
             if rank == 1 and data.position in args.kill_rank and first_time(f"rank-{data.position}"):
                 die()
             if args.save_every and (number + 1) % args.save_every == 0:

@@ -35,10 +35,13 @@ class Left:
         )
 
     def differs_from(self, other, without=()):
-        """None, or where this one first differs; what was logged under the names `without` does not count."""
+        """None, or where this one first differs; what was logged under the names `without` does not count, nor how long
+        ranks waited for their data."""
         mine, theirs = (
             [
-                {key: line[key] for key in line if key not in without} if isinstance(line, dict) else line
+                {key: line[key] for key in line if not key.startswith(("data_waits", *without))}
+                if isinstance(line, dict)
+                else line
                 for line in left
             ]
             for left in (self.logged, other.logged)

@@ -11,8 +11,7 @@ def build():
     model = mine.Plain()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ema = ExponentialMovingAverage(model.parameters(), decay=0.9)
-    average = {f"{number}": tensor for number, tensor in enumerate(ema.shadow_params)}
-    return model, optimizer, ema, average, mine.held_out()
+    return model, optimizer, ema, mine.held_out()
 
 
 @torch.no_grad()
@@ -22,8 +21,8 @@ def evaluate(model, batches):
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer, ema, average, batches = run.keep(build)
-    run.protect(model=model, optimizer=optimizer, average=average)
+    model, optimizer, ema, batches = run.keep(build)
+    run.protect(model=model, optimizer=optimizer, ema=ema)
     replica = run.replicate(model)
 
     def validation(step):
@@ -45,6 +44,7 @@ def train(run, chosen):
             ema.copy_to()
             run.log(validation=evaluate(model, batches))
             ema.restore()
+    average = {f"{number}": tensor for number, tensor in enumerate(ema.shadow_params)}
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict(), average=average)
 
 
