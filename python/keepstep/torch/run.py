@@ -617,18 +617,22 @@ class Run:
         vetoed = self._vote(number, flags)
         self._session.injector.at("after_vote", number)
         self._engine.begin_update(number)
-        before = self._before_update = self._capsule_versions()
+        self._before_update = self._capsule_versions()
         self._apply((*(() if vetoed else update), self._move_on), number)
-        moved = {} if self._capsule is None else self._capsule.release_changed(before)
+        self._end_update(number)
+        return vetoed
+
+    def _end_update(self, number: int) -> None:
+        """What is there now is what the commit of this step leaves."""
+        moved = {} if self._capsule is None else self._capsule.release_changed(self._before_update)
         self._committed.record(list_again=bool(moved))
         self._engine.end_update(number)
         if self._capsule is not None:
             self._released.after(self._capsule, moved, self.rank, number)
-        return vetoed
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
         snapshot = Snapshot(self._registry)
-        before = self._before_update = self._capsule_versions()
+        self._before_update = self._capsule_versions()
         self._engine.set_state("updating", number - 1)
         try:
             with self._injecting(number):
@@ -645,15 +649,10 @@ class Run:
         if vetoed:
             self._committed.put_back()
             snapshot.restore()
-            moved = {}
-        else:
-            moved = {} if self._capsule is None else self._capsule.release_changed(before)
+            self._before_update = self._capsule_versions()  # nothing was changed
         self._move_on()
         self._registry.drop_gradients()
-        self._committed.record(list_again=bool(moved))
-        self._engine.end_update(number)
-        if self._capsule is not None:
-            self._released.after(self._capsule, moved, self.rank, number)
+        self._end_update(number)
         return vetoed
 
     def _move_on(self) -> None:
@@ -739,7 +738,7 @@ class Run:
         """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
 
         A call that was interrupted on any rank is made again on all, as soon as the function was entered again; one
-        that ended on all ranks is not. Afterwards modules are in the modes in which the commit left them. ``run.log``
+        that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call. ``run.log``
         in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that order.
         """
         self._evaluations.add(function, every)
