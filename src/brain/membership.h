@@ -529,8 +529,8 @@ class Membership {
   std::vector<NodeId> stay_;      // as they were told then
   Time paused_at_{};              // the newest of those that did
   std::optional<Time> postponed_at_;
-  bool lacks_shards_ = false;  // the last change was postponed, and none was carried out since
-  std::map<NodeId, int> growth_failures_;
+  bool lacks_shards_ = false;              // the last change was postponed, and none was carried out since
+  std::map<NodeId, int> growth_failures_;  // since a generation formed with ranks on that node
   std::set<Rank> paused_;
   struct Leaving {
     std::string because;

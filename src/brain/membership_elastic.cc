@@ -705,6 +705,9 @@ void Membership::resize_formed() {
     }
     formed_replicas_ = now;
     resized_.reset();
+    for (const Slot& slot : slots_) {
+      growth_failures_.erase(slot.node);
+    }
   }
   if ((phase_ == Phase::kRunning && formed_) || is_plain()) {
     part_from_leavers();

@@ -318,15 +318,17 @@ class Scene {
   }
   // Without journal=full only the lines that say why, without their fields.
   void show(const Journal& effect) {
-    const bool says_why =
-        effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
-        effect.event == "kill" || effect.event == "spares_given_up" || effect.event == "failure_outlived" ||
-        effect.event == "restart_with_state" || effect.event == "node_replaced" || effect.event == "node_kept" ||
-        effect.event == "corruption" || effect.event.starts_with("resize") || effect.event == "size_kept" ||
-        effect.aloud || effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
+    const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
+                          effect.event == "kill" || effect.event == "spares_given_up" ||
+                          effect.event == "failure_outlived" || effect.event == "restart_with_state" ||
+                          effect.event == "node_replaced" || effect.event == "node_kept" ||
+                          effect.event == "corruption" || effect.event.starts_with("resize") ||
+                          effect.event == "size_kept" || effect.aloud || effect.event == "growth_given_up" ||
+                          effect.event == "node_leaves" || effect.event == "node_left" || effect.event == "orphan_save";
     const bool with_fields = effect.event == "rung" || effect.event == "restart" ||
                              effect.event == "restart_with_state" || effect.event == "node_replaced" ||
-                             effect.event == "corruption" || effect.event == "resized" || effect.event == "orphan_save";
+                             effect.event == "corruption" || effect.event == "resized" ||
+                             effect.event == "growth_given_up" || effect.event == "orphan_save";
     if (!full_journal_ && !says_why) {
       return;
     }

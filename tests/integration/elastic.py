@@ -66,7 +66,7 @@ class Elastic:
         path = self.folder / "journal" / "journal.jsonl"
         return path.stat().st_size if path.exists() else 0
 
-    def wait_for_event(self, name, mark=0, limit_s=60, **fields):
+    def wait_for_event(self, name, mark=0, limit_s=60, where=lambda line: True, **fields):
         """The first such line after `mark`, as soon as it is there."""
         path = self.folder / "journal" / "journal.jsonl"
         deadline = time.monotonic() + limit_s
@@ -78,7 +78,7 @@ class Elastic:
                 whole = text[: text.rfind(b"\n") + 1]
                 mark += len(whole)
                 for line in map(json.loads, whole.splitlines()):
-                    if line["event"] == name and all(line.get(key) == value for key, value in fields.items()):
+                    if line["event"] == name and fields.items() <= line.items() and where(line):
                         return line
             assert self.first.process.poll() is None, f"node 0 ended:\n{self.first.output()}"
             assert time.monotonic() < deadline, f"no {name} {fields}:\n{self.first.output()}"
