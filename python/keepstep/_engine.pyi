@@ -3,6 +3,7 @@ The keepstep worker engine (C++); see include/keepstep and docs/design.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 class Interrupted(BaseException):
     pass
@@ -321,6 +322,30 @@ class PackedCorpus:
         """Rows of `capacity` numbers each: int64, and bool for `trained`; into rows 0, 1, ... or `into`."""
 
     def will_need(self, rows: Sequence[int]) -> None: ...
+
+class TensorWatch:
+    """Versions, addresses and some bytes of a fixed list of tensors, as they were at the last `take`.
+
+    Holds the tensors. From one thread at a time.
+    """
+
+    def __init__(self, tensors: list[Any], placed: list[Any]) -> None:
+        """`tensors`: whose versions count; `placed`: whose addresses do."""
+
+    def settle(self, parts: list[tuple[int, int]]) -> None:
+        """`placed` are where they are now; `parts` (address, bytes) are read as long as they stay there."""
+
+    def in_place(self) -> bool: ...
+    def take(self) -> bool:
+        """False, and nothing taken: not all are in place."""
+
+    def same(self, written: bool) -> bool:
+        """Whether all are in place and hold the same bytes; `written`: and torch wrote to none of them."""
+
+    @property
+    def versions(self) -> list[int]: ...
+    @property
+    def bytes(self) -> bytes: ...
 
 class TokenWriter:
     """Writes a corpus, all of it or nothing (src/data/token_writer.h)."""

@@ -29,5 +29,6 @@ void bind_data(nanobind::module_& module);
 void bind_corpus_build(nanobind::module_& module);
 void bind_ring(nanobind::module_& module);
 void bind_packing(nanobind::module_& module);
+void bind_watch(nanobind::module_& module);
 
 }  // namespace keepstep::worker

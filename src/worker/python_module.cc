@@ -50,4 +50,5 @@ NB_MODULE(_engine, module) {
   bind_corpus_build(module);
   bind_ring(module);
   bind_packing(module);
+  bind_watch(module);
 }

@@ -8,9 +8,11 @@ nothing is pickled.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import struct
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from keepstep.torch.registry import Registry, Slot, buffer_in, buffer_slots
 
 CAPSULE_BYTES = 1 << 20
 _HEADER_ROOM = 64 * 1024
+_version = attrgetter("_version")
 MAX_EXTRA_BYTES = CAPSULE_BYTES // 4  # of get_extra_state, as JSON
 
 
@@ -69,7 +72,7 @@ class Capsule:
     @property
     def _buffers(self) -> dict[str, torch.Tensor]:
         """Those that there are now."""
-        now = ((name, buffer_in(slot)) for name, slot in self._slots.items())
+        now = zip(self._slots, itertools.starmap(dict.get, self._slots.values()), strict=True)
         return {name: buffer for name, buffer in now if buffer is not None}
 
     @property
@@ -84,9 +87,12 @@ class Capsule:
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Which tensor each buffer is, and how often it was changed in place (torch's own counter)."""
+        if not self._slots:
+            return {}
         buffers = self._buffers
-        self._compared = [*self._compared[-len(self._slots) :], *buffers.values()]  # held: else its id may come back
-        return {name: (id(buffer), buffer._version) for name, buffer in buffers.items()}
+        now = [*buffers.values()]
+        self._compared = [*self._compared[-len(self._slots) :], *now]  # held: else its id may come back
+        return dict(zip(buffers, zip(map(id, now), map(_version, now), strict=True), strict=True))
 
     def release(self, names: Iterable[str]) -> None:
         """These are protected like parameters from here on: the same on all ranks, changed by the update."""

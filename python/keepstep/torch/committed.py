@@ -9,16 +9,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, eq, is_
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
 
+from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import sharding
-from keepstep.torch.registry import Registry, parameters_of, state_of
+from keepstep.torch.registry import Registry, parameters_of, with_state
 from keepstep.torch.update import Snapshot
 
 PIECE_BYTES = 64  # read of each tensor, from its middle
@@ -30,6 +30,7 @@ _version = attrgetter("_version")
 _place = torch.Tensor.data_ptr
 _requires_grad = attrgetter("requires_grad")
 _training = attrgetter("training")
+_state = attrgetter("state")
 
 
 def line_to_write(name: str, where: str) -> str:
@@ -50,7 +51,7 @@ class Pieces:
         self.tensors: list[torch.Tensor] = []
         self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
         self._here: list[memoryview] = []
-        self._here_at: list[int] = []  # addresses of all memory when those were made
+        self._moved: list[int] = []  # numbers of those that had other memory when it was made
         self._elsewhere: dict[torch.device, list[torch.Tensor]] = {}
         self._number: dict[str, list[int]] = {"cpu": []}  # by device: whose the parts are
         for name, tensor in named:
@@ -68,35 +69,41 @@ class Pieces:
                 self._elsewhere.setdefault(held.device, []).append(part)
             self._number.setdefault(str(held.device), []).append(len(self.names) - 1)
         # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
-        self._plain = [number for number, tensor in enumerate(self.tensors) if not sharding.is_dtensor(tensor)]
-        self._in_place = [self.tensors[number] for number in self._plain]
-        self._own = [self.memory[number] for number in self._plain]
-        self._look()
+        self._placed = [
+            held if sharding.is_dtensor(tensor) else tensor
+            for tensor, held in zip(self.tensors, self.memory, strict=True)
+        ]
+        self._watch = _engine.TensorWatch(self.tensors, self._placed)
+        self._taken_elsewhere: dict[torch.device, torch.Tensor] = {}
+        self._find()
 
-    def _look(self) -> None:
-        """Memory itself may move: ``share_memory()`` and ``resize_()`` give a storage another place."""
-        at = [*map(_place, self.memory)]
-        if at != self._here_at:
-            self._here_at = at
-            self._here = [_bytes(self.memory[number]) for number in self._number["cpu"]]
+    def _find(self) -> None:
+        """Where they are now. Memory itself may move, too: ``share_memory()`` and ``resize_()`` give a storage another
+        place."""
+        now, own = map(_place, self._placed), map(_place, self.memory)
+        self._moved = [number for number, (a, b) in enumerate(zip(now, own, strict=True)) if a != b]
+        parts = [_part(self.memory[number]) for number in self._number["cpu"]]
+        self._here = [memoryview((ctypes.c_ubyte * size).from_address(at) if size else b"") for at, size in parts]
+        self._watch.settle(parts)
 
     def spread(self, most: int) -> Pieces:
         """At most so many of them, from all parts of the list."""
         every = list(zip(self.names, self.tensors, strict=True))
         return Pieces(every[:: max(1, -(-len(every) // most))])
 
-    def take(self) -> Taken:
-        """What they hold now."""
-        self._look()
-        elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
-        return Taken([*map(_version, self.tensors)], b"".join(self._here), elsewhere)
+    def take(self) -> bool:
+        """Notes what they hold now. Whether all have the memory that they had when they were listed."""
+        if not self._watch.take():
+            self._find()
+            self._watch.take()
+        self._taken_elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
+        return not self._moved
 
     def moved(self) -> list[int]:
         """Numbers of those that have other memory than when they were listed."""
-        now, own = [*map(_place, self._in_place)], [*map(_place, self._own)]
-        if now == own:
-            return []
-        return [self._plain[i] for i, (a, b) in enumerate(zip(own, now, strict=True)) if a != b]
+        if not self._watch.in_place():
+            self._find()
+        return self._moved
 
     def _holds_same(self, number: int) -> bool:
         """Whether other memory holds the same bytes: cuDNN moves the weights of an LSTM in each forward."""
@@ -105,28 +112,24 @@ class Pieces:
             return False
         return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (now, own)))
 
-    def first_changed(self, before: Taken, quick: bool = False, written: bool = True) -> str | None:
-        """The name of the first that is not as it was. `quick`: never waits for a device. Without `written`, what was
-        written to and holds the same bytes as before is none."""
-        self._look()
-        versions = [*map(_version, self.tensors)]
-        here = b"".join(self._here)
-        moved = self.moved()
-        if not moved and here == before.here and (versions == before.versions or not written):
-            found = []
-        else:
-            same = {number for number in moved if self._holds_same(number)}
-            touched = [i for i, (a, b) in enumerate(zip(before.versions, versions, strict=True)) if a != b] * written
-            found = [number for number in moved + touched if number not in same]
-            found += self._different("cpu", self._here, before.here, here)
+    def first_changed(self, quick: bool = False, written: bool = True) -> str | None:
+        """The name of the first that is not as it was at the last `take`. `quick`: never waits for a device. Without
+        `written`, what was written to and holds the same bytes as before is none."""
+        found = [] if not self._moved and self._watch.same(written) else self._changed_here(written)
         if not quick:
             for device, parts in self._elsewhere.items():
-                now = torch.cat(parts)
-                if not torch.equal(now, before.elsewhere[device]):
-                    found += self._different(
-                        str(device), parts, bytes(before.elsewhere[device].tolist()), bytes(now.tolist())
-                    )
+                before, now = self._taken_elsewhere[device], torch.cat(parts)
+                if not torch.equal(now, before):
+                    found += self._different(str(device), parts, bytes(before.tolist()), bytes(now.tolist()))
         return self.names[min(found)] if found else None
+
+    def _changed_here(self, written: bool) -> list[int]:
+        self._find()
+        same = {number for number in self._moved if self._holds_same(number)}
+        versions = zip(self._watch.versions, map(_version, self.tensors), strict=True)
+        touched = [number for number, (before, now) in enumerate(versions) if before != now] if written else []
+        found = [number for number in self._moved + touched if number not in same]
+        return found + self._different("cpu", self._here, self._watch.bytes, b"".join(self._here))
 
     def _different(self, device: str, parts: Sequence[Any], before: bytes, now: bytes) -> list[int]:
         if len(before) == len(now) and (int.from_bytes(before, "big") ^ int.from_bytes(now, "big")).bit_count() == 1:
@@ -140,12 +143,28 @@ class Pieces:
         return found
 
 
-class Taken(NamedTuple):
-    """Of one moment: `versions` count what torch wrote to each tensor; then bytes, in main memory and on devices."""
+class Slots:
+    """A fixed list of places where dicts hold tensors: ``dict.get(key) is tensor`` of all, in a few calls."""
 
-    versions: list[int]
-    here: bytes
-    elsewhere: dict[torch.device, torch.Tensor]
+    def __init__(self, found: Iterable[tuple[dict[Any, Any], Any, torch.Tensor]] = ()) -> None:
+        self._dicts: list[dict[Any, Any]] = []
+        self._keys: list[Any] = []
+        self._tensors: list[torch.Tensor] = []
+        for holder, key, tensor in found:
+            self._dicts.append(holder)
+            self._keys.append(key)
+            self._tensors.append(tensor)
+
+    def others(self) -> list[int]:
+        """Numbers of those that hold something else now."""
+        now = [*map(dict.get, self._dicts, self._keys)]
+        if all(map(is_, now, self._tensors)):
+            return []
+        return [number for number, (a, b) in enumerate(zip(now, self._tensors, strict=True)) if a is not b]
+
+    def put_back(self) -> None:
+        for number in self.others():
+            self._dicts[number][self._keys[number]] = self._tensors[number]
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -158,22 +177,19 @@ def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
         return None  # of a storage that is not there, or a dtype without bytes of its own
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    """A view of `_middle` in main memory; empty where its storage was freed."""
+def _part(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes of `_middle` in main memory; of no bytes where its storage was freed."""
     part = _middle(tensor)
-    if part is None:
-        return memoryview(b"")
-    return memoryview((ctypes.c_ubyte * part.numel()).from_address(part.data_ptr()))
+    return (0, 0) if part is None else (part.data_ptr(), part.numel())
 
 
-@dataclass
-class Manner:
+class Manner(NamedTuple):
     """Of one moment: how modules and optimizers stand, beside the tensors that they hold."""
 
-    training: list[bool] = field(default_factory=list)  # of each module
-    requires_grad: list[bool] = field(default_factory=list)  # of each parameter
-    wrapped: dict[int, bool] = field(default_factory=dict)  # requires_grad by parameter, when DDP was made around it
-    groups: list[dict[str, Any]] = field(default_factory=list)  # of all optimizers
+    training: list[bool]  # of each module
+    requires_grad: list[bool]  # of each parameter
+    wrapped: dict[int, bool]  # requires_grad by parameter, when DDP was made around it
+    groups: list[dict[str, Any]]  # of all optimizers
 
 
 class Holders:
@@ -184,18 +200,22 @@ class Holders:
         self.modules: list[torch.nn.Module] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
-        self._slots: list[tuple[dict[str, Any], str, torch.Tensor, str]] = []  # where modules hold their buffers; names
+        buffers: list[tuple[str, dict[str, Any], str, torch.Tensor]] = []  # where modules hold theirs, with names
         self._paths: list[str] = []  # of modules
         self.optimizers = list(registry.optimizers())
         sharding.reshard(registry.modules())  # what a forward without backward left whole is freed later
         seen = set(without)
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
-                self._walk(owner, item, seen)
+                buffers += self._walk(owner, item, seen)
             elif isinstance(item, torch.Tensor) and id(item) not in seen:
                 self.named.append((owner, item))
+        self._buffer_names = [name for name, *_ in buffers]
+        self._buffers = Slots((slots, key, buffer) for _, slots, key, buffer in buffers)
 
-    def _walk(self, owner: str, root: torch.nn.Module, seen: set[int]) -> None:
+    def _walk(
+        self, owner: str, root: torch.nn.Module, seen: set[int]
+    ) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:
         for path, module in root.named_modules():
             if id(module) in seen:
                 continue
@@ -215,12 +235,15 @@ class Holders:
                     seen.add(id(buffer))
                     self.named.append((prefix + key, buffer))
                     if isinstance(module._buffers, dict):
-                        self._slots.append((module._buffers, key, buffer, prefix + key))
+                        yield prefix + key, module._buffers, key, buffer
 
     def take(self, wrapped: dict[int, bool]) -> Manner:
         """How they stand now."""
-        groups = [dict(group) for optimizer in self.optimizers for group in optimizer.param_groups]
+        groups = [*map(dict, self._groups())]
         return Manner([*map(_training, self.modules)], [*map(_requires_grad, self.parameters)], wrapped, groups)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def put_back(self, manner: Manner, with_groups: bool = True) -> None:
         """They stand as they did, whatever was done to them since."""
@@ -229,10 +252,8 @@ class Holders:
         for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)
-        for slots, key, buffer, _ in self._slots:
-            if slots.get(key) is not buffer:
-                slots[key] = buffer
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        self._buffers.put_back()
+        groups = self._groups()
         if with_groups and len(groups) == len(manner.groups):
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
@@ -241,12 +262,13 @@ class Holders:
 
     def replaced(self) -> str | None:
         """The name of a buffer that is another tensor now (``module.buffer = ...``)."""
-        return next((name for slots, key, buffer, name in self._slots if slots.get(key) is not buffer), None)
+        others = self._buffers.others()
+        return self._buffer_names[others[0]] if others else None
 
     def late_change(self, manner: Manner) -> str | None:
         """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        if len(groups) == len(manner.groups):
+        groups = self._groups()
+        if len(groups) == len(manner.groups) and not _all_same(groups, manner.groups):
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
                     if key != "params" and not isinstance(value, torch.Tensor) and not _same(group.get(key), value):
@@ -270,6 +292,13 @@ class Holders:
     def path(self, number: int) -> str:
         """Of a module."""
         return self._paths[number]
+
+
+def _all_same(a: list[Any], b: list[Any]) -> bool:
+    try:
+        return all(map(eq, a, b))
+    except (RuntimeError, ValueError):
+        return False  # of tensors and arrays
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -306,12 +335,14 @@ class Committed:
         self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
         self._holders: Holders | None = None
         self._without: set[int] = set()
-        self._manner = Manner()
+        self._manner = Manner([], [], {}, [])
         self._pieces = self._quick = Pieces([])
-        self._samples: list[tuple[str, Any, list[tuple[int, torch.Tensor]]]] = []
-        self._states: list[int] = []  # ids of the tensors of optimizer state that are looked at
+        self._with_state: list[Any] = []  # optimizers, those inside of partitioned ones
+        self._state_dicts: list[Any] = []  # of each of them
+        self._sized: list[Any] = []  # these, and the dicts in them that are looked at
+        self._sizes: list[int] = []  # how many entries each of those has
+        self._states = Slots()  # the tensors in them
         self._new_states = 0  # how often they were others than before
-        self._taken = self._taken_quick = Taken([], b"", {})
         self._looked = False  # since the last commit, before a forward
         self._in_capsule: dict[str, Any] = {}  # its versions
         self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
@@ -321,18 +352,13 @@ class Committed:
     def record(self, manner: bool = True, list_again: bool = False) -> None:
         """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
         belong to the capsule now."""
-        if (
-            self._holders is None
-            or list_again
-            or self._holders.replaced()
-            or self._other_states()
-            or self._pieces.moved()
-        ):
+        in_place = self._pieces.take()
+        if self._holders is None or list_again or not in_place or self._holders.replaced() or self._other_states():
             self._list()
+            self._pieces.take()
         assert self._holders is not None
         if manner:
             self._manner = self._holders.take(self.wrapped)
-        self._taken = self._pieces.take()
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
@@ -354,31 +380,43 @@ class Committed:
     def _list(self) -> None:
         without = self._capsule_ids()
         self._holders = Holders(self._registry, without)
-        self._samples = []
-        for owner, item in self._registry.objects.items():
-            if isinstance(item, Optimizer):
-                # To walk all would take longer than the rest of a commit.
-                parameters = list(enumerate(parameters_of(item)))
-                sample = parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]
-                self._samples.append((owner, state_of(item), sample))
         named = self._holders.named
-        states = self._state_tensors() if self._new_states < MOST_NEW_STATES else []
-        self._states = [id(tensor) for _, tensor in states]
+        states = self._list_states() if self._new_states < MOST_NEW_STATES else []
         self._pieces = Pieces([*named, *states])
         self._quick = Pieces(named).spread(QUICK_TENSORS)
 
-    def _state_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        return [
-            (f"{owner}/state/{index}/{key}", value)
-            for owner, states, sample in self._samples
-            for index, parameter in sample
-            for key, value in (states.get(parameter) or {}).items()
-            if isinstance(value, torch.Tensor)
-        ]
+    def _list_states(self) -> list[tuple[str, torch.Tensor]]:
+        """Of each optimizer only some: to walk all would take longer than the rest of a commit."""
+        named, slots = [], []
+        self._with_state = [with_state(optimizer) for optimizer in self._registry.optimizers()]
+        self._state_dicts = [*map(_state, self._with_state)]
+        self._sized = [*self._state_dicts]
+        for owner, item in self._registry.objects.items():
+            if not isinstance(item, Optimizer):
+                continue
+            parameters, states = list(enumerate(parameters_of(item))), with_state(item).state
+            for index, parameter in parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]:
+                state = states.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                self._sized.append(state)
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        named.append((f"{owner}/state/{index}/{key}", value))
+                        slots.append((state, key, value))
+        self._states = Slots(slots)
+        self._sizes = [*map(len, self._sized)]
+        return named
 
     def _other_states(self) -> bool:
         """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
-        if self._new_states >= MOST_NEW_STATES or [id(tensor) for _, tensor in self._state_tensors()] == self._states:
+        if self._new_states >= MOST_NEW_STATES:
+            return False
+        if (
+            [*map(len, self._sized)] == self._sizes
+            and all(map(is_, map(_state, self._with_state), self._state_dicts))
+            and not self._states.others()
+        ):
             return False
         self._new_states += 1
         return True
@@ -389,7 +427,7 @@ class Committed:
         """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
         if self._holders is None:
             return None
-        return self._holders.replaced() or self._pieces.first_changed(self._taken, written=written)
+        return self._holders.replaced() or self._pieces.first_changed(written=written)
 
     def changed_in_capsule(self) -> str | None:
         """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
@@ -417,9 +455,9 @@ class Committed:
             return None
         if not self._looked:
             self._looked = True
-            self._taken_quick = self._quick.take()
+            self._quick.take()
             return self.changed()
-        return self._quick.first_changed(self._taken_quick, quick=True)
+        return self._quick.first_changed(quick=True)
 
     # ---- the function was left ----
 
@@ -494,7 +532,7 @@ class Committed:
         )
         if len(training) != len(holders.modules) or {len(requires_grad), len(wrapped)} != {len(holders.parameters)}:
             return
-        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)])
+        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)], {}, [])
         holders.put_back(manner, with_groups=False)
         self.wrapped = {
             id(parameter): bool(was) for parameter, was in zip(holders.parameters, wrapped, strict=True) if was != 2

@@ -426,9 +426,14 @@ def is_partitioned(item: object) -> bool:
     return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(item).__mro__)
 
 
+def with_state(optimizer: Optimizer) -> Optimizer:
+    """Of one that is partitioned the one inside, of this rank's parameters."""
+    return optimizer.optim if is_partitioned(optimizer) else optimizer  # type: ignore[attr-defined]
+
+
 def state_of(optimizer: Optimizer) -> Any:
-    """Its state by parameter. Of one that is partitioned it is inside, in the optimizer of this rank's parameters."""
-    return optimizer.optim.state if is_partitioned(optimizer) else optimizer.state  # type: ignore[attr-defined]
+    """Its state by parameter."""
+    return with_state(optimizer).state
 
 
 def updated_here(optimizer: Optimizer) -> set[int]:

@@ -635,9 +635,7 @@ class Run:
         self._before_update = self._capsule_versions()
         self._engine.set_state("updating", number - 1)
         try:
-            with self._injecting(number):
-                for function in update:
-                    function()
+            self._call(update, number)
             vetoed = self._vote(number, flags)
         except BaseException:
             self._committed.put_back()
@@ -662,24 +660,22 @@ class Run:
 
     def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         try:
-            with self._injecting(number):
-                for function in update:
-                    function()
+            self._call(update, number)
         except BaseException:
             # Half an update: this state is nobody's source; it will be hydrated.
             self._engine.set_state("empty", 0)
             raise
         self._registry.drop_gradients()
 
-    @contextmanager
-    def _injecting(self, number: int) -> Iterator[None]:
-        """Around an update. Faults of the phase "update" happen after an optimizer's step."""
+    def _call(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        """Faults of the phase "update" happen after an optimizer's step."""
         self._in_update = True
         hook = None
         if self._session.injector.active:
             hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
         try:
-            yield
+            for function in update:
+                function()
         finally:
             self._in_update = False
             if hook is not None:
@@ -738,8 +734,9 @@ class Run:
         """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
 
         A call that was interrupted on any rank is made again on all, as soon as the function was entered again; one
-        that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call. ``run.log``
-        in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that order.
+        that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call.
+        ``run.log`` in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that
+        order. A ``break`` right after ``run.commit`` leaves out the calls of that step.
         """
         self._evaluations.add(function, every)
 
