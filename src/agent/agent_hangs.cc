@@ -15,6 +15,10 @@ namespace {
 constexpr int64_t kTellPerNodeNs = 10'000'000;
 constexpr int64_t kTellAtMostNs = 700'000'000;  // a report holds for a second (hang_watch.cc)
 constexpr std::chrono::milliseconds kStacksTime{1500};
+constexpr const char* kLeaveTogether =
+    "All ranks must leave the loop after the same step: decide by what all know (step.loss after run.commit), or "
+    "agree, "
+    "as in flag = torch.tensor([float(stop)]); torch.distributed.all_reduce(flag); if flag.item(): break";
 
 double seconds_of(brain::Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -73,16 +77,12 @@ void Agent::on_left_early(const brain::EarlyLeaver& leaver, brain::Identity iden
                   {"waiting_step", static_cast<int64_t>(leaver.step)},
                   {"for_ever", leaver.for_ever}});
   if (!leaver.for_ever) {
-    pump_.say("keepstep: " + leaver.because);
+    pump_.say("keepstep: " + leaver.because + ". " + kLeaveTogether);
     return;
   }
-  link_->send(brain::WorkerFaulted{
-      leaver.rank.worker, identity, leaver.after,
-      leaver.because +
-          ", which it never reaches. All ranks must leave the loop after the same step: decide by what all know "
-          "(step.loss after run.commit), or agree, as in flag = torch.tensor([float(stop)]); "
-          "torch.distributed.all_reduce(flag); if flag.item(): break",
-      "", true, false, false});
+  link_->send(brain::WorkerFaulted{leaver.rank.worker, identity, leaver.after,
+                                   leaver.because + ", which it never reaches. " + kLeaveTogether, "", true, false,
+                                   false});
 }
 
 void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {

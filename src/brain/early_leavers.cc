@@ -23,12 +23,6 @@ bool needs(const RankProgress& waiter, const RankProgress& leaver) {
   return leaver.rank < 64 && (waiter.members >> leaver.rank & 1) != 0;
 }
 
-// Outside of the loop, in a collective of all ranks that `waiter` enters only after the vote in which it waits.
-bool bars(const RankProgress& leaver, const RankProgress& waiter) {
-  return leaver.waits == WaitsIn::kCollective && leaver.world && waiter.waits == WaitsIn::kVote &&
-         waiter.entered_world < leaver.entered_world;
-}
-
 std::string place(const RankProgress& rank) {
   char text[160];
   std::snprintf(text, sizeof(text), "%u:%u:%llu:%d:%llu:%llu:%llu:%llu;", rank.rank, rank.worker,
@@ -87,7 +81,6 @@ std::vector<EarlyLeaver> EarlyLeavers::step(const ProgressSample& sample, Time n
       if (other.step > leaver.after && other.process == ProcessState::kRuns && needs(other, rank)) {
         leaver.waiting.push_back(other.rank);
         leaver.step = other.step;
-        leaver.for_ever = leaver.for_ever || bars(rank, other);
         places += place(other);
       }
     }

@@ -2,8 +2,7 @@
 //
 // Every commit needs all ranks, so the ranks that stayed wait for one that is gone: a condition was true on one rank
 // only. Whoever left may come back (a second loop over steps; an evaluation of its own in between): then it is only
-// told. It never comes where its training function returned, or where it waits, outside of the loop, in a collective of
-// all ranks that the others can enter only after the step for which they need it.
+// told. It never comes where its training function returned.
 //
 // Time counts only while it is watched, as for the FailureDetector. One per agent and job; one thread.
 #pragma once
@@ -23,7 +22,7 @@ struct EarlyLeaver {
   Step after = 0;             // the last step it committed
   Step step = 0;              // in which the others wait
   std::vector<Rank> waiting;  // these
-  bool for_ever = false;      // it never comes: the job cannot go on
+  bool for_ever = false;      // it returned: the job cannot go on
   Time waited{};
   std::string because;  // one sentence
 };
