@@ -406,6 +406,9 @@ void Agent::prepare(const brain::Prepare& effect) {
     for (const Member& member : effect.members) {
       ranks_here_.push_back(member.rank);
     }
+    if (effect.resized) {
+      resized_ = effect.identity;
+    }
     for (auto& [id, process] : workers_) {
       process->rank.reset();
     }

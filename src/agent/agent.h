@@ -297,6 +297,7 @@ class Agent {
   std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
   brain::Identity sealed_;                // the newest one
   brain::Identity formed_;                // the newest one
+  brain::Identity resized_;               // the newest one of another world: ranks are others from it on
   std::string master_addr_;
   uint16_t master_port_ = 0;
   std::vector<brain::Rank> ranks_here_;  // of the current generation

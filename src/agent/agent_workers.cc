@@ -91,7 +91,9 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     if (message->type == MessageType::kStore) {
       on_store(process, *message, std::move(packet->fds));
     } else if (message->type == MessageType::kKept && packet->fds.size() == 1) {
-      process->kept = std::move(packet->fds.front());
+      if (message->identity >= resized_) {  // an older one is of ranks of another world
+        process->kept = std::move(packet->fds.front());
+      }
     } else {
       on_message(process, *message);
     }
