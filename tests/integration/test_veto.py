@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import assert_same_history, run_small
+from harness import JOBS, assert_same_history, finish, run_small, start
 from several_nodes import run_small_on_nodes
 
 VETO = ["--veto-at", 4]
@@ -55,3 +55,10 @@ def test_ranks_of_another_node_skip_it_too_when_only_the_verdict_tells_them(tmp_
     job = run_small_on_nodes(tmp_path, nodes=2, world=1, until=8, extra=VETO, inject=fault)
     assert job.exit_code == 0, job.explain()
     assert [line["bits"] for line in job.metrics] == [line["bits"] for line in vetoed.metrics], job.explain()
+
+
+@pytest.mark.parametrize("communicates", [[], ["--communicates"]])
+def test_what_a_vetoed_step_set_itself_stays(tmp_path, communicates):
+    process, command = start(tmp_path, JOBS / "vetoed_manner.py", *communicates, world=1)
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 0 and job.output == "as set\n", job.explain()

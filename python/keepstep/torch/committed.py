@@ -461,13 +461,17 @@ class Committed:
 
     # ---- the function was left ----
 
-    def put_back(self, tensors: bool = True) -> None:
-        """How modules and optimizers stood, and which memory the tensors had; not what is in it."""
+    def manner(self) -> Manner | None:
+        """How modules and optimizers stand now; None before the first loop."""
+        return None if self._holders is None else self._holders.take(self.wrapped)
+
+    def put_back(self, manner: Manner | None = None) -> None:
+        """How modules and optimizers stood, and which memory the tensors had; not what is in it. Without `manner` as
+        the commit left them."""
         if self._holders is None:
             return
-        if tensors:
-            point_back(self._pieces)
-        self._holders.put_back(self._manner)
+        point_back(self._pieces)
+        self._holders.put_back(self._manner if manner is None else manner)
 
     def put_back_modes(self) -> None:
         """Training or evaluation, and what needs gradients."""
@@ -477,7 +481,7 @@ class Committed:
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
         """Training or evaluation, and what needs gradients, are at the end as they were."""
-        manner = None if self._holders is None else self._holders.take({})
+        manner = self.manner()
         yield
         if self._holders is not None and manner is not None and len(manner.training) == len(self._holders.modules):
             self._holders.put_back(manner, with_groups=False)

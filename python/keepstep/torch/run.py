@@ -632,6 +632,7 @@ class Run:
 
     def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
         snapshot = Snapshot(self._registry)
+        manner = self._committed.manner()
         self._before_update = self._capsule_versions()
         self._engine.set_state("updating", number - 1)
         try:
@@ -645,8 +646,9 @@ class Run:
             raise
         self._session.injector.at("after_vote", number)
         if vetoed:
-            self._committed.put_back()
+            self._committed.put_back(manner)
             snapshot.restore()
+            self._committed.put_back(manner)  # the snapshot has the modes that the commit before left
             self._before_update = self._capsule_versions()  # nothing was changed
         self._move_on()
         self._registry.drop_gradients()
