@@ -51,7 +51,10 @@ class SideThreads:
             seat = self._own.seat = _Seat()
         if seat.overtaken:
             seat.overtaken = False
-            raise _engine.Interrupted(f"{what}: the generation that this thread worked for ended")
+            raise _engine.Interrupted(
+                f"{what}: the generation that this thread worked for ended. A thread that is to serve later entries of "
+                "the training function, too, must be started by each of them, or its work be given to an executor"
+            )
         with self._lock:
             self._seats.add(seat)
 
