@@ -385,9 +385,7 @@ void Agent::prepare(const brain::Prepare& effect) {
       return;
     }
     collect_all();  // while the ranks are those that wrote it
-    if (generation_ != nullptr && effect.version < metrics_.last_step()) {
-      metrics_.rewind(effect.version);
-    }
+    metrics_.begin(effect.identity, effect.version);
     previous_ = std::move(generation_);
     generation_ = *std::move(created);
     active_ = false;

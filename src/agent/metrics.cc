@@ -9,7 +9,7 @@ namespace keepstep::agent {
 bool Metrics::on_progress(brain::Rank rank, brain::Step step, brain::Identity identity, int64_t committed_ns,
                           const std::vector<brain::Rank>& ranks, std::optional<LossPart> part,
                           std::optional<double> mean) {
-  if (step <= flushed_) {
+  if (step <= flushed_ || (identity < identity_ && step > begins_at_)) {
     return false;
   }
   Line& line = lines_[step];
@@ -58,7 +58,12 @@ void Metrics::flush(brain::Version version) {
   kept_.erase(kept_.begin(), kept_.upper_bound(version));
 }
 
-void Metrics::rewind(brain::Version version) {
+void Metrics::begin(brain::Identity identity, brain::Version version) {
+  identity_ = identity;
+  begins_at_ = version;
+  if (version >= last_step_) {
+    return;
+  }
   lines_.erase(lines_.upper_bound(version), lines_.end());
   kept_.erase(kept_.upper_bound(version), kept_.end());
   flushed_ = std::min(flushed_, version);

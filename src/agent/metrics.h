@@ -37,8 +37,9 @@ class Metrics {
   void on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values);
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
-  // The job starts over at `version`: what was logged beyond is no part of its history.
-  void rewind(brain::Version version);
+  // Generation `identity` begins at `version`. What older ones did beyond it is no part of the job's history, also what
+  // is reported only now.
+  void begin(brain::Identity identity, brain::Version version);
 
   std::optional<double> last_loss() const { return last_loss_; }
   std::optional<double> step_time_s() const { return step_time_s_; }
@@ -63,6 +64,8 @@ class Metrics {
   // By the generation that was left, too: the next one finds the same page as it was, and may be left at once.
   std::map<brain::Step, std::map<std::pair<brain::Identity, brain::Rank>, LossPart>> kept_;
   brain::Version flushed_ = 0;
+  brain::Identity identity_;      // of the newest generation
+  brain::Version begins_at_ = 0;  // that one
   std::optional<double> last_loss_;
   std::optional<double> step_time_s_;
   brain::Step last_step_ = 0;

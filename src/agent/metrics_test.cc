@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 namespace keepstep::agent {
 namespace {
@@ -27,8 +28,9 @@ class MetricsTest : public testing::Test {
     }
     return result;
   }
-  bool progress(brain::Rank rank, brain::Step step, double loss) {
-    return metrics_->on_progress(rank, step, {1, 1}, 1'000'000 * static_cast<int64_t>(step), {0, 1}, LossPart{loss, 1});
+  bool progress(brain::Rank rank, brain::Step step, double loss, uint32_t generation = 1) {
+    return metrics_->on_progress(rank, step, {1, generation}, 1'000'000 * static_cast<int64_t>(step), {0, 1},
+                                 LossPart{loss, 1});
   }
 
   std::string folder_;
@@ -82,13 +84,42 @@ TEST_F(MetricsTest, a_restart_forgets_what_was_not_committed) {
   progress(0, 1, 1.0);
   metrics_->flush(1);
   metrics_->on_log(0, 2, {{"x", 1}});
-  metrics_->rewind(0);
+  metrics_->begin({1, 2}, 0);
   EXPECT_EQ(metrics_->last_step(), 0u) << "what commands and the status line are told";
-  progress(0, 1, 7.0);
-  progress(1, 1, 7.0);
+  progress(0, 1, 7.0, 2);
+  progress(1, 1, 7.0, 2);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 2u);
   EXPECT_EQ(lines()[1].at("loss"), (7.0));
+}
+
+TEST_F(MetricsTest, ranks_that_end_their_update_after_their_generation_flush_nothing_of_the_next_one) {
+  for (brain::Step step = 1; step <= 3; ++step) {
+    progress(0, step, 1.0);
+    progress(1, step, 1.0);
+  }
+  metrics_->begin({1, 2}, 1);  // a shard of step 4 is lost, and those of 3 and 2 with it
+  progress(0, 4, 1.0);
+  progress(1, 4, 1.0);
+  for (brain::Step step = 2; step <= 5; ++step) {
+    progress(0, step, 1.0, 2);
+    progress(1, step, 1.0, 2);
+  }
+  metrics_->flush(5);
+  std::set<int> steps;
+  for (const nlohmann::json& line : lines()) {
+    steps.insert(line.at("step").get<int>());
+  }
+  EXPECT_EQ(steps, (std::set<int>{1, 2, 3, 4, 5}));
+}
+
+TEST_F(MetricsTest, what_the_next_generation_begins_with_counts_however_late_it_is_reported) {
+  progress(0, 1, 1.0);
+  metrics_->begin({1, 2}, 1);
+  EXPECT_TRUE(progress(1, 1, 3.0));
+  metrics_->flush(1);
+  ASSERT_EQ(lines().size(), 1u);
+  EXPECT_EQ(lines()[0].at("loss"), 2.0);
 }
 
 }  // namespace
