@@ -30,7 +30,8 @@ def job(tmp_path, held):
     jobs = []
 
     def start_it(kind, extra=(), **how):
-        jobs.append(Trouble(tmp_path / "job", tmp_path / "saves", kind=kind, extra=extra, **how))
+        kept = ["--keep", 1000]  # by default the three newest, and a few may follow the one that is compared
+        jobs.append(Trouble(tmp_path / "job", tmp_path / "saves", kind=kind, extra=[*kept, *extra], **how))
         return jobs[-1]
 
     yield start_it
