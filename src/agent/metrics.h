@@ -65,7 +65,7 @@ class Metrics {
   std::map<brain::Step, std::map<std::pair<brain::Identity, brain::Rank>, LossPart>> kept_;
   brain::Version flushed_ = 0;
   brain::Identity identity_;      // of the newest generation
-  brain::Version begins_at_ = 0;  // that one
+  brain::Version begins_at_ = 0;  // where it began
   std::optional<double> last_loss_;
   std::optional<double> step_time_s_;
   brain::Step last_step_ = 0;

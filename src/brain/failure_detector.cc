@@ -13,7 +13,6 @@ constexpr size_t kStepsNeeded = 3;
 constexpr Version kFirstSteps = 2;
 constexpr Time kSlack = std::chrono::milliseconds(500);
 constexpr Time kMostStarved = std::chrono::seconds(30);
-constexpr Time kPause = std::chrono::seconds(1);  // between two samples: somebody paused the agent
 constexpr Time kStuckTogether = std::chrono::seconds(10);
 
 auto position(const RankProgress& rank) {
@@ -78,6 +77,7 @@ std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time 
   const Time gap = now - last_;
   const bool late = gap > kPause;
   watched_ += std::clamp(gap, Time{}, kLongestGap);
+  full_ += std::clamp(gap, Time{}, kPause);
   last_ = now;
   all_wait_for_.reset();
   if (config_.mode == HangMode::kOff) {
@@ -122,10 +122,12 @@ void FailureDetector::follow(const RankProgress& rank) {
   Track& track = found->second;
   if (fresh || track.last.worker != rank.worker || position(track.last) != position(rank)) {
     track.moved_at = watched_;
+    track.moved_full = full_;
     track.starved_before = rank.starved;
   }
   if (rank.still_for.has_value()) {
     track.moved_at = watched_ - *rank.still_for;
+    track.moved_full = full_ - *rank.still_for;
   }
   track.last = rank;
   learn(rank);
@@ -219,7 +221,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
   bool others = sample.ranks.size() < sample.world;
   bool all_here_wait = true;
   Time last_move{};
-  Time last_arrival{};
+  Time last_arrival{};  // on the clock of full gaps
   Time last_move_here{};
   for (const RankProgress& rank : sample.ranks) {
     const Time moved_at = tracks_.at(rank.rank).moved_at;
@@ -230,7 +232,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
     }
     if (waits(rank)) {
       waiters.push_back(&rank);
-      last_arrival = std::max(last_arrival, moved_at);
+      last_arrival = std::max(last_arrival, tracks_.at(rank.rank).moved_full);
     } else if (rank.process == ProcessState::kTraced) {
       return;  // somebody debugs it: all wait for that
     } else if (rank.waits == WaitsIn::kNothing && !rank.slow) {
@@ -266,7 +268,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
     }
     const Time starved = std::min(rank->starved - track.starved_before, kMostStarved);
     const Time waited = watched_ - last_move - starved;
-    const Time limit = limit_for(*rank, last_arrival - track.moved_at, away.size() > waiters.size());
+    const Time limit = limit_for(*rank, last_arrival - track.moved_full, away.size() > waiters.size());
     if (waited <= limit) {
       continue;
     }

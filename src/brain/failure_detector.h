@@ -6,8 +6,9 @@
 // three steps and a second, and a section that all ranks enter alike may take as long as it likes. If all ranks wait,
 // those that came least far are named. A stopped process (SIGSTOP) is told at once.
 //
-// Time counts only while it is watched: a gap between two samples (the agent was stopped, the machine slept) counts as
-// kLongestGap, and so does no time in which the suspect was given no CPU.
+// Time in which others wait counts only while it is watched: a gap between two samples (the agent was stopped, the
+// machine slept) counts as kLongestGap, and time in which the suspect was given no CPU does not count. What the others
+// needed counts in full, up to kPause a gap: an agent that looks late must not take their time for shorter than it was.
 //
 // One detector per agent and job; one thread.
 #pragma once
@@ -50,6 +51,7 @@ struct Suspicion {
 class FailureDetector {
  public:
   static constexpr Time kLongestGap = std::chrono::milliseconds(250);
+  static constexpr Time kPause = std::chrono::seconds(1);  // somebody paused the agent
 
   explicit FailureDetector(HangConfig config) : config_(config) {}
 
@@ -68,6 +70,7 @@ class FailureDetector {
   struct Track {
     RankProgress last;
     Time moved_at{};        // on the watched clock
+    Time moved_full{};      // the same on the clock of full gaps
     Time starved_before{};  // `starved` when it moved last
     int stopped_in_a_row = 0;
     bool reported = false;
@@ -93,6 +96,7 @@ class FailureDetector {
   std::map<Rank, Track> tracks_;
   Time last_{};     // of the last sample
   Time watched_{};  // the clock that stands still in gaps
+  Time full_{};     // the clock that goes on in gaps up to kPause
   std::optional<Time> all_wait_for_;
 
   std::deque<Time> steps_;      // newest last

@@ -60,6 +60,9 @@ void Membership::on(const NodeJoined& event) {
     return;
   }
   nodes_[event.node] = event.endpoint;
+  if (fresh) {
+    bad_nodes_.erase(event.node);  // another agent, maybe another machine; the ladder still counts its faults
+  }
   if (phase_ == Phase::kWaiting) {
     if (!enough_since_ && nodes_.size() >= config_.nodes) {
       enough_since_ = now_;

@@ -312,9 +312,10 @@ class Membership {
     Status status = Status::kStarting;
     bool recoverable = false;
     Time recoverable_since{};
-    bool taken = false;  // a rank counts on it, or it is (was) a member
-    bool left = false;   // it was a member until the world shrank, and waits as a spare, with its state
-    Rank rank = 0;       // if taken
+    bool taken = false;            // a rank counts on it, or it is (was) a member
+    bool left = false;             // it was a member until the world shrank, and waits as a spare, with its state
+    Rank rank = 0;                 // if taken
+    std::optional<Version> holds;  // a version of the state that it has, or comes to, as it was sealed last
     Time spawned_at{};
     std::optional<Time> killed_at;  // the last Kill that we sent
   };
@@ -389,6 +390,7 @@ class Membership {
   void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
+  void note_what_they_hold();
   // The version that the job goes on from, and how what is left of it is divided.
   struct Kept {
     Verdict verdict;
@@ -511,7 +513,7 @@ class Membership {
   bool ever_formed_ = false;
   std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
   std::set<WorkerId> ending_;       // killed with their node's replacement: their exits are asked for, not waited for
-  std::set<NodeId> bad_nodes_;      // they get no ranks as long as there is another node
+  std::set<NodeId> bad_nodes_;      // until they come anew they get no ranks as long as there is another node
   std::optional<NodeId> leaving_;   // its ranks move once the verdict is out
   std::set<WorkerId> outdated_;     // processes that a restart with state has yet to replace
   bool renewal_due_ = false;        // some of them go once the verdict is out

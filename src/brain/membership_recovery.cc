@@ -461,6 +461,7 @@ void Membership::conclude() {
   }
   version_ = verdict.version;
   progress_ = std::max(progress_, version_);
+  note_what_they_hold();
   journal_verdict(verdict, reached.version);
   decided_ = Decide{identity_, verdict};
   if (const auto outcome = outcomes_.find(version_); verdict.forward && outcome != outcomes_.end()) {
@@ -480,6 +481,18 @@ void Membership::conclude() {
   renew();
   resize();
   gather();
+}
+
+// Without a word of one: it died. Or its node missed Prepare; then it still stands where it was sealed before.
+void Membership::note_what_they_hold() {
+  for (const Member& member : members_) {
+    const auto found = words_.find(member.rank);
+    if (found != words_.end()) {
+      workers_.at(member.worker).holds = version_once_told(found->second, version_);
+    } else if (activated_) {
+      workers_.at(member.worker).holds.reset();
+    }
+  }
 }
 
 // `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null:

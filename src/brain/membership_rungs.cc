@@ -247,10 +247,7 @@ void Membership::renew_the_rest() {
 }
 
 // Of a sealed member, after the verdict: it has the state at `version_`, or comes to it.
-bool Membership::holds_state(Rank rank) const {
-  const auto found = words_.find(rank);
-  return found != words_.end() && version_once_told(found->second, version_) == version_;
-}
+bool Membership::holds_state(Rank rank) const { return workers_.at(members_[rank].worker).holds == version_; }
 
 // ---- rung 4: the job starts again ---------------------------------------------------------------------------------
 
