@@ -105,7 +105,8 @@ def recoverable(
     and its device context stay. Works under ``keepstep run`` only.
 
     See `RecoverOptions` for the arguments; `copies` is 2 unless it or ``parity="K+M"`` is given, as in ``"6+2"``.
-    Returns what the function returns in its last entry.
+    Returns what the function returns in its last entry. ``sys.exit(0)`` in the function ends it like a return: the
+    process ends with it once all ranks are through.
     """
     options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse, *_protection(copies, parity))
 

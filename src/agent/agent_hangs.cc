@@ -17,8 +17,7 @@ constexpr int64_t kTellAtMostNs = 700'000'000;  // a report holds for a second (
 constexpr std::chrono::milliseconds kStacksTime{1500};
 constexpr const char* kLeaveTogether =
     "All ranks must leave the loop after the same step: decide by what all know (step.loss after run.commit), or "
-    "agree, "
-    "as in flag = torch.tensor([float(stop)]); torch.distributed.all_reduce(flag); if flag.item(): break";
+    "agree, as in flag = torch.tensor([float(stop)]); torch.distributed.all_reduce(flag); if flag.item(): break";
 
 double seconds_of(brain::Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -75,8 +74,8 @@ void Agent::on_left_early(const brain::EarlyLeaver& leaver, brain::Identity iden
                   {"step", static_cast<int64_t>(leaver.after)},
                   {"waiting", std::vector<int64_t>(leaver.waiting.begin(), leaver.waiting.end())},
                   {"waiting_step", static_cast<int64_t>(leaver.step)},
-                  {"for_ever", leaver.for_ever}});
-  if (!leaver.for_ever) {
+                  {"for_ever", leaver.returned()}});
+  if (!leaver.returned()) {
     pump_.say("keepstep: " + leaver.because + ". " + kLeaveTogether);
     return;
   }

@@ -40,11 +40,10 @@ std::string sentence(const EarlyLeaver& found) {
   if (found.waiting.size() > 8) {
     others += " and " + std::to_string(found.waiting.size() - 8) + " more";
   }
-  const bool returned = found.rank.waits == WaitsIn::kEnd;
   const std::string who = "rank " + std::to_string(found.rank.rank);
   const std::string when = found.after == 0 ? " before the first step" : " after step " + std::to_string(found.after);
-  return who + (returned ? "'s training function returned" : " left its loop over run.steps") + when + "; " + others +
-         (found.waiting.size() == 1 ? " waits" : " wait") + " for it in step " + std::to_string(found.step);
+  return who + (found.returned() ? "'s training function returned" : " left its loop over run.steps") + when + "; " +
+         others + (found.waiting.size() == 1 ? " waits" : " wait") + " for it in step " + std::to_string(found.step);
 }
 
 }  // namespace
@@ -66,16 +65,14 @@ std::vector<EarlyLeaver> EarlyLeavers::step(const ProgressSample& sample, Time n
     EarlyLeaver leaver;
     leaver.rank = rank;
     leaver.after = std::max<Step>(rank.committed, sample.version);
-    const bool returned = rank.waits == WaitsIn::kEnd;
     const bool elsewhere = rank.waits == WaitsIn::kJoin || rank.waits == WaitsIn::kPause || rank.slow;
     const bool in_loop_before = was_in_loop_.contains(rank.rank) || rank.committed > sample.version;
-    const bool left = returned || (in_loop_before && !elsewhere);
+    const bool left = leaver.returned() || (in_loop_before && !elsewhere);
     if (!sample.trains || rank.phase != StepPhase::kOutside || !left || rank.still_for.has_value() ||
         rank.process != ProcessState::kRuns) {
       watched_ranks_.erase(rank.rank);
       continue;
     }
-    leaver.for_ever = returned;
     std::string places = place(rank);
     for (const RankProgress& other : sample.ranks) {
       if (other.step > leaver.after && other.process == ProcessState::kRuns && needs(other, rank)) {
@@ -94,7 +91,7 @@ std::vector<EarlyLeaver> EarlyLeavers::step(const ProgressSample& sample, Time n
       watched.since = watched_;
     }
     leaver.waited = watched_ - watched.since;
-    bool& told = leaver.for_ever ? watched.told_for_ever : watched.told;
+    bool& told = leaver.returned() ? watched.told_of_return : watched.told;
     if (leaver.waited < kLimit || told) {
       continue;
     }

@@ -22,9 +22,11 @@ struct EarlyLeaver {
   Step after = 0;             // the last step it committed
   Step step = 0;              // in which the others wait
   std::vector<Rank> waiting;  // these
-  bool for_ever = false;      // it returned: the job cannot go on
   Time waited{};
   std::string because;  // one sentence
+
+  // Its training function did, so it never comes: the job cannot go on.
+  bool returned() const { return rank.waits == WaitsIn::kEnd; }
 };
 
 class EarlyLeavers {
@@ -40,7 +42,7 @@ class EarlyLeavers {
     std::string place;  // of the rank and of those that wait for it
     Time since{};       // on the watched clock
     bool told = false;
-    bool told_for_ever = false;
+    bool told_of_return = false;
   };
 
   Identity identity_;

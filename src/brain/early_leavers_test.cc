@@ -73,7 +73,7 @@ TEST_F(EarlyLeaversTest, a_rank_whose_function_returned_is_named_when_others_wai
   EXPECT_THAT(watch(std::chrono::duration_cast<milliseconds>(EarlyLeavers::kLimit)), IsEmpty());
   const auto found = watch(milliseconds(300));
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_TRUE(found[0].for_ever);
+  EXPECT_TRUE(found[0].returned());
   EXPECT_EQ(found[0].because, "rank 1's training function returned after step 5; ranks 0, 2 wait for it in step 6");
   EXPECT_THAT(watch(milliseconds(60'000)), IsEmpty());
 }
@@ -91,12 +91,12 @@ TEST_F(EarlyLeaversTest, one_that_left_its_loop_may_come_back_and_is_only_told) 
   rank(0).waits = rank(2).waits = WaitsIn::kVote;
   const auto found = watch(milliseconds(4000));
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].for_ever);
+  EXPECT_FALSE(found[0].returned());
   EXPECT_EQ(found[0].because, "rank 1 left its loop over run.steps after step 5; ranks 0, 2 wait for it in step 6");
   rank(1).waits = WaitsIn::kEnd;
   const auto again = watch(milliseconds(4000));
   ASSERT_THAT(again, SizeIs(1));
-  EXPECT_TRUE(again[0].for_ever);
+  EXPECT_TRUE(again[0].returned());
 }
 
 TEST_F(EarlyLeaversTest, one_that_waits_outside_in_a_collective_is_only_told) {
@@ -106,7 +106,7 @@ TEST_F(EarlyLeaversTest, one_that_waits_outside_in_a_collective_is_only_told) {
   rank(0).waits = rank(2).waits = WaitsIn::kVote;
   const auto found = watch(milliseconds(4000));
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_FALSE(found[0].for_ever);
+  EXPECT_FALSE(found[0].returned());
 }
 
 TEST_F(EarlyLeaversTest, who_returns_before_the_first_step_is_named_too) {

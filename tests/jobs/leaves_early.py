@@ -1,6 +1,7 @@
-"""Leaves its loop over steps after step 3: on rank 1 alone, or, in the mode "together", on all ranks."""
+"""Leaves its loop over steps after step 3: on rank 1 alone, or, with --together, on all ranks."""
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import torch
 import keepstep
 
 parser = argparse.ArgumentParser()
-parser.add_argument("mode", choices=["break", "return", "back", "together"])
+parser.add_argument("mode", choices=["break", "return", "exit", "back"])
+parser.add_argument("--together", action="store_true")
 parser.add_argument("--alone", action="store_true", help="no wrapper: ranks meet in the vote only")
 parser.add_argument("--journal", type=Path)
 args = parser.parse_args()
@@ -30,9 +32,11 @@ def train(run):
             yield step
 
     for step in steps(6):
-        if step.number == 3 and (run.rank == 1 or args.mode == "together"):
+        if step.number == 3 and (run.rank == 1 or args.together):
             if args.mode == "return":
                 return
+            if args.mode == "exit":
+                sys.exit(0)
             break
     if args.mode == "back" and run.rank == 1:
         while "left_early" not in args.journal.read_text():
@@ -43,3 +47,4 @@ def train(run):
 
 
 train()
+print("the script went on")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter, eq, is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -93,7 +93,7 @@ class Pieces:
 
     def take(self) -> bool:
         """Notes what they hold now. Whether all have the memory that they had when they were listed."""
-        if not self._watch.take():
+        if self._moved or not self._watch.take():  # where memory was freed only _find knows what may be read
             self._find()
             self._watch.take()
         self._taken_elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
@@ -165,6 +165,42 @@ class Slots:
     def put_back(self) -> None:
         for number in self.others():
             self._dicts[number][self._keys[number]] = self._tensors[number]
+
+
+class OptimizerStates:
+    """Tensors in the state of optimizers; of each only some: to walk all would take longer than the rest of a commit.
+
+    `objects`: by name, the optimizers among them count.
+    """
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.named: list[tuple[str, torch.Tensor]] = []
+        optimizers = {owner: item for owner, item in objects.items() if isinstance(item, Optimizer)}
+        self._holders = [with_state(optimizer) for optimizer in optimizers.values()]  # those in partitioned ones
+        self._states: list[Any] = [*map(_state, self._holders)]
+        self._sized = [*self._states]  # these, and the dicts in them that are looked at
+        slots = []
+        for (owner, optimizer), states in zip(optimizers.items(), self._states, strict=True):
+            parameters = list(enumerate(parameters_of(optimizer)))
+            for index, parameter in parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]:
+                state = states.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                self._sized.append(state)
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        self.named.append((f"{owner}/state/{index}/{key}", value))
+                        slots.append((state, key, value))
+        self._slots = Slots(slots)
+        self._sizes = [*map(len, self._sized)]
+
+    def others(self) -> bool:
+        """Whether there are other tensors now, or more or fewer."""
+        return (
+            [*map(len, self._sized)] != self._sizes
+            or not all(map(is_, map(_state, self._holders), self._states))
+            or bool(self._slots.others())
+        )
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -268,7 +304,7 @@ class Holders:
     def late_change(self, manner: Manner) -> str | None:
         """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
         groups = self._groups()
-        if len(groups) == len(manner.groups) and not _all_same(groups, manner.groups):
+        if len(groups) == len(manner.groups) and not _same(groups, manner.groups):
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
                     if key != "params" and not isinstance(value, torch.Tensor) and not _same(group.get(key), value):
@@ -294,20 +330,13 @@ class Holders:
         return self._paths[number]
 
 
-def _all_same(a: list[Any], b: list[Any]) -> bool:
-    try:
-        return all(map(eq, a, b))
-    except (RuntimeError, ValueError):
-        return False  # of tensors and arrays
-
-
 def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     try:
         return bool(a == b)
     except (RuntimeError, ValueError):
-        return False  # of arrays
+        return False  # of tensors and arrays
 
 
 def point_back(pieces: Pieces) -> None:
@@ -334,14 +363,9 @@ class Committed:
         """Everything is built and protected again."""
         self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
         self._holders: Holders | None = None
-        self._without: set[int] = set()
         self._manner = Manner([], [], {}, [])
         self._pieces = self._quick = Pieces([])
-        self._with_state: list[Any] = []  # optimizers, those inside of partitioned ones
-        self._state_dicts: list[Any] = []  # of each of them
-        self._sized: list[Any] = []  # these, and the dicts in them that are looked at
-        self._sizes: list[int] = []  # how many entries each of those has
-        self._states = Slots()  # the tensors in them
+        self._states = OptimizerStates({})
         self._new_states = 0  # how often they were others than before
         self._looked = False  # since the last commit, before a forward
         self._in_capsule: dict[str, Any] = {}  # its versions
@@ -378,45 +402,15 @@ class Committed:
             self.record(manner=False)
 
     def _list(self) -> None:
-        without = self._capsule_ids()
-        self._holders = Holders(self._registry, without)
+        self._holders = Holders(self._registry, self._capsule_ids())
         named = self._holders.named
-        states = self._list_states() if self._new_states < MOST_NEW_STATES else []
-        self._pieces = Pieces([*named, *states])
+        self._states = OptimizerStates(self._registry.objects if self._new_states < MOST_NEW_STATES else {})
+        self._pieces = Pieces([*named, *self._states.named])
         self._quick = Pieces(named).spread(QUICK_TENSORS)
-
-    def _list_states(self) -> list[tuple[str, torch.Tensor]]:
-        """Of each optimizer only some: to walk all would take longer than the rest of a commit."""
-        named, slots = [], []
-        self._with_state = [with_state(optimizer) for optimizer in self._registry.optimizers()]
-        self._state_dicts = [*map(_state, self._with_state)]
-        self._sized = [*self._state_dicts]
-        for owner, item in self._registry.objects.items():
-            if not isinstance(item, Optimizer):
-                continue
-            parameters, states = list(enumerate(parameters_of(item))), with_state(item).state
-            for index, parameter in parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]:
-                state = states.get(parameter)
-                if not isinstance(state, dict):
-                    continue
-                self._sized.append(state)
-                for key, value in state.items():
-                    if isinstance(value, torch.Tensor):
-                        named.append((f"{owner}/state/{index}/{key}", value))
-                        slots.append((state, key, value))
-        self._states = Slots(slots)
-        self._sizes = [*map(len, self._sized)]
-        return named
 
     def _other_states(self) -> bool:
         """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
-        if self._new_states >= MOST_NEW_STATES:
-            return False
-        if (
-            [*map(len, self._sized)] == self._sizes
-            and all(map(is_, map(_state, self._with_state), self._state_dicts))
-            and not self._states.others()
-        ):
+        if self._new_states >= MOST_NEW_STATES or not self._states.others():
             return False
         self._new_states += 1
         return True
@@ -560,5 +554,4 @@ def restored(registry: Registry) -> Iterator[Callable[[], bool]]:
         point_back(pieces)
         holders.put_back(manner)
         snapshot.restore()
-        holders.put_back(manner)  # what the commit left may be other modes, which came with the snapshot
         back = True

@@ -39,12 +39,13 @@ def run_recoverable(
     enter = functools.partial(function, run, *args, **kwargs)
     returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
+    exits: SystemExit | None = None
     while True:
         try:
             if reason is not None:
                 repeated.next_entry()
                 run._unwind(reason)
-            result = enter() if returned is None else returned.value
+            result, exits = _left(current, enter) if returned is None else (returned.value, None)
             returned = None
             run._finish()
             break
@@ -59,7 +60,20 @@ def run_recoverable(
         # Here the exception is gone, and with it the frames that hold the old wrappers and graphs.
     if options.finalize is not None:
         options.finalize()
+    if exits is not None:
+        raise exits
     return result
+
+
+def _left(current: Session, enter: Callable[[], Any]) -> tuple[Any, SystemExit | None]:
+    """What the function returned; or how it ended the script, without failing. Then it has ended like one that returns:
+    who is alone in that is told of (docs/design/hangs.md), and the process ends once all ranks are through."""
+    try:
+        return enter(), None
+    except SystemExit as exits:
+        if current.assignment is None or exits.code not in (None, 0):
+            raise
+        return None, exits.with_traceback(None)  # its frames hold the loop open
 
 
 def _leave_notices_to_the_agent(current: Session) -> None:

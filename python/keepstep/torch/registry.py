@@ -57,7 +57,7 @@ class Beside(Protocol):
     def load(self, value: dict[str, Any]) -> None: ...
 
 
-_BESIDE = "/beside"  # its name among the values
+BESIDE = "/beside"  # its name among the values
 
 
 class Registry:
@@ -187,7 +187,7 @@ class Registry:
 
     def _flatten_beside(self, flat: Flat) -> None:
         if self.beside is not None and (value := self.beside.value()):
-            flat.values[_BESIDE] = value
+            flat.values[BESIDE] = value
 
     def _flatten_other(self, name: str, item: Any, flat: Flat) -> None:
         if isinstance(item, torch.Tensor):
@@ -357,7 +357,7 @@ class Registry:
     def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Takes over a peer's small values, and hands stateful objects their state_dict back."""
         if self.beside is not None:
-            self.beside.load(values.get(_BESIDE, {}))
+            self.beside.load(values.get(BESIDE, {}))
         for name, item in self.objects.items():
             prefix = f"{name}/"
             mine = {path: value for path, value in values.items() if path.startswith(prefix)}

@@ -648,7 +648,6 @@ class Run:
         if vetoed:
             self._committed.put_back(manner)
             snapshot.restore()
-            self._committed.put_back(manner)  # the snapshot has the modes that the commit before left
             self._before_update = self._capsule_versions()  # nothing was changed
         self._move_on()
         self._registry.drop_gradients()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from keepstep.torch.registry import Registry
+from keepstep.torch.registry import BESIDE, Registry
 
 
 class Snapshot:
-    """The protected tensors and values at the time it was made; costs as much memory as they take."""
+    """The protected tensors and values at the time it was made, not the modes; costs as much memory as they take."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         flat = registry.flatten()
         self._tensors = {name: tensor.clone() for name, tensor in flat.tensors.items()}
-        self._values = flat.values
+        self._values = {name: value for name, value in flat.values.items() if name != BESIDE}
 
     def restore(self) -> None:
         """Puts everything back, in place; optimizer state that did not exist yet is dropped."""
