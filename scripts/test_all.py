@@ -1,8 +1,9 @@
 """Everything that `make test-all` runs, stage by stage: each once for the tree as it is, in any number of calls.
 
 A passed stage is kept for the git tree that it ran on (uncommitted changes count), in build/test-all/TREE; a call runs
-what has not passed yet. Ctrl-C leaves the stage it is in, and all that follow, to the next call. A tree without its
-pages (*.md) is what most stages are kept for: only the tests that read pages run again when one changes.
+what has not passed yet. Ctrl-C leaves the stage it is in, and all that follow, to the next call. Most stages are kept
+for a tree without its pages (*.md), those of the engine alone for one without Python, too: what a stage does not read
+may change.
 """
 
 from __future__ import annotations
@@ -34,30 +35,35 @@ CLOSING = re.compile(
 )
 
 
+PAGES = ("*.md",)
+PAGES_AND_PYTHON = ("*.md", "*.py")
+
+
 @dataclass(frozen=True)
 class Stage:
-    """A command of the repository's root that passes with exit code 0."""
+    """A command of the repository's root that passes with exit code 0. `unread`: files that it does not depend on."""
 
     name: str
     command: str
-    reads_pages: bool = False
+    unread: tuple[str, ...] = PAGES
 
 
 def stages(seconds: float | None, root: Path = ROOT) -> list[Stage]:
     """All of them, what is quick and breaks most first. `seconds`: instead of an hour of chaos, and the like."""
     shorter = "" if seconds is None else f"SECONDS={seconds:g}"
     found = [
-        Stage("cc", "make test-cc"),
-        Stage("python", "make test-python", reads_pages=True),
-        Stage("sanitize-address", "scripts/sanitize.sh address"),
-        Stage("sanitize-thread", "scripts/sanitize.sh thread"),
-        Stage("schedules-brain", "env KEEPSTEP_SCHEDULES=1000000 build/keepstep_brain_test --gtest_brief=1"),
+        Stage("cc", "make test-cc", PAGES_AND_PYTHON),
+        Stage("python", "make test-python", unread=()),
+        Stage("sanitize-address", "scripts/sanitize.sh address", PAGES_AND_PYTHON),
+        Stage("sanitize-thread", "scripts/sanitize.sh thread", PAGES_AND_PYTHON),
+        Stage("schedules-brain", "env KEEPSTEP_SCHEDULES=1000000 build/keepstep_brain_test --gtest_brief=1",
+              PAGES_AND_PYTHON),
         Stage("schedules-comm", "env KEEPSTEP_INTERRUPTIONS=10000 build/keepstep_comm_test --gtest_brief=1"
-              " --gtest_filter=InterruptionRandom.*"),
+              " --gtest_filter=InterruptionRandom.*", PAGES_AND_PYTHON),
         Stage("schedules-nodes", "env KEEPSTEP_INTERRUPTIONS=5000 build/keepstep_comm_test --gtest_brief=1"
-              " --gtest_filter=InterruptionAcrossNodes.*"),
-        Stage("fuzz", "scripts/fuzz.sh 60"),
-        Stage("oldest", "make test-oldest", reads_pages=True),
+              " --gtest_filter=InterruptionAcrossNodes.*", PAGES_AND_PYTHON),
+        Stage("fuzz", "scripts/fuzz.sh 60", PAGES_AND_PYTHON),
+        Stage("oldest", "make test-oldest", unread=()),
     ]  # fmt: skip
     for path in sorted((root / "tests").rglob("test_*.py")):
         if "mark.long" in path.read_text():
@@ -65,7 +71,7 @@ def stages(seconds: float | None, root: Path = ROOT) -> list[Stage]:
             before = "scripts/setup.sh strangers && " if path.parent.name == "strangers" else ""
             long = f"{PYTEST} -m long {shlex.quote(str(path.relative_to(root)))}"
             command = before + (f"env {shorter} {long}" if shorter else long)
-            found.append(Stage(f"long/{name}", command, reads_pages=path.parent.name == "conformance"))
+            found.append(Stage(f"long/{name}", command, () if path.parent.name == "conformance" else PAGES))
     found.append(Stage("chaos", f"make chaos {shorter}".strip()))
     found.append(Stage("chaos-elastic", f"make chaos ELASTIC=1 {shorter}".strip()))
     return found
@@ -73,13 +79,12 @@ def stages(seconds: float | None, root: Path = ROOT) -> list[Stage]:
 
 @dataclass(frozen=True)
 class Trees:
-    """The hashes of the working tree as git would commit it, and of the same without its pages."""
+    """Hashes of the working tree as git would commit it, by what is left out of it."""
 
-    whole: str
-    without_pages: str
+    without: dict[tuple[str, ...], str]
 
     def of(self, stage: Stage) -> str:
-        return self.whole if stage.reads_pages else self.without_pages
+        return self.without[stage.unread]
 
 
 def current_trees(root: Path = ROOT) -> Trees:
@@ -99,9 +104,12 @@ def current_trees(root: Path = ROOT) -> Trees:
         os.mkdir(f"{folder}/objects")
         git("read-tree", "HEAD")
         git("add", "--all")
-        whole = git("write-tree").strip()
-        git("rm", "-r", "--quiet", "--cached", "--ignore-unmatch", "--", "*.md")
-        return Trees(whole, git("write-tree").strip())
+        trees = {}
+        for unread in ((), PAGES, PAGES_AND_PYTHON):  # each leaves out what the one before does, too
+            if unread:
+                git("rm", "-r", "--quiet", "--cached", "--ignore-unmatch", "--", *unread)
+            trees[unread] = git("write-tree").strip()
+        return Trees(trees)
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,10 @@ def end(process: subprocess.Popen) -> None:
 def table(all_stages: Iterable[Stage], results: Results, trees: Trees) -> str:
     """What is known about the tree as it is; for a note."""
     lines = [
-        f"tree {trees.whole[:16]} (without pages {trees.without_pages[:16]})",
+        "; ".join(
+            f"tree without {' and '.join(unread)} {tree[:16]}" if unread else f"tree {tree[:16]}"
+            for unread, tree in trees.without.items()
+        ),
         "",
         "| stage | result | s | closing line |",
         "| --- | --- | --- | --- |",

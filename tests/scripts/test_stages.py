@@ -11,7 +11,7 @@ from checkout import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import test_all
-from test_all import Stage
+from test_all import PAGES_AND_PYTHON, Stage
 
 
 @pytest.fixture
@@ -70,12 +70,24 @@ def test_a_change_of_a_file_counts_before_it_is_committed_and_afterwards_does_no
 
 
 def test_pages_count_for_those_that_read_them(tree):
-    stages = [tells("a"), tells("reader", reads_pages=True)]
+    stages = [tells("a"), tells("reader", unread=())]
     call(tree, stages)
     ran(tree)
     (tree / "page.md").write_text("2")
     assert call(tree, stages) == 0
     assert ran(tree) == ["reader"]
+
+
+def test_python_does_not_count_for_the_engine_alone(tree):
+    stages = [tells("a"), tells("engine", unread=PAGES_AND_PYTHON), tells("reader", unread=())]
+    call(tree, stages)
+    ran(tree)
+    (tree / "module.py").write_text("2")
+    assert call(tree, stages) == 0
+    assert ran(tree) == ["a", "reader"]
+    (tree / "source.cc").write_text("2")
+    assert call(tree, stages) == 0
+    assert ran(tree) == ["a", "engine", "reader"]
 
 
 def test_neither_index_nor_objects_of_the_repository_change(tree):
