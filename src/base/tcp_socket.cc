@@ -48,6 +48,31 @@ StatusOr<Fd> new_socket(const Name& name) {
   return fd;
 }
 
+StatusOr<SocketAddress> address_in(const Name& name) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (name.storage.ss_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&name.storage);
+    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+    return SocketAddress{text, ntohs(v4->sin_port)};
+  }
+  if (name.storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&name.storage);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    return SocketAddress{text, ntohs(v6->sin6_port)};
+  }
+  return absl::InvalidArgumentError("a socket that is not of TCP");
+}
+
+// Of getsockname or getpeername.
+StatusOr<SocketAddress> asked(int (*ask)(int, sockaddr*, socklen_t*), int fd, const char* what) {
+  Name name;
+  name.size = sizeof name.storage;
+  if (ask(fd, name.get(), &name.size) != 0) {
+    return errno_status(what);
+  }
+  return address_in(name);
+}
+
 }  // namespace
 
 StatusOr<SocketAddress> SocketAddress::parse(std::string_view text) {
@@ -83,25 +108,9 @@ StatusOr<Fd> listen_tcp(const SocketAddress& address) {
   return fd;
 }
 
-StatusOr<SocketAddress> local_address(int fd) {
-  Name name;
-  name.size = sizeof name.storage;
-  if (getsockname(fd, name.get(), &name.size) != 0) {
-    return errno_status("ask where a socket is bound");
-  }
-  char text[INET6_ADDRSTRLEN] = {};
-  if (name.storage.ss_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&name.storage);
-    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-    return SocketAddress{text, ntohs(v4->sin_port)};
-  }
-  if (name.storage.ss_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&name.storage);
-    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-    return SocketAddress{text, ntohs(v6->sin6_port)};
-  }
-  return absl::InvalidArgumentError("a socket that is not of TCP");
-}
+StatusOr<SocketAddress> local_address(int fd) { return asked(getsockname, fd, "ask where a socket is bound"); }
+
+StatusOr<SocketAddress> peer_address(int fd) { return asked(getpeername, fd, "ask where a socket is connected to"); }
 
 StatusOr<Fd> accept_tcp(int listener) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

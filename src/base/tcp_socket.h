@@ -26,6 +26,8 @@ struct SocketAddress {
 StatusOr<Fd> listen_tcp(const SocketAddress& address);
 // Where a socket is bound.
 StatusOr<SocketAddress> local_address(int fd);
+// Where the other end of a connected socket is.
+StatusOr<SocketAddress> peer_address(int fd);
 // The next connection of a listening socket; an invalid Fd when there is none now.
 StatusOr<Fd> accept_tcp(int listener);
 // Begins to connect: writable once that is over, and then socket_error tells how it went.

@@ -1,0 +1,34 @@
+// Where a listener is: "10.0.0.7:4711" or "[fd00::7]:4711" (numeric, port 0: a free one), or "unix:PATH".
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/tcp_socket.h"
+#include "net/deadline.h"
+
+namespace keepstep::net {
+
+struct UnixPath {
+  std::string path;
+  bool operator==(const UnixPath&) const = default;
+};
+
+using Address = std::variant<SocketAddress, UnixPath>;
+
+// INVALID_ARGUMENT for anything else. A unix path must be absolute: each of the two processes has a working folder.
+StatusOr<Address> parse_address(std::string_view text);
+std::string text_of(const Address& address);
+
+// A non-blocking listening socket at `address`. Errors: tcp_socket.h, unix_socket.h.
+StatusOr<Fd> listen_at(const Address& address);
+// A connected, non-blocking socket. UNAVAILABLE: nothing listens there, or it cannot be reached. DEADLINE_EXCEEDED.
+StatusOr<Fd> connect_to(const Address& address, Deadline deadline);
+
+// Waits until `fd` is ready for `events` (of poll) or has failed. False: the deadline passed first.
+bool wait_for(int fd, short events, Deadline deadline);
+
+}  // namespace keepstep::net

@@ -1,0 +1,206 @@
+#include "net/listener.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "net/unix_socket.h"
+
+namespace keepstep::net {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstPause{50};  // after accept failed; twice as long each time
+constexpr std::chrono::milliseconds kLongestPause{1000};
+// Between two looks at those that are there: a flood must not keep them from proving themselves.
+constexpr int kAcceptsARound = 8;
+
+}  // namespace
+
+struct Listener::Stranger {
+  TlsStream stream;
+  std::string source;
+  Deadline deadline;
+  TlsStream::Wait wait = POLLIN;
+};
+
+StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std::shared_ptr<const TlsContext> context,
+                                                    ListenerOptions options, OnConnection on_connection,
+                                                    OnRefused on_refused) {
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd socket, listen_at(address));
+  Address bound = address;
+  if (std::holds_alternative<SocketAddress>(address)) {
+    KEEPSTEP_ASSIGN_OR_RETURN(bound, local_address(socket.get()));
+  }
+  std::unique_ptr<Listener> listener(new Listener(std::move(socket), std::move(bound), std::move(context), options,
+                                                  std::move(on_connection), std::move(on_refused)));
+  if (!listener->stop_.valid()) {
+    return errno_status("make an eventfd (raise the limit on open files with `ulimit -n`?)");
+  }
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads of the program
+  listener->thread_ = std::thread([listener = listener.get()] { listener->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(listener->thread_.native_handle(), "ks-listener");
+  return listener;
+}
+
+Listener::Listener(Fd socket, Address address, std::shared_ptr<const TlsContext> context, ListenerOptions options,
+                   OnConnection on_connection, OnRefused on_refused)
+    : socket_(std::move(socket)),
+      address_(std::move(address)),
+      context_(std::move(context)),
+      options_(options),
+      on_connection_(std::move(on_connection)),
+      on_refused_(std::move(on_refused)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+Listener::~Listener() {
+  if (thread_.joinable()) {
+    (void)eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+  if (const auto* unix_path = std::get_if<UnixPath>(&address_)) {
+    unlink(unix_path->path.c_str());
+  }
+}
+
+void Listener::run() {
+  std::vector<pollfd> fds;
+  while (true) {
+    Deadline next = Deadline::never();
+    const bool accepts = accept_again_.passed();
+    fds.assign({{stop_.get(), POLLIN, 0}, {accepts ? socket_.get() : -1, POLLIN, 0}});
+    if (!accepts) {
+      next = accept_again_;
+    }
+    for (const Stranger& stranger : strangers_) {
+      fds.push_back({stranger.stream.fd(), stranger.wait, 0});
+      next = std::min(next, stranger.deadline);
+    }
+    poll(fds.data(), fds.size(), next.poll_ms());
+    if (fds[0].revents != 0) {
+      return;
+    }
+    auto polled = fds.begin() + 2;
+    std::erase_if(strangers_, [&](Stranger& stranger) {
+      const bool ready = (polled++)->revents != 0;
+      return (ready && advance(stranger)) || is_late(stranger);
+    });
+    if (fds[1].revents != 0) {
+      accept_some();
+    }
+  }
+}
+
+void Listener::accept_some() {
+  for (int i = 0; i < kAcceptsARound; ++i) {
+    StatusOr<Fd> fd = accept_tcp(socket_.get());
+    if (!fd.ok()) {
+      return accept_failed(fd.status());
+    }
+    if (!fd->valid()) {
+      return;
+    }
+    accept_pause_ = {};
+    admit(*std::move(fd));
+  }
+}
+
+void Listener::accept_failed(const Status& why) {
+  if (accept_failures_.fetch_add(1) == 0) {
+    spdlog::warn(
+        "no new connection at {}: {}. Tried again up to once a second, without another warning; raise the limit "
+        "on open files with `ulimit -n`?",
+        text_of(address_), std::string(why.message()));
+  }
+  accept_pause_ = std::clamp(2 * accept_pause_, kFirstPause, kLongestPause);
+  accept_again_ = Deadline::after(accept_pause_);
+}
+
+void Listener::admit(Fd fd) {
+  std::string source;
+  std::string peer = text_of(address_);
+  if (std::holds_alternative<UnixPath>(address_)) {
+    if (const Status status = check_same_user(fd.get(), peer); !status.ok()) {
+      return refuse(refused_, status);
+    }
+  } else {
+    const StatusOr<SocketAddress> from = peer_address(fd.get());
+    if (!from.ok()) {
+      return refuse(refused_, from.status());  // it is gone already
+    }
+    source = from->ip;
+    peer = from->text();
+    tune_tcp(fd.get(), 0);
+  }
+  make_room(source);
+  StatusOr<TlsStream> stream = TlsStream::create(context_, Role::kAccepts, std::move(fd), std::move(peer));
+  if (!stream.ok()) {
+    return refuse(refused_, stream.status());
+  }
+  strangers_.push_back({*std::move(stream), std::move(source), Deadline::after(options_.handshake_limit)});
+}
+
+void Listener::make_room(const std::string& source) {
+  const auto same = [&](const Stranger& stranger) { return !source.empty() && stranger.source == source; };
+  auto oldest = strangers_.end();
+  if (static_cast<size_t>(std::ranges::count_if(strangers_, same)) >= options_.max_strangers_per_source) {
+    oldest = std::ranges::find_if(strangers_, same);
+  } else if (strangers_.size() >= options_.max_strangers) {
+    oldest = strangers_.begin();
+  }
+  if (oldest != strangers_.end()) {
+    refuse(made_room_,
+           absl::ResourceExhaustedError(absl::StrFormat(
+               "%s did not prove the key of this job before newer connections came, of which there are too many",
+               oldest->stream.peer())));
+    strangers_.erase(oldest);
+  }
+}
+
+// Whether it is a stranger no more.
+bool Listener::advance(Stranger& stranger) {
+  const StatusOr<TlsStream::Wait> wait = stranger.stream.handshake();
+  if (!wait.ok()) {
+    refuse(refused_, wait.status());
+    return true;
+  }
+  stranger.wait = *wait;
+  if (*wait != 0) {
+    return false;
+  }
+  let_in_ += 1;
+  on_connection_(std::make_unique<Connection>(std::move(stranger.stream), options_.connection));
+  return true;
+}
+
+bool Listener::is_late(const Stranger& stranger) {
+  if (!stranger.deadline.passed()) {
+    return false;
+  }
+  refuse(too_slow_, absl::DeadlineExceededError(
+                        absl::StrFormat("%s did not prove the key of this job in time", stranger.stream.peer())));
+  return true;
+}
+
+void Listener::refuse(std::atomic<uint64_t>& counter, const Status& why) {
+  counter += 1;
+  if (on_refused_) {
+    on_refused_(why);
+  }
+}
+
+Listener::Counters Listener::counters() const {
+  return {let_in_.load(), refused_.load(), too_slow_.load(), made_room_.load(), accept_failures_.load()};
+}
+
+}  // namespace keepstep::net
