@@ -24,6 +24,9 @@ namespace {
 
 constexpr int kTries = 100;  // at names that others take or sweep away meanwhile
 constexpr int64_t kMostLockWaitNs = 60'000'000'000;
+// A model is for its owner; who wants to share it changes that, or the folder's default access list.
+constexpr mode_t kFolderMode = 0700;
+constexpr mode_t kFileMode = 0600;
 
 std::string folder_of(std::string path) { return dirname(path.data()); }
 
@@ -136,7 +139,7 @@ Status disk_error(std::string_view what, const std::string& path, int error) {
 }
 
 Status make_folders(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) == 0) {
+  if (mkdir(path.c_str(), kFolderMode) == 0) {
     return sync_folder_of(path);
   }
   if (errno == EEXIST) {
@@ -154,7 +157,8 @@ Status make_folders(const std::string& path) {
     return disk_error("make the folder", path, ENOENT);
   }
   KEEPSTEP_RETURN_IF_ERROR(make_folders(above));
-  if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {  // ENOENT: somebody removed it again; the caller repeats
+  if (mkdir(path.c_str(), kFolderMode) != 0 &&
+      errno != EEXIST) {  // ENOENT: somebody removed it again; the caller repeats
     return disk_error("make the folder", path, errno);
   }
   return sync_folder_of(path);
@@ -190,7 +194,7 @@ StatusOr<PartialFile> PartialFile::create(const std::string& root, const std::st
   const std::string folder = absl::StrFormat("%s/%s", root, kPartialFolder);
   for (int i = 0; i < kTries; ++i) {
     std::string partial = absl::StrFormat("%s/%s", folder, random_name());
-    Fd fd(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    Fd fd(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
     if (!fd.valid() && errno == ENOENT) {
       KEEPSTEP_RETURN_IF_ERROR(make_folders(folder));
       continue;
@@ -282,10 +286,10 @@ StatusOr<uint64_t> remove_partial_files(const std::string& root, std::chrono::se
 StatusOr<Fd> lock_for_puts(const std::string& root, const std::atomic<bool>& interrupted_flag) {
   const std::string folder = absl::StrFormat("%s/%s", root, kPartialFolder);
   const std::string path = folder + "/lock";
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
   if (!fd.valid() && errno == ENOENT) {
     KEEPSTEP_RETURN_IF_ERROR(make_folders(folder));
-    fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
   }
   if (!fd.valid()) {
     return disk_error("open", path, errno);

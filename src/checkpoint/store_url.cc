@@ -90,12 +90,10 @@ StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
       parsed.prefix = prefix + "/";
     }
   }
-  const std::vector<std::pair<std::string_view, std::string*>> known = {{"region", &parsed.region},
-                                                                        {"endpoint", &parsed.endpoint},
-                                                                        {"addressing", &parsed.addressing},
-                                                                        {"profile", &parsed.profile},
-                                                                        {"ca_file", &parsed.ca_file}};
-  constexpr std::string_view kParameters = "region, endpoint, addressing, profile, ca_file";
+  const std::vector<std::pair<std::string_view, std::string*>> known = {
+      {"region", &parsed.region},   {"endpoint", &parsed.endpoint}, {"addressing", &parsed.addressing},
+      {"profile", &parsed.profile}, {"ca_file", &parsed.ca_file},   {"http", &parsed.http}};
+  constexpr std::string_view kParameters = "region, endpoint, addressing, profile, ca_file, http";
   std::set<std::string_view> seen;
   for (const std::string_view field : split(query, '&')) {
     if (field.empty()) {
@@ -124,6 +122,9 @@ StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
   }
   if (!parsed.addressing.empty() && parsed.addressing != "path" && parsed.addressing != "virtual") {
     return wrong(url, "has an addressing that is neither 'path' nor 'virtual'");
+  }
+  if (!parsed.http.empty() && parsed.http != "allow") {
+    return wrong(url, "has an http that is not 'allow'");
   }
   return parsed;
 }

@@ -7,6 +7,7 @@
 //     addressing=path|virtual   where the bucket's name goes; path with an endpoint of one's own, or a bucket with dots
 //     profile=NAME              of the shared credentials file; else AWS_PROFILE, else "default"
 //     ca_file=/path             certificates to trust for https; else AWS_CA_BUNDLE, else the system's
+//     http=allow                to talk to an http:// endpoint that is not on this machine; else KEEPSTEP_S3_HTTP=allow
 // Secrets never belong in a URL: it ends up in logs.
 #pragma once
 
@@ -30,6 +31,7 @@ struct S3Url {
   std::string addressing;
   std::string profile;
   std::string ca_file;
+  std::string http;
 };
 
 using StoreUrl = std::variant<FileUrl, S3Url>;

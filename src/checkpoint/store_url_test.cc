@@ -59,6 +59,7 @@ INSTANTIATE_TEST_SUITE_P(All, WrongStoreUrlTest,
                                          Wrong{"s3://bucket?endpoint=host:9000", "begins neither with http://"},
                                          Wrong{"s3://bucket?endpoint=http://host:9000/path", "no path"},
                                          Wrong{"s3://bucket?endpoint=http://me:secret@host", "no user"},
+                                         Wrong{"s3://bucket?http=yes", "an http that is not 'allow'"},
                                          Wrong{"s3://bucket?addressing=dns", "neither 'path' nor 'virtual'"}));
 
 TEST(StoreUrlTest, a_secret_in_it_is_not_repeated) {

@@ -49,7 +49,11 @@ def test_what_agents_of_two_nodes_hold_is_listed_shown_and_checked(tmp_path):
     name = f"held-{os.getpid()}"
     script = ["--out", tmp_path, "--until", 100_000, "--kind", "fsdp", "--sleep", 0.02]
     nodes = start_nodes(
-        tmp_path, JOBS / "sharded.py", *script, world=1, options=["--rdzv-id", name, "--hang-timeout", "off"]
+        tmp_path,
+        JOBS / "sharded.py",
+        *script,
+        world=1,
+        options=["--rdzv-id", name, "--hang-timeout", "off", "--allow-inject"],
     )
     place = f"memory://{name}"
     try:

@@ -14,6 +14,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from states import assert_same, load, save, state, zeros
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
@@ -178,6 +180,40 @@ def test_a_metadata_that_would_run_something_is_refused_by_name(tmp_path, strang
     (tmp_path / "plain" / ".metadata").write_bytes(pickle.dumps({"a": stranger}))
     why = refusal(lambda: load(tmp_path / "plain"))
     assert "'posix.mkdir'" in why and "nothing of it was run" in why
+
+
+def shared_name_metadata(names, length):
+    """As DCP writes it, but all tensors share one name, which the pickle holds once."""
+    name = "n" * length
+    properties = TensorProperties(dtype=torch.float32)
+    metadata = Metadata({}, None, {})
+    for i in range(names):
+        metadata.storage_data[MetadataIndex(name, torch.Size([i]))] = _StorageInfo("__0_0.distcp", 0, 4)
+    metadata.state_dict_metadata["a"] = TensorStorageMetadata(properties, torch.Size([1]), [])
+    return pickle.dumps(metadata)
+
+
+def test_a_metadata_whose_texts_are_worth_more_than_the_file_is_refused(tmp_path):
+    hostile = shared_name_metadata(2000, 100_000)
+    assert len(hostile) < 400_000  # 200 MB of names
+    dcp.save(state(1), checkpoint_id=tmp_path / "plain")
+    (tmp_path / "plain" / ".metadata").write_bytes(hostile)
+    assert "its texts are shared too often" in refusal(lambda: load(tmp_path / "plain"))
+
+
+def test_a_metadata_with_many_parts_of_long_names_is_read():
+    whole = shared_name_metadata(2000, 300)
+    _checkpoint.read_metadata(whole)
+
+
+def test_files_are_for_their_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        save(tmp_path / "place", 1)
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "place").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_an_object_that_would_run_something_is_not_loaded(tmp_path, stranger):

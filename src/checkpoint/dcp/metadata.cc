@@ -1,8 +1,8 @@
 #include "checkpoint/dcp/metadata.h"
 
 #include <array>
+#include <map>
 #include <set>
-#include <unordered_map>
 
 #include "absl/strings/str_format.h"
 #include "checkpoint/dcp/pickle.h"
@@ -47,7 +47,7 @@ bool is_known(std::string_view module, std::string_view name) {
 // Walks the tree and checks every type on the way. Texts of errors say which field.
 class Converter {
  public:
-  explicit Converter(const PickleTree& tree) : tree_(tree) {}
+  Converter(const PickleTree& tree, size_t bytes) : tree_(tree), bytes_(bytes) {}
 
   StatusOr<Layout> convert() {
     KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* metadata, object(tree_.root_index, "Metadata", "the whole"));
@@ -55,6 +55,7 @@ class Converter {
     KEEPSTEP_RETURN_IF_ERROR(read_storage(*metadata));
     for (size_t i = 0; i + 1 < entries->items.size(); i += 2) {
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view name, text(entries->items[i], "a name"));
+      KEEPSTEP_RETURN_IF_ERROR(spend(name.size()));
       KEEPSTEP_RETURN_IF_ERROR(read_entry(std::string(name), entries->items[i + 1]));
     }
     KEEPSTEP_RETURN_IF_ERROR(read_paths(*metadata));
@@ -62,6 +63,9 @@ class Converter {
   }
 
  private:
+  static constexpr uint64_t kMostCopied = 64;
+  static constexpr size_t kMostFields = 64;  // of a dataclass
+
   static Status bad(std::string_view what) {
     return absl::InvalidArgumentError(absl::StrFormat("it is not what DCP writes: %s", what));
   }
@@ -74,10 +78,11 @@ class Converter {
     return &value;
   }
 
-  // Texts may be shared by many values of a hostile file: what is copied out of it has a limit of its own.
+  // Texts may be shared by many values of a hostile file: what is copied and compared of them, in all, must not be
+  // much more than the file itself. Of what DCP writes it is less than ten times as much.
   Status spend(size_t bytes) {
     copied_ += bytes + 64;
-    return copied_ > 8 * kMostMetadataBytes ? bad("its texts are shared too often") : absl::OkStatus();
+    return copied_ > kMostCopied * (bytes_ + 1024) ? bad("its texts are shared too often") : absl::OkStatus();
   }
 
   // A field of a dataclass, PickleTree::kNothing where there is none.
@@ -86,6 +91,9 @@ class Converter {
       return PickleTree::kNothing;
     }
     const PickleValue& fields = tree_.at(object.state);
+    if (fields.items.size() > 2 * kMostFields) {
+      return PickleTree::kNothing;
+    }
     for (size_t i = 0; i + 1 < fields.items.size(); i += 2) {
       const PickleValue& key = tree_.at(fields.items[i]);
       if (key.kind == PickleKind::kText && key.text == name) {
@@ -163,10 +171,11 @@ class Converter {
 
   Status read_storage(const PickleValue& metadata) {
     KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* storage, dict(metadata, "storage_data"));
-    std::unordered_map<std::string, uint32_t> files;
+    std::map<std::string, uint32_t, std::less<>> files;  // no hashes: a hostile file can choose those that collide
     for (size_t i = 0; i + 1 < storage->items.size(); i += 2) {
       KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* index, object(storage->items[i], "MetadataIndex", "a storage key"));
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view name, text(field(*index, "fqn"), "fqn"));
+      KEEPSTEP_RETURN_IF_ERROR(spend(name.size()));
       std::vector<int64_t> offsets;
       if (const uint32_t offset = field(*index, "offset"); !is_none(offset)) {
         KEEPSTEP_ASSIGN_OR_RETURN(offsets, size(offset, "offset"));
@@ -174,6 +183,7 @@ class Converter {
       KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* info,
                                 object(storage->items[i + 1], "_StorageInfo", absl::StrFormat("'%s'", name)));
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view file, text(field(*info, "relative_path"), "relative_path"));
+      KEEPSTEP_RETURN_IF_ERROR(spend(file.size()));
       KEEPSTEP_ASSIGN_OR_RETURN(const int64_t begin, integer(field(*info, "offset"), "offset"));
       KEEPSTEP_ASSIGN_OR_RETURN(const int64_t length, integer(field(*info, "length"), "length"));
       Place place{.offset = static_cast<uint64_t>(begin), .bytes = static_cast<uint64_t>(length)};
@@ -197,7 +207,8 @@ class Converter {
     return absl::OkStatus();
   }
 
-  StatusOr<Place> place_of(std::string_view name, const std::vector<int64_t>& offsets) const {
+  StatusOr<Place> place_of(std::string_view name, const std::vector<int64_t>& offsets) {
+    KEEPSTEP_RETURN_IF_ERROR(spend(name.size()));
     const auto found = places_.find(storage_key(name, offsets));
     if (found == places_.end()) {
       return bad(absl::StrFormat("nothing says where a part of '%s' lies", name));
@@ -259,6 +270,7 @@ class Converter {
     const PickleValue& paths = tree_.at(data);
     for (size_t i = 0; i + 1 < paths.items.size(); i += 2) {
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view name, text(paths.items[i], "a name"));
+      KEEPSTEP_RETURN_IF_ERROR(spend(name.size()));
       const PickleValue& steps = tree_.at(paths.items[i + 1]);
       if ((steps.kind != PickleKind::kTuple && steps.kind != PickleKind::kList) || steps.items.size() > 100) {
         return bad(absl::StrFormat("the path of '%s' is no tuple", name));
@@ -285,8 +297,9 @@ class Converter {
   }
 
   const PickleTree& tree_;
+  const size_t bytes_;  // of the pickle
   Layout layout_;
-  std::unordered_map<std::string, Place> places_;
+  std::map<std::string, Place> places_;
   size_t visited_ = 0;
   uint64_t copied_ = 0;
 };
@@ -295,7 +308,7 @@ class Converter {
 
 StatusOr<Layout> read_metadata(std::span<const std::byte> pickle) {
   KEEPSTEP_ASSIGN_OR_RETURN(const PickleTree tree, read_pickle(pickle, is_known));
-  KEEPSTEP_ASSIGN_OR_RETURN(Layout layout, Converter(tree).convert());
+  KEEPSTEP_ASSIGN_OR_RETURN(Layout layout, Converter(tree, pickle.size()).convert());
   KEEPSTEP_RETURN_IF_ERROR(check_layout(layout, {}));
   return layout;
 }

@@ -12,7 +12,6 @@
 namespace keepstep::checkpoint::dcp {
 
 inline constexpr const char* kMetadataName = ".metadata";
-inline constexpr uint64_t kMostMetadataBytes = uint64_t{1} << 29;
 
 // PERMISSION_DENIED names a class that has no business in it; INVALID_ARGUMENT what is wrong with it.
 StatusOr<Layout> read_metadata(std::span<const std::byte> pickle);

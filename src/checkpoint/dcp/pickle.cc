@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstring>
 #include <deque>
-#include <unordered_map>
 
 #include "absl/strings/str_format.h"
 
@@ -221,11 +220,10 @@ class Reader {
   Status get(size_t width) {
     uint64_t place = 0;
     KEEPSTEP_RETURN_IF_ERROR(number(width, place));
-    const auto found = memo_.find(place);
-    if (found == memo_.end()) {
+    if (place >= memo_.size() || memo_[place] == kMarker) {
       return bad("it refers to a value that was not kept");
     }
-    stack_.push_back(found->second);
+    stack_.push_back(memo_[place]);
     return absl::OkStatus();
   }
 
@@ -233,7 +231,15 @@ class Reader {
     if (stack_.empty() || stack_.back() == kMarker) {
       return bad("nothing is there to be kept");
     }
-    memo_[place] = stack_.back();  // a map: the place is a number out of the file
+    // Python numbers them from 0 on, and each takes a byte at least: the list is no longer than the file.
+    if (place >= bytes_.size()) {
+      return bad("it keeps a value under a number that Python does not give");
+    }
+    if (place >= memo_.size()) {
+      memo_.resize(place + 1, kMarker);
+    }
+    kept_ += memo_[place] == kMarker ? 1 : 0;
+    memo_[place] = stack_.back();
     return absl::OkStatus();
   }
 
@@ -381,7 +387,7 @@ class Reader {
         return absl::OkStatus();
       }
       case kMemoize:
-        return keep(memo_.size());
+        return keep(kept_);
       case kBinPut:
       case kLongBinPut:
         KEEPSTEP_RETURN_IF_ERROR(number(op == kBinPut ? 1 : 4, value));
@@ -403,7 +409,8 @@ class Reader {
   PickleTree tree_;
   std::deque<std::string> names_;
   std::vector<uint32_t> stack_;
-  std::unordered_map<uint64_t, uint32_t> memo_;
+  std::vector<uint32_t> memo_;  // by number; kMarker: none
+  uint64_t kept_ = 0;           // how many there are
 };
 
 }  // namespace

@@ -234,6 +234,27 @@ TEST(S3FaultsTest, a_bucket_may_be_part_of_the_hosts_name) {
   EXPECT_THAT(text_of(address.status()), HasSubstr("use addressing=path"));
 }
 
+TEST(S3FaultsTest, plain_http_to_another_machine_is_refused_unless_it_is_allowed) {
+  const StoreOptions options = quick();
+  const Status refused = open_store("s3://my-bucket?endpoint=http://minio.lan:9000", options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(text_of(refused), AllOf(HasSubstr("http://minio.lan:9000"), HasSubstr("http=allow")));
+  EXPECT_TRUE(open_store("s3://my-bucket?endpoint=http://minio.lan:9000&http=allow", options).ok());
+  EXPECT_TRUE(open_store("s3://my-bucket?endpoint=https://minio.lan:9000", options).ok());
+  EXPECT_TRUE(open_store("s3://my-bucket?endpoint=http://[::1]:9000", options).ok());
+  StoreOptions by_environment = options;
+  by_environment.environment = [](const char* name) -> const char* {
+    return name == std::string_view("AWS_ENDPOINT_URL")   ? "http://minio.lan:9000"
+           : name == std::string_view("KEEPSTEP_S3_HTTP") ? "allow"
+                                                          : nullptr;
+  };
+  EXPECT_TRUE(open_store("s3://my-bucket", by_environment).ok());
+  by_environment.environment = [](const char* name) -> const char* {
+    return name == std::string_view("AWS_ENDPOINT_URL") ? "http://minio.lan:9000" : nullptr;
+  };
+  EXPECT_FALSE(open_store("s3://my-bucket", by_environment).ok());
+}
+
 // Conditional puts.
 
 TEST(S3FaultsTest, a_conflict_of_conditional_writes_is_asked_again_and_then_decided) {

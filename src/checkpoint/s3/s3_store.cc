@@ -95,6 +95,14 @@ StatusOr<std::unique_ptr<S3Store>> S3Store::open(const S3Url& url, const StoreOp
         absl::StrFormat("the endpoint '%s' of S3 (from the environment) begins neither with http:// nor with https://",
                         place.endpoint));
   }
+  const bool open_allowed = first_of({url.http, value_of(environment, "KEEPSTEP_S3_HTTP")}) == "allow";
+  if (place.endpoint.starts_with("http://") && !open_allowed && !is_loopback(host_of(place.endpoint))) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is plain HTTP: whoever is on the way reads checkpoints and can change them. Use https:// "
+                        "(ca_file= for a certificate of your own); on an isolated network write http=allow behind the "
+                        "place, or set KEEPSTEP_S3_HTTP=allow",
+                        place.endpoint));
+  }
   place.ca_file = first_of({url.ca_file, value_of(environment, "AWS_CA_BUNDLE")});
   // A certificate for *.s3.amazonaws.com does not hold for a bucket's name with dots.
   const bool usual = !own && url.bucket.find('.') == std::string::npos;
