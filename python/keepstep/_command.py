@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from keepstep._errors import KeepstepError
+from keepstep._terminal import visible_stream
 
 
 def keepstep_command() -> str:
@@ -30,8 +31,11 @@ def keepstep_command() -> str:
 def exit_with(main: Callable[[list[str]], int]) -> NoReturn:
     """Ends this process with what `main` makes of its arguments.
 
+    What it prints is shown by the terminal, never obeyed: much of it comes from jobs and from storage.
+
     Whoever reads our output may stop before its end (`| head`): that is no error of ours to print, but 1.
     """
+    sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:

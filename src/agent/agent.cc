@@ -16,6 +16,7 @@
 #include "agent/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/terminal_text.h"
 #include "comm/tcp/tcp_transport.h"
 #include "worker/ring_link.h"
 
@@ -144,7 +145,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
     starter_->stop();
     temp_.remove_all();
-    std::fprintf(stderr, "keepstep: %s\n", end_->message.c_str());
+    std::fprintf(stderr, "keepstep: %s\n", terminal_text(end_->message).c_str());
     _exit(end_->exit_code);
   }
   refused_by_0_ ? link_->abandon() : link_->close();

@@ -22,6 +22,7 @@
 
 #include "agent/output_sink.h"
 #include "base/log.h"
+#include "base/terminal_text.h"
 
 namespace keepstep::agent {
 namespace {
@@ -267,7 +268,7 @@ StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, const std::
 void OutputPump::watch(Watcher watcher) { impl_->watcher = std::move(watcher); }
 
 void OutputPump::say(std::string line) {
-  impl_->command([impl = impl_.get(), line = std::move(line) + "\n"] { impl->console.write(1, line); });
+  impl_->command([impl = impl_.get(), line = terminal_text(line) + "\n"] { impl->console.write(1, line); });
 }
 
 void OutputPump::assign(brain::WorkerId worker, uint32_t rank, uint32_t generation) {

@@ -63,7 +63,7 @@ class OutputPump {
   using Watcher = std::function<void(brain::WorkerId, std::string_view)>;
   void watch(Watcher watcher);
 
-  // A line of the launcher's own, to its stderr.
+  // A line of the launcher's own, to its stderr; what it quotes is shown as terminal_text() does.
   void say(std::string line);
 
   // Waits until both streams of a dead worker ended and are written, at most `limit_ms`. After that (a grandchild

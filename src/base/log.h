@@ -7,7 +7,7 @@
 
 namespace keepstep {
 
-// Once per process; `who` ("agent", "rank 2") leads every line.
+// Once per process; `who` ("agent", "rank 2") leads every line. Messages are shown as terminal_text() does.
 void init_log(const std::string& who);
 
 }  // namespace keepstep

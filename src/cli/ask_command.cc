@@ -5,6 +5,7 @@
 
 #include "agent/control_door.h"
 #include "cli/asked_job.h"
+#include "cli/print.h"
 
 namespace keepstep::cli {
 namespace {
@@ -59,7 +60,7 @@ int ask_main(const std::vector<std::string>& args) {
   say_lines("ask: warning", job.warnings);
   for (std::string line; std::getline(std::cin, line);) {
     const nlohmann::json answer = answer_to(job, line);
-    std::puts(answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    print_json(answer);
     std::fflush(stdout);
   }
   return 0;

@@ -6,6 +6,7 @@
 #include "agent/control_door.h"
 #include "cli/given_token.h"
 #include "cli/job_doors.h"
+#include "cli/print.h"
 #include "cli/run_values.h"
 
 namespace keepstep::cli {
@@ -66,7 +67,7 @@ StatusOr<nlohmann::json> ask_job(const AskedJob& job, const nlohmann::json& requ
 
 bool say_lines(const std::string& what, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    std::fprintf(stderr, "keepstep %s: %s\n", what.c_str(), line.c_str());
+    print_line(stderr, "keepstep " + what + ": " + line);
   }
   return !lines.empty();
 }

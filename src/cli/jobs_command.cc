@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/job_doors.h"
+#include "cli/print.h"
 
 namespace keepstep::cli {
 namespace {
@@ -65,17 +67,16 @@ int jobs_main(const std::vector<std::string>& args) {
           job.problem.empty()
               ? job.description
               : nlohmann::json{{"ok", false}, {"job", job.door.job}, {"pid", job.pid}, {"error", job.problem}};
-      std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      print_json(line);
     } else if (!job.problem.empty()) {
-      std::printf("%-28s %8d %s\n", job.door.job.c_str(), job.pid, job.problem.c_str());
+      print_line(stdout, absl::StrFormat("%-28s %8d %s", job.door.job, job.pid, job.problem));
     } else {
       const nlohmann::json& it = job.description;
       std::vector<std::string> words = {size_of(it), it.value("note", "")};
       std::erase(words, "");
-      std::printf("%-28s %8d %6s %8lld %-12s %s\n", job.door.job.c_str(), job.pid,
-                  absl::StrFormat("%d/%d", it.value("node", 0), it.value("nodes", 1)).c_str(),
-                  static_cast<long long>(it.value("step", int64_t{0})), ranks_of(it).c_str(),
-                  absl::StrJoin(words, "; ").c_str());
+      print_line(stdout, absl::StrFormat("%-28s %8d %6s %8d %-12s %s", job.door.job, job.pid,
+                                         absl::StrFormat("%d/%d", it.value("node", 0), it.value("nodes", 1)),
+                                         it.value("step", int64_t{0}), ranks_of(it), absl::StrJoin(words, "; ")));
     }
   }
   return 0;

@@ -7,11 +7,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "agent/agent.h"
 #include "agent/endpoint.h"
 #include "agent/preflight.h"
 #include "agent/seat.h"
 #include "base/log.h"
+#include "cli/print.h"
 #include "cli/requeue.h"
 #include "cli/run_option_table.h"
 #include "cli/run_options.h"
@@ -26,12 +28,12 @@ constexpr uint32_t kTerm = 1;  // one embedded coordinator for the job's whole l
 
 void print_lines(const char* kind, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    std::fprintf(stderr, "keepstep: %s: %s\n", kind, line.c_str());
+    print_line(stderr, absl::StrCat("keepstep: ", kind, ": ", line));
   }
 }
 
 int fail(const Status& status) {
-  std::fprintf(stderr, "keepstep: error: %s\n", std::string(status.message()).c_str());
+  print_line(stderr, absl::StrCat("keepstep: error: ", status.message()));
   return 1;
 }
 
@@ -170,14 +172,15 @@ StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals,
 
 int exit_with(const agent::JobSpec& spec, const agent::JobEnd& end) {
   if (const size_t first = end.message.find('\n'); end.exit_code == 0 && first != std::string::npos) {
-    std::fprintf(stderr, "keepstep: the job ended well, but it went on after failures:%s\n",
-                 end.message.substr(first).c_str());
+    print_line(stderr, "keepstep: the job ended well, but it went on after failures:" + end.message.substr(first));
   }
   if (end.exit_code != 0) {
     if (!end.traceback.empty()) {
-      std::fprintf(stderr, "%s%s", end.traceback.c_str(), end.traceback.ends_with('\n') ? "" : "\n");
+      std::string_view text = end.traceback;
+      text.remove_suffix(text.ends_with('\n') ? 1 : 0);
+      print_line(stderr, text);
     }
-    std::fprintf(stderr, "keepstep: %s\n", end.message.c_str());
+    print_line(stderr, "keepstep: " + end.message);
   }
   if (end.on_notice && spec.requeue_on_notice && spec.node_rank == 0) {
     std::fprintf(stderr, "keepstep: Slurm is asked to requeue job %s\n", spec.slurm_job.c_str());

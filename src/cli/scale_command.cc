@@ -7,6 +7,7 @@
 #include "brain/elastic_policy.h"
 #include "cli/asked_job.h"
 #include "cli/elastic_options.h"
+#include "cli/print.h"
 #include "cli/run_values.h"
 #include "cli/suggest.h"
 
@@ -203,7 +204,7 @@ int scale_main(const std::vector<std::string>& args) {
   }
   say_lines("scale: warning", job.warnings);
   const auto fail = [](const std::string& message) {
-    std::fprintf(stderr, "keepstep scale: %s\n", message.c_str());
+    print_line(stderr, "keepstep scale: " + message);
     return 1;
   };
   nlohmann::json question = {{"op", "scale"}};
@@ -218,11 +219,11 @@ int scale_main(const std::vector<std::string>& args) {
   }
   try {
     if (request.as_json) {
-      std::puts(answer->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      print_json(*answer);
     } else if (question.size() > 1) {
-      std::puts(answer->at("done").get<std::string>().c_str());
+      print_line(stdout, answer->at("done").get<std::string>());
     } else {
-      std::fputs(size_as_text(*answer).c_str(), stdout);
+      print_text(stdout, size_as_text(*answer));
     }
   } catch (const nlohmann::json::exception& error) {
     return fail(

@@ -2,8 +2,10 @@
 
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "agent/stack_text.h"
 #include "cli/asked_job.h"
+#include "cli/print.h"
 
 namespace keepstep::cli {
 namespace {
@@ -59,7 +61,7 @@ int stacks_main(const std::vector<std::string>& args) {
     }
   }
   const auto fail = [](const Status& status) {
-    std::fprintf(stderr, "keepstep stacks: %s\n", std::string(status.message()).c_str());
+    print_line(stderr, absl::StrCat("keepstep stacks: ", status.message()));
     return 1;
   };
   const AskedJob job = asked_job(word, token_file, environment());
@@ -76,7 +78,7 @@ int stacks_main(const std::vector<std::string>& args) {
     for (const nlohmann::json& each : answer->at("ranks")) {
       ranks.push_back(agent::rank_stacks_from(each));
       if (as_json) {
-        std::puts(each.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+        print_json(each);
       }
     }
   } catch (const nlohmann::json::exception& error) {
@@ -84,7 +86,7 @@ int stacks_main(const std::vector<std::string>& args) {
         absl::StrFormat("the launcher gives an answer that this version does not understand: %s", error.what())));
   }
   if (!as_json) {
-    std::fputs(agent::stacks_as_text(ranks).c_str(), stdout);
+    print_text(stdout, agent::stacks_as_text(ranks));
   }
   return 0;
 }

@@ -102,7 +102,7 @@ def start_two(folder, name):
     nodes = [
         start_node(
             folder, rank, endpoint, JOBS / "small.py", "--out", folder, "--until", 1_000_000, "--sleep", 0.01,
-            nodes="1:2", world=1, options=["--rdzv-id", name],
+            nodes="1:2", world=1, options=["--rdzv-id", name, "--allow-inject"],
         )
         for rank in (0, 1)
     ]  # fmt: skip

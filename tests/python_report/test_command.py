@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from journals import RunWriter, finish, run_with_one_kill
 
+from keepstep._terminal import visible
 from keepstep.report.__main__ import main
 from keepstep.report.analysis import analyse
 from keepstep.report.html import loss_svg, page, timeline_svg
@@ -111,3 +115,41 @@ def test_a_directory_without_a_run_is_refused_with_the_reason(
     prepare(tmp_path / "run")
     assert main([str(tmp_path / "run")]) == 1
     assert says in capsys.readouterr().err
+
+
+HOSTILE = "ValueError: [/INST] [bold]x\x1b]0;title\x07\x1b[2J\u202etxt.exe\x9b31m\udc80"
+SHOWN = "ValueError: [/INST] [bold]x\\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9b31m\\udc80"
+
+
+@pytest.mark.parametrize("width", ["400", "60"])
+def test_what_a_job_wrote_is_neither_markup_nor_obeyed_by_the_terminal(tmp_path: Path, width: str) -> None:
+    run = run_with_one_kill(tmp_path)
+    run.write(5.0, "fault_noticed", HOSTILE, worker=1, rank=1, pid=71, noticed_by=HOSTILE, kind="exception")
+    run.write(5.4, "failure_outlived", HOSTILE, step=2, last_step=4, steps=2, skipped=True)
+    run.write(5.5, "job_ended", HOSTILE, exit_code=1)
+    done = subprocess.run(
+        [sys.executable, "-m", "keepstep.report", str(tmp_path)],
+        env=dict(os.environ, COLUMNS=width, PYTHONIOENCODING="utf-8:surrogateescape"), capture_output=True,
+    )  # fmt: skip
+    printed = done.stdout.decode("utf-8", "surrogateescape")
+    assert done.returncode == 0, done.stderr.decode()
+    assert visible(printed) == printed
+    if width == "400":
+        assert printed.count(SHOWN) == 3, printed
+
+
+def test_a_terminal_still_gets_colours(tmp_path: Path) -> None:
+    run = run_with_one_kill(tmp_path)
+    finish(run, 5.5)
+    done = subprocess.run(
+        [sys.executable, "-m", "keepstep.report", str(tmp_path)],
+        env=dict(os.environ, FORCE_COLOR="1", TERM="xterm-256color"), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "\x1b[" in done.stdout and "\\x1b" not in done.stdout
+
+
+def test_errors_show_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    folder = tmp_path / "run\x1b[2J"
+    done = subprocess.run([sys.executable, "-m", "keepstep.report", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "run\\x1b[2J" in done.stderr and "\x1b" not in done.stderr

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from keepstep._console import Console, shown
 from keepstep.bench.environment import BenchError, gpt_example, job_environment, keepstep_command
 from keepstep.bench.keepstep_job import losses
 from keepstep.bench.keepstep_nodes import NODES, Launchers
@@ -154,7 +154,7 @@ class _Checks:
         table.add_column("found")
         table.add_column("")
         for what, found, holds in self._rows:
-            table.add_row(what, found, "[green]yes[/]" if holds else "[bold red]NO[/]")
+            table.add_row(what, found, shown("yes", "green") if holds else shown("NO", "bold red"))
         return table
 
 

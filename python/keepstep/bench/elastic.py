@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from keepstep._console import Console
 from keepstep.bench.commits import median_step_s
 from keepstep.bench.elastic_keepstep import AgentsJob, ElasticJob, ScaledJob
 from keepstep.bench.elastic_resizes import STEPS, Resize, add_phases, resizes, summary

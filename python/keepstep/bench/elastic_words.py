@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from keepstep._console import Console
 from keepstep.bench.elastic_resizes import PHASES
 
 TOOLS = {

@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from keepstep._console import Console
 from keepstep.bench import samples as samples_module
 from keepstep.bench.environment import keepstep_command, machine, model_parameters
 from keepstep.bench.keepstep_recovery import FAULTS, bitwise_equal, calibrate, disturb, undisturbed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from keepstep._console import Console, shown
 from keepstep.report.recovery import PHASE_TITLES
 
 
@@ -30,8 +30,8 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
     if ours is not None:
         phases = ", ".join(f"{PHASE_TITLES.get(name, name)} {_ms(value)}" for name, value in ours["phases"].items())
         console.print(f"phases, median ms: {phases}")
-        equal = "equal, bit for bit" if ours["bitwise_equal"] else "[bold red]DIFFERENT[/]"
-        console.print(f"losses of {ours['compared_steps']} steps against an undisturbed run: {equal}")
+        equal = shown("equal, bit for bit", "") if ours["bitwise_equal"] else shown("DIFFERENT", "bold red")
+        console.print(f"losses of {ours['compared_steps']} steps against an undisturbed run:", equal)
     for field, tool in (("ratio", "torchrun"), ("ratio_torchft", "torchft")):
         if field in result:
             console.print(f"{tool} stands still {result[field]:.1f} times as long")

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from keepstep._console import Console
 from keepstep.bench.environment import BenchError
 from keepstep.bench.processes import Job
 

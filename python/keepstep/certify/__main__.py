@@ -53,7 +53,7 @@ def _print_list() -> None:
 
 
 def _run(chosen: Options, command: str) -> int:
-    from rich.console import Console
+    from keepstep._console import Console
 
     with Processes() as processes:
         found = certify(chosen, command, processes)

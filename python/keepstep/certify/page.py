@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from keepstep._console import Console, shown
 from keepstep.certify.certificate import Certificate, effect_text
 from keepstep.certify.judge import LOST, RESTARTS, SURVIVES, Outcome
 from keepstep.report.html import STYLE
@@ -61,21 +61,20 @@ def print_certificate(found: Certificate, console: Console) -> None:
             table.add_column(head, justify="right" if number in (4, 5) else "left", no_wrap=number in (0, 2))
         for outcome in found.outcomes:
             cells: list[str | Text] = [*_cells(outcome)[: len(heads)]]
-            cells[2] = Text(outcome.verdict, style=COLOURS.get(outcome.verdict, "dim"))
+            cells[2] = shown(outcome.verdict, style=COLOURS.get(outcome.verdict, "dim"))
             table.add_row(*cells)
         console.print(table)
         if any(outcome.phases_ms for outcome in found.outcomes):
             console.print(_phases(found))
     for title, text in found.findings():
-        console.print(f"{title}: {text}", markup=False, highlight=False)
+        console.print(f"{title}: {text}")
     effects = found.side_effects()
     if effects:
         console.print(f"side effects repeated. {SIDE_EFFECTS}")
         for effect, count, where in effects:
             console.print(
-                f"  {effect_text(effect)}: {count} times more ({', '.join(where[:4])}{', ...' * (len(where) > 4)})",
-                markup=False, highlight=False,
-            )  # fmt: skip
+                f"  {effect_text(effect)}: {count} times more ({', '.join(where[:4])}{', ...' * (len(where) > 4)})"
+            )
     elif found.outcomes and found.witnessed:
         console.print("side effects repeated: none that was seen")
     if found.outcomes and found.witnessed:
@@ -83,7 +82,7 @@ def print_certificate(found: Certificate, console: Console) -> None:
     if found.not_tried:
         console.print("not tried:")
         for each in found.not_tried:
-            console.print(f"  {each.name}: {each.because}", markup=False, highlight=False)
+            console.print(f"  {each.name}: {each.because}")
 
 
 def _phases(found: Certificate) -> Table:

@@ -50,8 +50,7 @@ def main(arguments: list[str]) -> int:
     if chosen.json:
         print(json.dumps(report_json(analysis), indent=2))
     else:
-        from rich.console import Console
-
+        from keepstep._console import Console
         from keepstep.report.tables import print_report
 
         print_report(analysis, Console())

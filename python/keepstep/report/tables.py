@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from keepstep._console import Console, shown
 from keepstep.report import words
 from keepstep.report.analysis import Analysis
 from keepstep.report.recovery import PHASE_TITLES, PHASES
@@ -30,7 +29,7 @@ def recovery_table(analysis: Analysis) -> Table:
             "\n".join(fault.noticed_by for fault in recovery.faults) or "-",
             recovery.verdict or "-",
             ", ".join(recovery.replaced_by) or "-",
-            str(recovery.lost_steps) if recovery.complete else Text("not recovered", style="bold red"),
+            str(recovery.lost_steps) if recovery.complete else shown("not recovered", style="bold red"),
         )
     return table
 
@@ -81,7 +80,7 @@ def summary_table(analysis: Analysis) -> Table:
     end = "-" if analysis.ended is None else f"exit code {analysis.ended}"
     table.add_row("end", f"{end} {analysis.ended_because}".strip())
     for failure in analysis.outlived:
-        table.add_row("outlived", Text(failure, style="bold red"))
+        table.add_row("outlived", shown(failure, style="bold red"))
     table.add_row("committed steps", f"{len(analysis.commits)}, median {words.milliseconds(analysis.median_step_s)} ms")
     redone = f", committed steps done again {totals.redone_steps}" if totals.redone_steps else ""
     table.add_row("recoveries", f"{len(analysis.recoveries)}, lost steps {totals.lost_steps}{redone}")

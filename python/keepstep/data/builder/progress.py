@@ -68,7 +68,6 @@ class Bar(Silent):
     """A bar with the rate and the time left."""
 
     def __init__(self, what: str, total: int, already: int) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -77,6 +76,8 @@ class Bar(Silent):
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
+
+        from keepstep._console import Console
 
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), DownloadColumn(),
