@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "agent/output_pump.h"
+#include "agent/private_folder.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace keepstep::agent {
 namespace {
@@ -31,16 +33,27 @@ std::string user_name() {
 
 // Where compiled code is kept: what one process of this node compiled its spares and replacements need not compile
 // again. By default torch's own place, so that what is there already is used; but said to all, since each process that
-// had another TMPDIR or HOME would have a place of its own.
+// had another TMPDIR or HOME would have a place of its own. Code in it is run, so it must be this user's: the name
+// of torch's place is easily guessed, and whoever made it first could put anything there.
 void add_compile_caches(Environment& environment) {
-  std::error_code none;
-  std::string folder = std::filesystem::temp_directory_path(none).string() + "/torchinductor_" + user_name();
+  std::string folder;
   if (const char* given = std::getenv("TORCHINDUCTOR_CACHE_DIR"); given != nullptr) {
     folder = given;
-  } else if (none) {
-    return;
   } else {
-    environment.emplace_back("TORCHINDUCTOR_CACHE_DIR", folder);
+    std::error_code none;
+    std::vector<std::string> candidates = {std::filesystem::temp_directory_path(none).string() + "/torchinductor_" +
+                                           user_name()};
+    if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
+      candidates.push_back(std::string(home) + "/.keepstep-compiled");
+    }
+    std::string warning;
+    folder = private_folder(candidates, &warning);
+    if (!warning.empty()) {
+      spdlog::warn("code that torch compiles is kept in '{}': {}", folder, warning);
+    }
+    if (!folder.empty()) {
+      environment.emplace_back("TORCHINDUCTOR_CACHE_DIR", folder);
+    }
   }
   if (std::getenv("TRITON_CACHE_DIR") == nullptr && !folder.empty()) {
     environment.emplace_back("TRITON_CACHE_DIR", folder + "/triton");

@@ -1,8 +1,11 @@
 #include "agent/torchrun_env.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 
 namespace keepstep::agent {
@@ -92,11 +95,21 @@ TEST(TorchrunEnv, job_and_rank_together_are_torchruns_variables_and_none_twice) 
 TEST(TorchrunEnv, compiled_code_has_one_place_on_a_node_unless_the_user_named_another) {
   unsetenv("TORCHINDUCTOR_CACHE_DIR");
   unsetenv("TRITON_CACHE_DIR");
-  setenv("TMPDIR", "/var/tmp", 1);
+  std::string folder = ::testing::TempDir() + "caches-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  setenv("TMPDIR", folder.c_str(), 1);
   setenv("LOGNAME", "lab\\ann", 1);
   auto env = as_map(job_environment(four_ranks(), false));
-  EXPECT_EQ(env.at("TORCHINDUCTOR_CACHE_DIR"), "/var/tmp/torchinductor_lab_ann");
-  EXPECT_EQ(env.at("TRITON_CACHE_DIR"), "/var/tmp/torchinductor_lab_ann/triton");
+  EXPECT_EQ(env.at("TORCHINDUCTOR_CACHE_DIR"), folder + "/torchinductor_lab_ann");
+  EXPECT_EQ(env.at("TRITON_CACHE_DIR"), folder + "/torchinductor_lab_ann/triton");
+  struct stat made{};
+  ASSERT_EQ(stat((folder + "/torchinductor_lab_ann").c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 0777, 0700U);
+  // Whoever knows the name may have made it first, for all to write to.
+  ASSERT_EQ(chmod((folder + "/torchinductor_lab_ann").c_str(), 0777), 0);
+  setenv("HOME", folder.c_str(), 1);
+  env = as_map(job_environment(four_ranks(), false));
+  EXPECT_EQ(env.at("TORCHINDUCTOR_CACHE_DIR"), folder + "/.keepstep-compiled");
   setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine", 1);
   env = as_map(job_environment(four_ranks(), false));
   EXPECT_FALSE(env.contains("TORCHINDUCTOR_CACHE_DIR"));
@@ -107,6 +120,7 @@ TEST(TorchrunEnv, compiled_code_has_one_place_on_a_node_unless_the_user_named_an
   unsetenv("TRITON_CACHE_DIR");
   unsetenv("LOGNAME");
   unsetenv("TMPDIR");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TorchrunEnv, error_files_lie_beside_the_logs_of_rank_and_generation) {
