@@ -224,6 +224,10 @@ nlohmann::json Agent::waiting_faults() const {
 }
 
 StatusOr<std::string> Agent::inject(const std::string& text) {
+  if (!config_.spec.allow_inject) {
+    return absl::PermissionDeniedError(
+        "this job was started without --allow-inject, so no fault can be caused while it runs");
+  }
   KEEPSTEP_ASSIGN_OR_RETURN(const InjectSpec spec, parse_inject(text, InjectFor::kNow));
   if (end_.has_value()) {
     return absl::FailedPreconditionError("the job is ending");

@@ -79,6 +79,7 @@ struct JobSpec {
 
   std::string journal_dir;          // empty: none
   std::vector<std::string> inject;  // as given, e.g. "kill:rank=2,step=20,phase=backward"
+  bool allow_inject = false;        // --allow-inject
   uint64_t seed = 0;
   bool check_all_steps = false;    // --check
   std::string digests = "auto";    // --digests: auto, on or off

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "agent/inject_spec.h"
 #include "cli/asked_job.h"
+#include "cli/print.h"
 
 namespace keepstep::cli {
 namespace {
@@ -12,7 +14,8 @@ namespace {
 std::string help() {
   return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT [--token-file FILE]
 
-A fault into a running job, to see how it answers. The journal has it before it happens.
+A fault into a running job, to see how it answers. The journal has it before it happens. The job must have been
+started with --allow-inject.
 
   JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if
                      only one runs. Or HOST:PORT, its --rdzv-endpoint, from any machine: then the launcher of node 0
@@ -61,7 +64,7 @@ int inject_main(const std::vector<std::string>& args) {
     return 2;
   }
   const auto fail = [](const Status& status, int code) {
-    std::fprintf(stderr, "keepstep inject: %s\n", std::string(status.message()).c_str());
+    print_line(stderr, absl::StrCat("keepstep inject: ", status.message()));
     return code;
   };
   if (const auto spec = agent::parse_inject(words.back(), agent::InjectFor::kNow); !spec.ok()) {
@@ -77,7 +80,7 @@ int inject_main(const std::vector<std::string>& args) {
   if (!answer.ok()) {
     return fail(answer.status(), 1);
   }
-  std::puts(answer->value("done", "").c_str());
+  print_line(stdout, answer->value("done", ""));
   return 0;
 }
 

@@ -219,6 +219,8 @@ std::vector<RunOption> recovery_options() {
                        "docs/reference/inject.md.",
                        agent::inject_kinds(), agent::inject_phases()),
        "none", "R below the number of ranks, K from 1; with --no-python for programs that attach", false, true},
+      {group, "allow-inject", 0, "",
+       "`keepstep inject` may cause faults while the job runs, on this node. Without it the launcher refuses.", "", ""},
   };
 }
 

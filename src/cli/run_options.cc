@@ -306,6 +306,7 @@ void Reader::recovery() {
       "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");
+  spec_.allow_inject = tokens_.has("allow-inject");
   if (const auto digests = tokens_.last("digests")) {
     spec_.digests = digests->value;
     if (digests->value != "auto" && digests->value != "on" && digests->value != "off") {

@@ -27,7 +27,8 @@ class Running:
     def __init__(self, folder, name, **how):
         self.folder = folder
         self.name = name
-        options = ["--rdzv-id", name, *how.pop("options", ())]
+        allowed = ["--allow-inject"] if how.pop("allow_inject", True) else []
+        options = ["--rdzv-id", name, *allowed, *how.pop("options", ())]
         script_args = ["--out", folder, "--until", 1_000_000, "--sleep", 0.01, *how.pop("extra", ())]
         self.process, self.command = start(folder, JOBS / "small.py", *script_args, options=options, **how)
 

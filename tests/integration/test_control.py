@@ -121,6 +121,15 @@ def test_what_cannot_be_injected_is_refused_with_the_reason(running):
     job.stop()
 
 
+def test_a_job_that_does_not_allow_it_takes_no_fault(running):
+    job = running("calm", world=1, allow_inject=False)
+    job.wait_for_steps()
+    assert "started without --allow-inject" in refused("inject", job.name, "kill:rank=0")
+    assert "started without --allow-inject" in refused("inject", job.name, "agent-kill")
+    last = job.stop()
+    assert not last.events("injected") and not last.events("fault_noticed"), last.explain()
+
+
 def test_rubbish_at_the_door_and_clients_that_stall_do_not_disturb_the_job(running):
     job = running("patient", world=1)
     job.wait_for_steps()
