@@ -47,12 +47,17 @@ class _WhenImported(MetaPathFinder):
 
 _numpy = _WhenImported()
 
+# ``random.seed``, without its layer in Python: called once in each step, that takes longer than the seeding.
+_python = random.seed.__self__  # type: ignore[attr-defined]
+_seed_python = super(random.Random, _python).seed
+
 
 def seed_all(value: int) -> None:
     """Seeds torch (all devices in use), random, and numpy: at once if numpy.random is imported, else when it is."""
     torch.default_generator.manual_seed(value & ((1 << 63) - 1))
     _seed_cuda(value & ((1 << 63) - 1))
-    random.seed(value)
+    _seed_python(value)
+    _python.gauss_next = None
     _numpy.seed = value
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
