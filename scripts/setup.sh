@@ -2,8 +2,9 @@
 # Installs what keepstep needs to build, run and test on Debian 12: system packages by apt, Python packages for .venv.
 # scripts/setup.sh oldest: the same for .venv-oldest, with the oldest Python and torch that are supported.
 #
-# Python packages (torch is 5 GB) go into a cache under the home folder, keyed by the requirements and the interpreter,
-# and every clone's .venv points at it; without a writable home they go into .venv itself. Second runs do nothing.
+# Python packages come from requirements*.lock, each with the SHA-256 of its files: nothing else is installed. They (torch
+# is 5 GB) go into a cache under the home folder, keyed by the lock and the interpreter, and every clone's .venv points at
+# it; without a writable home they go into .venv itself. Second runs do nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +38,7 @@ install_into() {
   local folder=$1 pip=$2
   partial=$(mktemp -d "$folder.XXXXXX")  # of this process alone: two clones may be set up at once
   chmod 755 "$partial"
-  "$pip" install --quiet --disable-pip-version-check --target "$partial" "${@:3}"
+  "$pip" install --quiet --disable-pip-version-check --require-hashes --no-deps --target "$partial" "${@:3}"
   mv -T "$partial" "$folder" 2>/dev/null || [ -d "$folder" ]
 }
 partial='' new=''
@@ -46,21 +47,21 @@ trap 'rm -rf "$partial" "$new"' EXIT
 if [ "${1:-}" = strangers ]; then
   scripts/setup.sh
   site=$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')
-  packages=$cache_root/strangers-$(cat requirements-strangers.txt .venv/.keepstep-key | sha256sum | cut -c1-16)
+  packages=$cache_root/strangers-$(cat requirements-strangers.lock .venv/.keepstep-key | sha256sum | cut -c1-16)
   mkdir -p "$cache_root"
   if [ ! -d "$packages" ]; then
     echo "setup: installing the packages of strangers' scripts into $packages"
-    install_into "$packages" .venv/bin/pip --no-deps -r requirements-strangers.txt  # all are named: torch is not among them
+    install_into "$packages" .venv/bin/pip -r requirements-strangers.lock  # all are named: torch is not among them
   fi
   echo "$packages" > .venv/.keepstep-strangers
   exit
 fi
 
-venv=.venv requirements=requirements.txt python=${PYTHON:-python3}
+venv=.venv requirements=requirements.lock python=${PYTHON:-python3}
 # The interpreters of this checkout's environments are none to make one of: with an environment activated they come first.
 PATH=$(tr ':' '\n' <<<"$PATH" | grep -vxF -e "$PWD/.venv/bin" -e "$PWD/.venv-oldest/bin" | paste -sd:)
 if [ "${1:-}" = oldest ]; then
-  venv=.venv-oldest requirements=requirements-oldest.txt python=${OLDEST_PYTHON:-}
+  venv=.venv-oldest requirements=requirements-oldest.lock python=${OLDEST_PYTHON:-}
   if [ -z "$python" ]; then  # the oldest that is here; a name alone proves nothing (shims)
     for python in python3.10 python3; do "$python" -c '' 2>/dev/null && break; done
   fi
@@ -90,7 +91,7 @@ if [ "$(cat $venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
     echo "$cache" > "$site/keepstep-packages.pth"
     ln -sf "$cache/bin/py-spy" "$new/bin/py-spy"  # a program of its own: found beside the interpreter
   else
-    "$new/bin/pip" install --quiet --disable-pip-version-check -r $requirements
+    "$new/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r $requirements
   fi
   echo "$PWD/python" > "$site/keepstep-source.pth"
   # What an install would tell about the package: torch finds the backend by it (the same text as in pyproject.toml).

@@ -40,3 +40,22 @@ def test_what_is_pinned_is_installed_so_that_no_test_of_the_real_thing_is_skippe
     for each in map(Requirement, (pin for pin in pins if pin and not pin.startswith("#"))):
         if each.marker is None or each.marker.evaluate():
             assert each.specifier.contains(metadata.version(each.name), prereleases=True), each
+
+
+@pytest.mark.parametrize("name", ["requirements", "requirements-oldest", "requirements-strangers"])
+def test_the_lock_has_what_is_pinned_and_a_hash_of_everything(name):
+    text = (ROOT / f"{name}.lock").read_text().replace("\\\n", " ")
+    locked = {}
+    for line in filter(None, text.splitlines()):
+        pin, *hashes = line.split(" --hash=sha256:")
+        assert hashes and all(re.fullmatch(r"[0-9a-f]{64} *", each) for each in hashes), pin
+        wanted = Requirement(pin)
+        locked.setdefault(canonical(wanted.name), set()).add(str(wanted.specifier))
+    for line in (ROOT / f"{name}.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            wanted = Requirement(line)
+            assert str(wanted.specifier) in locked[canonical(wanted.name)], f"{line}: run make lock"
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()

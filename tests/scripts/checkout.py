@@ -22,7 +22,7 @@ class Checkout:
         self.require("")
 
     def require(self, text):
-        (self.folder / "requirements.txt").write_text(f"# What this checkout needs.\n{text}")
+        (self.folder / "requirements.lock").write_text(f"# What this checkout needs.\n{text}")
 
     def run(self, script, *, ok=True, **variables):
         """What `script` says in a shell in this folder."""

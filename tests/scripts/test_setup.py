@@ -66,7 +66,7 @@ def test_the_command_that_was_built_stays(checkout):
 
 def test_what_cannot_be_installed_leaves_the_old_environment(checkout):
     before = checkout.key()
-    requirements = checkout.folder / "requirements.txt"
+    requirements = checkout.folder / "requirements.lock"
     stands = requirements.read_text()
     checkout.require("./no-such-package\n")
     assert "no-such-package" in checkout.run("source .venv/bin/activate && scripts/setup.sh", ok=False)
