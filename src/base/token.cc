@@ -35,9 +35,10 @@ JobToken JobToken::random() { return JobToken(to_hex(random_bytes(32))); }
 StatusOr<JobToken> JobToken::parse(std::string_view text) {
   std::string trimmed(text);
   absl::StripAsciiWhitespace(&trimmed);
-  if (trimmed.size() < 16 || trimmed.size() > 4096) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a job token has 16 to 4096 characters, this one has %d; make one with: openssl rand -hex 32", trimmed.size()));
+  if (trimmed.size() < kLeastTokenBytes || trimmed.size() > 4096) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a job token has %d to 4096 characters, this one has %d; make one with: openssl rand -hex 32",
+                        kLeastTokenBytes, trimmed.size()));
   }
   return JobToken(std::move(trimmed));
 }

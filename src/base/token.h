@@ -12,12 +12,14 @@
 namespace keepstep {
 
 inline constexpr size_t kNonceBytes = 16;
+// Handshakes can be recorded, and short tokens then tried out (docs/design/security.md).
+inline constexpr size_t kLeastTokenBytes = 32;
 
 class JobToken {
  public:
   // 32 random bytes as hex. Aborts only if the system has no randomness.
   static JobToken random();
-  // INVALID_ARGUMENT unless 16 to 4096 bytes after trimming white space.
+  // INVALID_ARGUMENT unless kLeastTokenBytes to 4096 bytes after trimming white space.
   static StatusOr<JobToken> parse(std::string_view text);
 
   // The proof that the holder of the token, acting as `role`, saw both nonces and claims `identity`.

@@ -57,7 +57,6 @@ int ask_main(const std::vector<std::string>& args) {
   if (say_lines("ask", job.mistakes)) {
     return 2;
   }
-  say_lines("ask: warning", job.warnings);
   for (std::string line; std::getline(std::cin, line);) {
     const nlohmann::json answer = answer_to(job, line);
     print_json(answer);

@@ -35,7 +35,6 @@ AskedJob asked_job(const std::string& word, const std::optional<std::string>& to
       given_token(token_file ? std::optional(GivenValue{*token_file, "--token-file"}) : std::nullopt, environ);
   job.token = std::move(given.token);
   job.mistakes.insert(job.mistakes.end(), given.mistakes.begin(), given.mistakes.end());
-  job.warnings = std::move(given.warnings);
   if (!job.token && given.mistakes.empty()) {
     job.mistakes.emplace_back(
         "no job token: a job at HOST:PORT takes commands from those that have it. Give the token that its launchers "

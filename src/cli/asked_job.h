@@ -20,7 +20,6 @@ struct AskedJob {
   std::optional<agent::JobEndpoint> endpoint;  // JOB is HOST:PORT
   std::optional<JobToken> token;               // given, where it is
   std::vector<std::string> mistakes;           // all of them; then nothing is to be asked
-  std::vector<std::string> warnings;           // to be shown
 };
 // `word` is an endpoint if it has a colon and is no folder. `token_file`: --token-file, needed for an endpoint alone
 // unless KEEPSTEP_TOKEN is set.

@@ -22,7 +22,11 @@ GivenToken given_token(const std::optional<GivenValue>& file, const Environ& env
     }
     struct stat info{};
     if (stat(file->value.c_str(), &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-      given.warnings.push_back(absl::StrFormat("--token-file '%s' can be read by others; chmod 600 it", file->value));
+      given.mistakes.push_back(absl::StrFormat(
+          "%s is '%s', which other users of this machine can read: whoever has the token can join the job, or end it; "
+          "chmod 600 '%s', and make a new token if somebody may have seen it",
+          file->where, file->value, file->value));
+      return given;
     }
     text = (std::stringstream() << in.rdbuf()).str();
     where = "the token in " + file->value;

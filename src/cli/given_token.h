@@ -13,7 +13,6 @@ namespace keepstep::cli {
 struct GivenToken {
   std::optional<JobToken> token;      // none: none was given, or there are mistakes
   std::vector<std::string> mistakes;  // they never show the token
-  std::vector<std::string> warnings;
 };
 // `file`: the value of --token-file, if it was given; then it alone counts.
 GivenToken given_token(const std::optional<GivenValue>& file, const Environ& environ);

@@ -74,7 +74,6 @@ int inject_main(const std::vector<std::string>& args) {
   if (say_lines("inject", job.mistakes)) {
     return 2;
   }
-  say_lines("inject: warning", job.warnings);
   const StatusOr<nlohmann::json> answer =
       ask_job(job, {{"op", "inject"}, {"fault", words.back()}}, std::chrono::seconds(10));
   if (!answer.ok()) {

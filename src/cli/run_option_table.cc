@@ -254,7 +254,8 @@ std::vector<RunOption> address_options() {
        "File with the job token that guards every connection of the job, the same on all nodes; KEEPSTEP_TOKEN may "
        "hold "
        "the token instead.",
-       "a random token; must be given for several nodes, but not under srun (--token-dir)", "16 to 4096 characters"},
+       "a random token; must be given for several nodes, but not under srun (--token-dir)",
+       "32 to 4096 characters; a file that others can read is refused"},
       {group, "token-dir", 0, "DIR",
        "Under srun, with several nodes and no token: where node 0 leaves a random one for the others, in a file for "
        "this user alone that is removed once all have come.",

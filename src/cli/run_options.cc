@@ -462,7 +462,6 @@ void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std
 void Reader::token() {
   const GivenToken given = given_token(tokens_.last("token-file"), around_.environ);
   mistakes_.insert(mistakes_.end(), given.mistakes.begin(), given.mistakes.end());
-  warnings_.insert(warnings_.end(), given.warnings.begin(), given.warnings.end());
   if (given.token) {
     spec_.token = given.token->secret();
   } else if (given.mistakes.empty()) {  // a random one, else
@@ -470,10 +469,9 @@ void Reader::token() {
       token_file();
     } else if (spec_.several_nodes()) {
       mistakes_.push_back(
-          "no job token: without one anybody who reaches the endpoint could join. Make one with `openssl rand -hex 32 "
-          "> "
-          "job.token && chmod 600 job.token`, copy it to every node and give --token-file job.token on all (or "
-          "KEEPSTEP_TOKEN)");
+          "no job token: without one anybody who reaches the endpoint could join. Make one with "
+          "`(umask 077; openssl rand -hex 32 > job.token)`, copy it to every node and give --token-file job.token on "
+          "all (or KEEPSTEP_TOKEN)");
     }
   }
 }

@@ -251,7 +251,7 @@ TEST_F(RunOptions, the_masters_address_comes_from_the_most_special_option) {
 }
 
 TEST_F(RunOptions, several_nodes_have_an_endpoint_a_number_each_and_a_token) {
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   const auto node = spec({"--nnodes=3:3", "--node-rank=2", "--nproc-per-node=4", "--rdzv-endpoint=node-a:4711",
                           "--local-addr=10.0.0.3", "--join-timeout=20"});
   EXPECT_TRUE(node.several_nodes());
@@ -267,14 +267,14 @@ TEST_F(RunOptions, several_nodes_have_an_endpoint_a_number_each_and_a_token) {
 }
 
 TEST_F(RunOptions, a_spare_node_has_a_number_behind_the_others) {
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   EXPECT_EQ(spec({"--nnodes=2", "--spare-nodes=1", "--node-rank=2", "--rdzv-endpoint=a"}).node_rank, 2);
   EXPECT_THAT(mistakes({"--nnodes=2", "--spare-nodes=1", "--node-rank=3", "--rdzv-endpoint=a"}),
               ElementsAre(HasSubstr("--node-rank is '3'; give a number from 0 to 2")));
 }
 
 TEST_F(RunOptions, the_endpoint_of_several_nodes_is_torchruns_master_where_none_is_given) {
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   const auto with = [&](std::vector<std::string> args) {
     args.insert(args.begin(), {"--nnodes=2", "--node-rank=0"});
     return spec(args);
@@ -291,7 +291,7 @@ TEST_F(RunOptions, the_endpoint_of_several_nodes_is_torchruns_master_where_none_
 }
 
 TEST_F(RunOptions, several_nodes_are_read_from_torchruns_environment) {
-  environment_ = {{"KEEPSTEP_TOKEN", "0123456789abcdef0"},
+  environment_ = {{"KEEPSTEP_TOKEN", std::string(33, 't')},
                   {"PET_NNODES", "2"},
                   {"PET_NODE_RANK", "1"},
                   {"PET_RDZV_ENDPOINT", "node-a:4711"}};
@@ -313,7 +313,7 @@ TEST_F(RunOptions, what_several_nodes_lack_is_listed_at_once) {
 }
 
 TEST_F(RunOptions, nodes_without_a_number_get_one_as_they_come) {
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   EXPECT_TRUE(spec({"--nnodes=2", "--rdzv-endpoint=a"}).any_node_rank);
   EXPECT_TRUE(spec({"--spare-nodes=1", "--rdzv-endpoint=a"}).any_node_rank);
   EXPECT_FALSE(spec({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a"}).any_node_rank);
@@ -323,7 +323,7 @@ TEST_F(RunOptions, nodes_without_a_number_get_one_as_they_come) {
 // A job of several nodes, but for its number of nodes and what makes it elastic.
 class ElasticRunOptions : public RunOptions {
  protected:
-  ElasticRunOptions() { environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0"; }
+  ElasticRunOptions() { environment_["KEEPSTEP_TOKEN"] = std::string(33, 't'); }
   std::vector<std::string> job(std::vector<std::string> args) {
     args.insert(args.begin(), {"--rdzv-endpoint=a", "--nproc-per-node=4"});
     return args;
@@ -512,8 +512,8 @@ TEST_F(RunOptionsUnderSrun, what_is_given_counts_before_what_slurm_says) {
   EXPECT_EQ(spec({"--nnodes=1"}).nnodes, 1);
   EXPECT_EQ(spec({"--standalone"}).nnodes, 1);
   EXPECT_EQ(spec({"--token-dir=/shared/tokens"}).token_file, "/shared/tokens/token.42.0.1");
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
-  EXPECT_EQ(spec({}).token, "0123456789abcdef0");
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
+  EXPECT_EQ(spec({}).token, std::string(33, 't'));
   EXPECT_EQ(spec({}).token_file, "");
 }
 
@@ -523,7 +523,7 @@ TEST_F(RunOptionsUnderSrun, the_nodes_of_the_step_may_be_an_elastic_job_and_a_ra
   EXPECT_EQ(node.elastic->min_replicas, 1u);
   EXPECT_EQ(node.elastic->max_replicas, 3u);
   EXPECT_EQ(node.endpoint_host, "n1");
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   EXPECT_EQ(spec({"--nnodes=1:5", "--rdzv-endpoint=m"}).most_nodes(), 5u);
 }
 
@@ -560,7 +560,7 @@ TEST_F(RunOptionsUnderSrun, a_job_can_be_requeued_on_notice_and_only_there) {
 }
 
 TEST_F(RunOptions, a_fault_may_hit_any_rank_of_all_nodes) {
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
   const std::vector<std::string> job = {"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a", "--nproc-per-node=2"};
   auto args = job;
   args.push_back("--inject=kill:rank=3,step=1,phase=backward");
@@ -581,16 +581,18 @@ TEST_F(RunOptions, options_of_torchrun_whose_effect_would_be_missed_are_refused_
 
 TEST_F(RunOptions, the_token_comes_from_a_file_or_the_environment) {
   EXPECT_EQ(spec({}).token, "");
-  environment_["KEEPSTEP_TOKEN"] = "0123456789abcdef0";
-  EXPECT_EQ(spec({}).token, "0123456789abcdef0");
+  environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
+  EXPECT_EQ(spec({}).token, std::string(33, 't'));
   const std::string file = dir_ / "token";
-  std::ofstream(file) << "  aaaaaaaaaaaaaaaaaaaaaaa\n";
+  std::ofstream(file) << "  " << std::string(40, 'a') << "\n";
+  for (const mode_t others : {0640, 0604}) {
+    chmod(file.c_str(), others);
+    EXPECT_THAT(mistakes({"--token-file", file}), ElementsAre(AllOf(HasSubstr(file), HasSubstr("chmod 600"))));
+  }
   chmod(file.c_str(), 0600);
-  EXPECT_EQ(spec({"--token-file", file}).token, "aaaaaaaaaaaaaaaaaaaaaaa");
-  chmod(file.c_str(), 0644);
-  EXPECT_THAT(parse({"--token-file", file, script_})->warnings, ElementsAre(HasSubstr("chmod 600")));
+  EXPECT_EQ(spec({"--token-file", file}).token, std::string(40, 'a'));
   std::ofstream(file) << "short";
-  EXPECT_THAT(mistakes({"--token-file", file}), ElementsAre(AllOf(HasSubstr(file), HasSubstr("16 to 4096"))));
+  EXPECT_THAT(mistakes({"--token-file", file}), ElementsAre(AllOf(HasSubstr(file), HasSubstr("32 to 4096"))));
   EXPECT_THAT(mistakes({"--token-file", dir_ / "no"}), ElementsAre(HasSubstr("cannot be read")));
 }
 

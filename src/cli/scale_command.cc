@@ -202,7 +202,6 @@ int scale_main(const std::vector<std::string>& args) {
   if (say_lines("scale", mistakes)) {
     return 2;
   }
-  say_lines("scale: warning", job.warnings);
   const auto fail = [](const std::string& message) {
     print_line(stderr, "keepstep scale: " + message);
     return 1;

@@ -68,7 +68,6 @@ int stacks_main(const std::vector<std::string>& args) {
   if (say_lines("stacks", job.mistakes)) {
     return 2;
   }
-  say_lines("stacks: warning", job.warnings);
   const StatusOr<nlohmann::json> answer = ask_job(job, {{"op", "stacks"}, {"native", native}}, kLimit);
   if (!answer.ok()) {
     return fail(answer.status());

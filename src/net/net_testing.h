@@ -31,7 +31,9 @@ namespace keepstep::net {
 inline constexpr std::chrono::seconds kLong{60};  // longer than anything takes that works
 inline Deadline soon() { return Deadline::after(kLong); }
 
-inline SharedKey key_of(std::string_view token = "0123456789abcdef", std::string_view rdzv_id = "job-7") {
+// Of the token that has `half` twice.
+inline SharedKey key_of(std::string_view half = "0123456789abcdef", std::string_view rdzv_id = "job-7") {
+  const std::string token = std::string(half) + std::string(half);
   return SharedKey::control(*JobToken::parse(token), rdzv_id);
 }
 inline std::shared_ptr<const TlsContext> context_of(const SharedKey& key = key_of()) {

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness import JOBS, KEEPSTEP, LIMIT_S, Job, environment, json_lines
 
 TOKEN = "a token of this test, and no secret"
+OTHER_TOKEN = "the token of another job altogether"
 
 
 @dataclass

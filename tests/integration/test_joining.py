@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness import JOBS, KEEPSTEP, environment, json_lines
-from several_nodes import TOKEN, Node, as_json, finish_nodes, free_port, kill
+from several_nodes import OTHER_TOKEN, TOKEN, Node, as_json, finish_nodes, free_port, kill
 
 SHOW = 'echo "{\\"rank\\": $RANK, \\"node\\": $GROUP_RANK}"'
 
@@ -135,7 +135,7 @@ def test_with_another_token_no_number_is_given(launchers, tmp_path, monkeypatch)
     launchers("first", "true", options=["--no-python"])
     wait_for_journal(tmp_path, "first", 0, connected(0))
     token = tmp_path / "token"
-    token.write_text("another token, of another job")
+    token.write_text(OTHER_TOKEN)
     token.chmod(0o600)
     stranger = launchers("stranger", "true", options=["--no-python", "--token-file", token])
     assert stranger.process.wait(60) == 1

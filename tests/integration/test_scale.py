@@ -7,7 +7,7 @@ import threading
 
 from harness import JOBS, LIMIT_S, json_lines
 from running_jobs import command, refused
-from several_nodes import TOKEN, free_port, kill, start_node
+from several_nodes import OTHER_TOKEN, TOKEN, free_port, kill, start_node
 
 # A rank is a replica, and nothing but the user changes the size while a test looks.
 PARTS = ["--ranks-per-replica", "1", "--min-replicas", "1", "--scaling-timeout", "86400"]
@@ -203,7 +203,7 @@ def test_an_endpoint_that_is_wrong_is_told_from_a_token_that_is(tmp_path):
         first = nodes[0]
         right = {"KEEPSTEP_TOKEN": TOKEN}
         first.wait_for(lambda: command("scale", endpoint, variables=right).returncode == 0, "answer", LIMIT_S)
-        wrong = refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": "the token of another job"})
+        wrong = refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": OTHER_TOKEN})
         assert f"the job at {endpoint} does not know the job token given here" in wrong, wrong
         assert "no job token" in refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": ""})
         nobody = f"127.0.0.1:{free_port()}"

@@ -10,6 +10,7 @@ import pytest
 
 from harness import JOBS, PYTHON, json_lines
 from several_nodes import (
+    OTHER_TOKEN,
     as_json,
     assert_nothing_is_left,
     finish_nodes,
@@ -176,7 +177,7 @@ def test_a_node_with_another_token_is_refused_and_the_job_goes_on(tmp_path, node
     endpoint = f"127.0.0.1:{free_port()}"
     job = {"options": ["--no-python"]}
     nodes.append(start_node(tmp_path, 0, endpoint, "true", **job))
-    stranger = start_node(tmp_path / "stranger", 1, endpoint, "true", token="another token, of another job", **job)
+    stranger = start_node(tmp_path / "stranger", 1, endpoint, "true", token=OTHER_TOKEN, **job)
     nodes.append(stranger)
     assert stranger.process.wait(60) == 1
     assert "does not know the job token of node 1" in stranger.output()
@@ -252,9 +253,7 @@ def test_an_endpoint_in_use_is_an_error(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     nodes.append(start_node(tmp_path, 0, endpoint, "true", options=["--no-python"]))
     # Once somebody joined with the token, the first one listens.
-    nodes.append(
-        start_node(tmp_path / "other", 1, endpoint, "true", options=["--no-python"], token="of another job, 2")
-    )
+    nodes.append(start_node(tmp_path / "other", 1, endpoint, "true", options=["--no-python"], token=OTHER_TOKEN))
     assert nodes[1].process.wait(60) == 1
     second = start_node(tmp_path / "second", 0, endpoint, "true", options=["--no-python"])
     nodes.append(second)

@@ -31,7 +31,7 @@ class Bench:
         self.ranks_per_node = ranks_per_node
         self.repeats = repeats
         self.program = bench_program("keepstep_nodes_bench")
-        self.environment = job_environment() | {"KEEPSTEP_TOKEN": secrets.token_hex(16)}
+        self.environment = job_environment() | {"KEEPSTEP_TOKEN": secrets.token_hex(32)}
         self.port = 21_000
 
     def _together(self, commands: list[list[str]]) -> str:
