@@ -11,7 +11,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python" \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench lock sbom lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,12 @@ bench: build  ## recovery against torchrun, what a step costs, all_reduce agains
 	@$(PYTHON_VENV) -m keepstep.bench allreduce --json
 	@$(PYTHON_VENV) -m keepstep.bench rendezvous --against tcpstore --json
 	@$(PYTHON_VENV) -m keepstep.bench recovery --against torchrun --json
+
+lock: setup  ## requirements*.lock from requirements*.txt: all versions, and the hashes of all files
+	@scripts/lock.sh
+
+sbom: build  ## build/sbom.json: all that the build is made of and links to (CycloneDX)
+	@$(PYTHON_VENV) scripts/sbom.py --build $(BUILD) --out $(BUILD)/sbom.json
 
 lint: build  ## formatting, types, and mistakes that clang-tidy finds
 	@$(PYTHON_VENV) -m ruff check python tests examples scripts

@@ -18,7 +18,7 @@
 #include "cli/scale_command.h"
 #include "cli/stacks_command.h"
 #include "cli/suggest.h"
-#include "cli/version.h"
+#include "cli/version_command.h"
 
 namespace keepstep::cli {
 namespace {
@@ -40,9 +40,9 @@ commands:
   inject   a fault into a running job, to see how it answers
   scale    the size of a running elastic job: show it, change it, change its policy
   node     serve ranks that torchrun or srun started (they start it by themselves)
+  version  of keepstep; with --json of all that it was built with, too
 
   keepstep COMMAND --help    all options of a command
-  keepstep --version
 
 examples:
   keepstep run --nproc-per-node 4 train.py --lr 3e-4      where you had torchrun
@@ -82,7 +82,8 @@ int exec_python(const std::string& module, const std::vector<std::string>& args)
 }
 
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run", "node", "jobs", "stacks", "inject", "scale", "--help", "--version"};
+  std::vector<std::string> known = {"run",   "node",    "jobs",   "stacks",   "inject",
+                                    "scale", "version", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -107,9 +108,8 @@ int main(const std::vector<std::string>& argv) {
     std::fputs(kOverview, stdout);
     return 0;
   }
-  if (command == "--version") {
-    std::printf("keepstep %s\n", kVersion);
-    return 0;
+  if (command == "version" || command == "--version") {
+    return version_main(args);
   }
   if (command == "run") {
     return run_main(args);

@@ -1,0 +1,31 @@
+# What `keepstep version` tells of the build: NAME=VERSION,... of the compiler and of all libraries that are linked.
+set(built_with)
+
+# built_with(NAME VERSION): nothing if this build does not use it. RE2 is missing: its package says 0.0.0.
+macro(built_with name version)
+  if(NOT "${version}" STREQUAL "")
+    list(APPEND built_with "${name}=${version}")
+  endif()
+endmacro()
+
+built_with(${CMAKE_CXX_COMPILER_ID} "${CMAKE_CXX_COMPILER_VERSION}")
+built_with(abseil "${absl_VERSION}")
+built_with(cli11 "${CLI11_VERSION}")
+built_with(curl "${CURL_VERSION_STRING}")
+built_with(fmt "${fmt_VERSION}")
+built_with(grpc "${GRPCPP_VERSION}")
+built_with(isa-l "${ISAL_VERSION}")
+built_with(nanobind "${nanobind_VERSION}")
+built_with(nlohmann-json "${nlohmann_json_VERSION}")
+built_with(openssl "${OPENSSL_VERSION}")
+built_with(protobuf "${Protobuf_VERSION}")
+built_with(simdjson "${simdjson_VERSION}")
+built_with(spdlog "${spdlog_VERSION}")
+built_with(tinyxml2 "${TINYXML2_VERSION}")
+built_with(xxhash "${XXHASH_VERSION}")
+built_with(yaml-cpp "${YAML_VERSION}")
+built_with(zlib "${ZLIB_VERSION_STRING}")
+built_with(zstd "${ZSTD_VERSION}")
+list(JOIN built_with "," built_with)
+set_source_files_properties(src/cli/version_command.cc PROPERTIES COMPILE_DEFINITIONS
+                            "KEEPSTEP_BUILT_WITH=\"${built_with}\"")

@@ -1,0 +1,12 @@
+// `keepstep version`: of the command, and of what it and the package's extensions were built with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace keepstep::cli {
+
+// Exit code: 0, or 2 for arguments that it does not know.
+int version_main(const std::vector<std::string>& args);
+
+}  // namespace keepstep::cli
