@@ -22,6 +22,7 @@ from linear import (
     assert_only_these_were_replaced,
     assert_same_losses_and_state,
     finish_linear,
+    killed_late,
     read_linear,
     run_linear,
     start_linear_on_nodes,
@@ -156,7 +157,8 @@ def test_ranks_killed_at_random_instants_lose_nothing(tmp_path, reference, seed)
             killed += 1
     linear = read_linear(finish(tmp_path, process, command))
     assert killed >= 5, linear.job.explain()
-    assert_nothing_lost(linear, reference(world, until), until)
+    # On a busy machine the job may be through before the last kill.
+    assert_nothing_lost(linear, reference(world, until), until, killed_late(linear))
     assert not linear.job.events("restart"), linear.job.explain()
 
 
