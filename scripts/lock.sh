@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes requirements*.lock anew: what is named in requirements*.txt and all that this needs, for every platform and
+# Writes requirements*.lock: what is named in requirements*.txt and all that this needs, for every platform and
 # Python that is supported, each file by its SHA-256. scripts/setup.sh installs nothing else. `make lock`, after a change
 # of a requirements*.txt; --upgrade also takes newer versions of what is not pinned there.
 set -euo pipefail

@@ -73,10 +73,9 @@ def component(name: str, version: str, purl: str) -> Component:
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 
 
-def compiled_in(command: Path) -> list[Component]:
+def compiled_in(versions: dict[str, str]) -> list[Component]:
     """Libraries by the versions that the build found, headers alone among them."""
-    told = json.loads(output(command, "version", "--json"))["built_with"]
-    return [component(name.lower(), version, f"pkg:generic/{name.lower()}@{version}") for name, version in told.items()]
+    return [component(name.lower(), found, f"pkg:generic/{name.lower()}@{found}") for name, found in versions.items()]
 
 
 def python_packages() -> list[Component]:
@@ -104,18 +103,19 @@ def distribution() -> str:
 def bill(build: Path) -> dict[str, Any]:
     """The whole document."""
     made = binaries(build)
+    told = json.loads(output(made[0], "version", "--json"))
+    system = distribution()
     owners = {library: package_of(library) for library in set[Path]().union(*map(shared_libraries, made))}
     packages = {package for package in owners.values() if package is not None}
     parts = [
-        *(debian(package, distribution()) for package in packages),
+        *(debian(package, system) for package in packages),
         *(file(library) for library, package in owners.items() if package is None),
-        *compiled_in(made[0]),
+        *compiled_in(told["built_with"]),
         *python_packages(),
     ]
     parts.sort(key=lambda part: part["bom-ref"])
     files = [file(path) for path in made]
-    version = json.loads(output(made[0], "version", "--json"))["keepstep"]
-    whole = {"type": "application", "bom-ref": "keepstep", "name": "keepstep", "version": version}
+    whole = {"type": "application", "bom-ref": "keepstep", "name": "keepstep", "version": told["keepstep"]}
     refs = [part["bom-ref"] for part in [*files, *parts]]
     return {
         "bomFormat": "CycloneDX",

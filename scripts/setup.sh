@@ -33,12 +33,16 @@ fi
 
 cache_root=${XDG_CACHE_HOME:-$HOME/.cache}/keepstep
 
-# Packages in a folder that is there whole or not at all: install_into FOLDER PIP PIP-OPTION...
+# Nothing but the files that a lock names: install_locked PIP LOCK PIP-OPTION...
+install_locked() {
+  "$1" install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$2" "${@:3}"
+}
+# The same, into a folder that is there whole or not at all: install_into FOLDER PIP LOCK
 install_into() {
-  local folder=$1 pip=$2
+  local folder=$1
   partial=$(mktemp -d "$folder.XXXXXX")  # of this process alone: two clones may be set up at once
   chmod 755 "$partial"
-  "$pip" install --quiet --disable-pip-version-check --require-hashes --no-deps --target "$partial" "${@:3}"
+  install_locked "$2" "$3" --target "$partial"
   mv -T "$partial" "$folder" 2>/dev/null || [ -d "$folder" ]
 }
 partial='' new=''
@@ -51,7 +55,7 @@ if [ "${1:-}" = strangers ]; then
   mkdir -p "$cache_root"
   if [ ! -d "$packages" ]; then
     echo "setup: installing the packages of strangers' scripts into $packages"
-    install_into "$packages" .venv/bin/pip -r requirements-strangers.lock  # all are named: torch is not among them
+    install_into "$packages" .venv/bin/pip requirements-strangers.lock  # all are named: torch is not among them
   fi
   echo "$packages" > .venv/.keepstep-strangers
   exit
@@ -85,13 +89,13 @@ if [ "$(cat $venv/.keepstep-key 2>/dev/null)" != "$key" ]; then
   cache=$cache_root/packages-$key
   if [ ! -d "$cache" ] && mkdir -p "$cache_root" 2>/dev/null && [ -w "$cache_root" ]; then
     echo "setup: installing Python packages (torch among them) into $cache"
-    install_into "$cache" "$new/bin/pip" -r $requirements
+    install_into "$cache" "$new/bin/pip" $requirements
   fi
   if [ -d "$cache" ]; then
     echo "$cache" > "$site/keepstep-packages.pth"
     ln -sf "$cache/bin/py-spy" "$new/bin/py-spy"  # a program of its own: found beside the interpreter
   else
-    "$new/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r $requirements
+    install_locked "$new/bin/pip" $requirements
   fi
   echo "$PWD/python" > "$site/keepstep-source.pth"
   # What an install would tell about the package: torch finds the backend by it (the same text as in pyproject.toml).

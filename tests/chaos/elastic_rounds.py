@@ -140,7 +140,7 @@ class Round:
                 raise Broken(f"node {rank} ended with {node.process.returncode}:\n{node.output()[-3000:]}")
 
     def bad_nodes(self):
-        """Those that the job takes for bad, and that did not come anew since: they may be left out."""
+        """Those that the job takes for bad, and whose launchers were not started again since: they may be left out."""
         bad = set()
         lines = [line for name in ("rung", "growth_given_up", "node_joined") for line in self.job.events(name)]
         for line in sorted(lines, key=lambda line: line["mono"]):
