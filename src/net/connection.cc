@@ -4,23 +4,24 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "base/clock.h"
 
 namespace keepstep::net {
 
-StatusOr<std::unique_ptr<Connection>> Connection::connect(const Address& address,
-                                                          std::shared_ptr<const TlsContext> context,
-                                                          ConnectionOptions options, Deadline deadline) {
+StatusOr<TlsStream> connect_tls(const Address& address, std::shared_ptr<const TlsContext> context, Deadline deadline) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(address, deadline));
+  return prove_key(std::move(fd), text_of(address), std::move(context), deadline);
+}
+
+StatusOr<TlsStream> prove_key(Fd fd, std::string peer, std::shared_ptr<const TlsContext> context, Deadline deadline) {
   KEEPSTEP_ASSIGN_OR_RETURN(TlsStream stream,
-                            TlsStream::create(std::move(context), Role::kConnects, std::move(fd), text_of(address)));
+                            TlsStream::create(std::move(context), Role::kConnects, std::move(fd), std::move(peer)));
   while (true) {
     KEEPSTEP_ASSIGN_OR_RETURN(const TlsStream::Wait wait, stream.handshake());
     if (wait == 0) {
-      return std::make_unique<Connection>(std::move(stream), options);
+      return stream;
     }
     if (!wait_for(stream.fd(), wait, deadline)) {
       return absl::DeadlineExceededError(absl::StrFormat(
@@ -30,8 +31,18 @@ StatusOr<std::unique_ptr<Connection>> Connection::connect(const Address& address
   }
 }
 
+StatusOr<std::unique_ptr<Connection>> Connection::connect(const Address& address,
+                                                          std::shared_ptr<const TlsContext> context,
+                                                          ConnectionOptions options, Deadline deadline) {
+  KEEPSTEP_ASSIGN_OR_RETURN(TlsStream stream, connect_tls(address, std::move(context), deadline));
+  return std::make_unique<Connection>(std::move(stream), options);
+}
+
 Connection::Connection(TlsStream stream, ConnectionOptions options)
-    : stream_(std::move(stream)), max_message_bytes_(options.max_message_bytes), heard_ns_(monotonic_ns()) {
+    : stream_(std::move(stream)),
+      max_message_bytes_(options.max_message_bytes),
+      heard_ns_(monotonic_ns()),
+      reader_(options.max_message_bytes) {
   stream_.set_records_per_key(options.records_per_key);
 }
 
@@ -43,10 +54,8 @@ Status Connection::send(std::string_view message, Deadline deadline) {
   }
   // The length travels in one record with what follows.
   std::string first;
-  first.reserve(std::min(4 + message.size(), TlsStream::kRecordBytes));
-  for (int i = 0; i < 4; ++i) {
-    first += static_cast<char>(message.size() >> (8 * i));
-  }
+  first.reserve(std::min(kLengthBytes + message.size(), TlsStream::kRecordBytes));
+  first += std::string_view(length_of_message(message.size()).data(), kLengthBytes);
   const std::string_view head = message.substr(0, TlsStream::kRecordBytes - first.size());
   first += head;
   Status status = write_all(first, deadline);
@@ -113,54 +122,27 @@ StatusOr<std::string> Connection::receive(Deadline deadline) {
     StatusOr<size_t> got = 0;
     {
       const std::lock_guard lock(mutex_);
-      got = stream_.read(missing());
+      got = stream_.read(reader_.missing());
     }
     if (!got.ok()) {
       return receive_failed(got.status());
     }
     if (*got > 0) {
       heard_ns_.store(monotonic_ns(), std::memory_order_relaxed);
-      KEEPSTEP_ASSIGN_OR_RETURN(const bool whole, take_in(*got));
-      if (whole) {
-        return std::exchange(message_, {});
+      const StatusOr<bool> whole = reader_.take_in(*got, peer());
+      if (!whole.ok()) {
+        const Status refused = receive_failed(whole.status());
+        shutdown(stream_.fd(), SHUT_RDWR);
+        return refused;
+      }
+      if (*whole) {
+        return reader_.take();
       }
     } else if (!wait_for(stream_.fd(), POLLIN, deadline)) {
       return absl::DeadlineExceededError(absl::StrFormat("no message came from %s in time", peer()));
     }
   }
   return receive_failure_;
-}
-
-// Where the next bytes belong; never empty.
-std::span<char> Connection::missing() {
-  return length_got_ < length_.size() ? std::span(length_).subspan(length_got_)
-                                      : std::span(message_).subspan(message_got_);
-}
-
-// Whether the message is whole now.
-StatusOr<bool> Connection::take_in(size_t bytes) {
-  if (length_got_ == length_.size()) {
-    message_got_ += bytes;
-  } else if (length_got_ += bytes; length_got_ == length_.size()) {
-    size_t size = 0;
-    for (size_t i = 0; i < length_.size(); ++i) {
-      size |= size_t{static_cast<uint8_t>(length_[i])} << (8 * i);
-    }
-    if (size > max_message_bytes_) {
-      const Status refused = receive_failed(absl::InvalidArgumentError(
-          absl::StrFormat("%s announced a message of %d bytes; at most %d are allowed: the connection is closed",
-                          peer(), size, max_message_bytes_)));
-      shutdown(stream_.fd(), SHUT_RDWR);
-      return refused;
-    }
-    message_.resize(size);
-    message_got_ = 0;
-  }
-  if (length_got_ < length_.size() || message_got_ < message_.size()) {
-    return false;
-  }
-  length_got_ = 0;
-  return true;
 }
 
 Status Connection::receive_failed(Status why) {

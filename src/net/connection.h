@@ -3,8 +3,8 @@
 // Both sides have proved the key before one of these exists; that the peer is the one that is meant is for the first
 // message to show (greeting.h).
 //
-// A message is four bytes of length, little endian, and that many bytes. The length is checked against the limit before
-// memory is taken.
+// What a message looks like on the way: message_reader.h. Where many connections share a thread that must not wait:
+// hub.h.
 //
 // One thread may send while another one receives. OpenSSL allows a single thread on a connection, so each step of
 // either (a batch of records, a record) holds a lock; no step waits, and no thread holds the lock while it waits in
@@ -14,20 +14,19 @@
 // silence(). Over TCP the kernel asks a silent machine (tcp_socket.h).
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
 #include "net/address.h"
 #include "net/deadline.h"
+#include "net/message_reader.h"
 #include "net/tls_stream.h"
 
 namespace keepstep::net {
@@ -37,11 +36,17 @@ struct ConnectionOptions {
   uint64_t records_per_key = TlsStream::kRecordsPerKey;
 };
 
+// Connects and proves the key, both ways; blocks up to `deadline`. UNAVAILABLE: no listener, one that does not speak
+// TLS, or it broke off, perhaps because it has too many connections that proved nothing yet: try again.
+// UNAUTHENTICATED: the peer does not have our key, or refused it. DEADLINE_EXCEEDED. PERMISSION_DENIED: a unix socket
+// of another user.
+StatusOr<TlsStream> connect_tls(const Address& address, std::shared_ptr<const TlsContext> context, Deadline deadline);
+// The second half of it, over a socket that is connected to `peer`.
+StatusOr<TlsStream> prove_key(Fd fd, std::string peer, std::shared_ptr<const TlsContext> context, Deadline deadline);
+
 class Connection {
  public:
-  // Connects and proves the key, both ways; blocks up to `deadline`. UNAVAILABLE: no listener, or it broke off, perhaps
-  // because it has too many connections that proved nothing yet: try again. UNAUTHENTICATED: the peer does not have our
-  // key, or refused it. DEADLINE_EXCEEDED. PERMISSION_DENIED: a unix socket of another user.
+  // connect_tls(), with its errors.
   static StatusOr<std::unique_ptr<Connection>> connect(const Address& address,
                                                        std::shared_ptr<const TlsContext> context,
                                                        ConnectionOptions options, Deadline deadline);
@@ -60,10 +65,10 @@ class Connection {
   // with its errors. We can still receive; to be sure that the peer got all, receive until OUT_OF_RANGE.
   Status end_sends(Deadline deadline);
 
-  // The next message. One thread at a time. DEADLINE_EXCEEDED: none came whole yet; call again, nothing is lost.
-  // Any other error ends receiving: OUT_OF_RANGE: the peer ended the connection in order; UNAVAILABLE: it broke;
-  // DATA_LOSS: what came is not what the peer sent; INVALID_ARGUMENT: a message over the limit, which ends the
-  // connection; CANCELLED: abort().
+  // The next message, an empty one too (a hub's sign of life). One thread at a time. DEADLINE_EXCEEDED: none came whole
+  // yet; call again, nothing is lost. Any other error ends receiving: OUT_OF_RANGE: the peer ended the connection in
+  // order; UNAVAILABLE: it broke; DATA_LOSS: what came is not what the peer sent; INVALID_ARGUMENT: a message over the
+  // limit, which ends the connection; CANCELLED: abort().
   StatusOr<std::string> receive(Deadline deadline);
 
   // Ends the connection at once, from any thread; calls under way return CANCELLED.
@@ -84,8 +89,6 @@ class Connection {
   Status send_failed(Status why);
   Status receive_failed(Status why);
   Status cancelled() const;
-  std::span<char> missing();
-  StatusOr<bool> take_in(size_t bytes);
 
   std::mutex mutex_;  // for the stream
   TlsStream stream_;
@@ -98,10 +101,7 @@ class Connection {
 
   // Of the thread that receives.
   Status receive_failure_;
-  std::array<char, 4> length_{};
-  size_t length_got_ = 0;
-  std::string message_;  // what came of it, and room for the rest
-  size_t message_got_ = 0;
+  MessageReader reader_;
 };
 
 }  // namespace keepstep::net

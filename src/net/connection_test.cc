@@ -139,7 +139,7 @@ TEST(ConnectionTest, the_key_changes_after_as_many_records_as_are_allowed) {
     int most_records = 0;
   } seen;
   constexpr int kPerKey = 10;
-  Host host({.connection = {.records_per_key = kPerKey}});
+  Host host({}, "127.0.0.1:0", key_of(), {.records_per_key = kPerKey});
   PlainMember member(host);
   SSL_set_msg_callback_arg(member.ssl.get(), &seen);
   SSL_set_msg_callback(member.ssl.get(), [](int write, int /*version*/, int type, const void* bytes, size_t size,

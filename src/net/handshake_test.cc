@@ -206,8 +206,9 @@ TEST(HandshakeTest, a_server_that_is_something_else_is_an_error_with_its_address
     read_to_end(fd.get());
   });
   const auto connection = server.connect();
-  EXPECT_EQ(connection.status().code(), StatusCode::kUnauthenticated) << connection.status();
-  EXPECT_THAT(std::string(connection.status().message()), HasSubstr("127.0.0.1:"));
+  EXPECT_EQ(connection.status().code(), StatusCode::kUnavailable) << connection.status();
+  EXPECT_THAT(std::string(connection.status().message()),
+              testing::AllOf(HasSubstr("127.0.0.1:"), HasSubstr("does not speak TLS")));
 }
 
 TEST(HandshakeTest, a_server_that_says_nothing_is_given_up_at_the_deadline) {

@@ -31,15 +31,14 @@ struct Listener::Stranger {
 };
 
 StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std::shared_ptr<const TlsContext> context,
-                                                    ListenerOptions options, OnConnection on_connection,
-                                                    OnRefused on_refused) {
+                                                    ListenerOptions options, OnMember on_member, OnRefused on_refused) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd socket, listen_at(address));
   Address bound = address;
   if (std::holds_alternative<SocketAddress>(address)) {
     KEEPSTEP_ASSIGN_OR_RETURN(bound, local_address(socket.get()));
   }
   std::unique_ptr<Listener> listener(new Listener(std::move(socket), std::move(bound), std::move(context), options,
-                                                  std::move(on_connection), std::move(on_refused)));
+                                                  std::move(on_member), std::move(on_refused)));
   if (!listener->stop_.valid()) {
     return errno_status("make an eventfd (raise the limit on open files with `ulimit -n`?)");
   }
@@ -54,12 +53,12 @@ StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std:
 }
 
 Listener::Listener(Fd socket, Address address, std::shared_ptr<const TlsContext> context, ListenerOptions options,
-                   OnConnection on_connection, OnRefused on_refused)
+                   OnMember on_member, OnRefused on_refused)
     : socket_(std::move(socket)),
       address_(std::move(address)),
       context_(std::move(context)),
       options_(options),
-      on_connection_(std::move(on_connection)),
+      on_member_(std::move(on_member)),
       on_refused_(std::move(on_refused)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -179,7 +178,7 @@ bool Listener::advance(Stranger& stranger) {
     return false;
   }
   let_in_ += 1;
-  on_connection_(std::make_unique<Connection>(std::move(stranger.stream), options_.connection));
+  on_member_(std::move(stranger.stream));
   return true;
 }
 

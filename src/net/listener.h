@@ -18,12 +18,11 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "net/address.h"
-#include "net/connection.h"
+#include "net/tls_stream.h"
 
 namespace keepstep::net {
 
 struct ListenerOptions {
-  ConnectionOptions connection;
   std::chrono::milliseconds handshake_limit = std::chrono::seconds(10);  // from accept to proof
   size_t max_strangers = 64;
   size_t max_strangers_per_source = 16;  // of one IP address; a unix socket's are all of this user
@@ -33,13 +32,14 @@ class Listener {
  public:
   // Both are called on the listener's thread, one at a time. They must not block, for everything waits meanwhile, nor
   // destroy the listener.
-  using OnConnection = std::function<void(std::unique_ptr<Connection>)>;
+  // A member: what comes over this stream is for a Connection or a Hub to read.
+  using OnMember = std::function<void(TlsStream)>;
   // A stranger was turned away: its address and the reason. As often as strangers like.
   using OnRefused = std::function<void(const Status& why)>;
 
   // Listens at `address`. Errors of listen_at().
   static StatusOr<std::unique_ptr<Listener>> start(const Address& address, std::shared_ptr<const TlsContext> context,
-                                                   ListenerOptions options, OnConnection on_connection,
+                                                   ListenerOptions options, OnMember on_member,
                                                    OnRefused on_refused = nullptr);
   // Ends the thread; connections that were let in live on. A unix socket's path is removed.
   ~Listener();
@@ -60,7 +60,7 @@ class Listener {
   struct Stranger;
 
   Listener(Fd socket, Address address, std::shared_ptr<const TlsContext> context, ListenerOptions options,
-           OnConnection on_connection, OnRefused on_refused);
+           OnMember on_member, OnRefused on_refused);
   void run();
   void accept_some();
   void admit(Fd fd);
@@ -74,7 +74,7 @@ class Listener {
   const Address address_;
   const std::shared_ptr<const TlsContext> context_;
   const ListenerOptions options_;
-  const OnConnection on_connection_;
+  const OnMember on_member_;
   const OnRefused on_refused_;
   const Fd stop_;  // an eventfd
 

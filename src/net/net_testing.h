@@ -43,10 +43,11 @@ inline std::shared_ptr<const TlsContext> context_of(const SharedKey& key = key_o
 // Gathers what a listener says, and waits for it.
 class Inbox {
  public:
-  Listener::OnConnection on_connection() {
-    return [this](std::unique_ptr<Connection> connection) {
+  explicit Inbox(ConnectionOptions options = {}) : options_(options) {}
+  Listener::OnMember on_member() {
+    return [this](TlsStream stream) {
       const std::lock_guard lock(mutex_);
-      connections_.push_back(std::move(connection));
+      connections_.push_back(std::make_unique<Connection>(std::move(stream), options_));
       changed_.notify_all();
     };
   }
@@ -79,6 +80,7 @@ class Inbox {
   }
 
  private:
+  const ConnectionOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Connection>> connections_;
@@ -87,11 +89,12 @@ class Inbox {
 
 // A listener on loopback, and what came to it.
 struct Host {
-  explicit Host(ListenerOptions options = {}, const std::string& where = "127.0.0.1:0", const SharedKey& key = key_of())
+  explicit Host(ListenerOptions options = {}, const std::string& where = "127.0.0.1:0", const SharedKey& key = key_of(),
+                ConnectionOptions connection = {})
       : context(context_of(key)),
-        listener(
-            Listener::start(parse_address(where).value(), context, options, inbox.on_connection(), inbox.on_refused())
-                .value()) {}
+        inbox(connection),
+        listener(Listener::start(parse_address(where).value(), context, options, inbox.on_member(), inbox.on_refused())
+                     .value()) {}
   uint16_t port() const { return std::get<SocketAddress>(listener->address()).port; }
   StatusOr<std::unique_ptr<Connection>> connect(const SharedKey& key = key_of(), ConnectionOptions options = {}) const {
     return Connection::connect(listener->address(), context_of(key), options, soon());
@@ -104,7 +107,7 @@ struct Host {
 
 // Both ends of one connection.
 struct Ends {
-  explicit Ends(ConnectionOptions options = {}) : host({.connection = options}) {
+  explicit Ends(ConnectionOptions options = {}) : host({}, "127.0.0.1:0", key_of(), options) {
     near = host.connect(key_of(), options).value();
     far = host.inbox.connection();
   }

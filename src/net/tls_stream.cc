@@ -61,6 +61,9 @@ Status TlsStream::handshake_failed(int error) const {
         "%s refused our key (%s). Is it another job's? Give both sides the same token and rendezvous id", peer_,
         why.text));
   }
+  if (why.reason == SSL_R_WRONG_VERSION_NUMBER || why.reason == SSL_R_HTTP_REQUEST) {
+    return absl::UnavailableError(absl::StrFormat("%s does not speak TLS: it is no job of keepstep", peer_));
+  }
   return absl::UnauthenticatedError(
       absl::StrFormat("%s did not prove the key of this job (%s). Is the address right? If it is, something on the way "
                       "takes the place of the peer",
@@ -82,6 +85,8 @@ StatusOr<size_t> TlsStream::read(std::span<char> to) {
   (void)flush();  // the alert, if there is one
   return status;
 }
+
+bool TlsStream::has_pending() const { return SSL_has_pending(ssl_.get()) == 1; }
 
 Status TlsStream::read_failed(int error) const {
   if (error == SSL_ERROR_ZERO_RETURN) {
@@ -149,6 +154,7 @@ StatusOr<TlsStream::Wait> TlsStream::flush() {
       continue;
     }
     if (count < 0 && errno == EAGAIN) {
+      out.erase(0, std::exchange(sent_, 0));
       return Wait{POLLOUT};
     }
     if (count < 0) {

@@ -37,12 +37,14 @@ class TlsStream {
   using Wait = short;
 
   // After 0 both sides have proved the key. UNAUTHENTICATED: the peer does not have our key or refused it.
-  // UNAVAILABLE: the connection broke.
+  // UNAVAILABLE: the connection broke, or the side that accepted it does not speak TLS.
   StatusOr<Wait> handshake();
 
   // The bytes that came, at most one record; 0: none did, wait for POLLIN. OUT_OF_RANGE: the peer said that it sends no
   // more. UNAVAILABLE: the connection broke. DATA_LOSS: what came is not what the peer sent.
   StatusOr<size_t> read(std::span<char> to);
+  // Whether bytes have left the socket that read() has not returned yet: poll() knows nothing of them.
+  bool has_pending() const;
 
   // Adds `bytes`, of which there are some, to what flush() sends: a record for each kRecordBytes. Before it the
   // sender's key is changed (RFC 8446, 4.6.3) if it was used for `records_per_key` records.
