@@ -1,4 +1,4 @@
-# keepstep._engine: the worker engine inside a rank, bound with nanobind. It links no gRPC and no protobuf.
+# keepstep._engine: the worker engine inside a rank, bound with nanobind. It links no protobuf.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_ROOT
                 OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

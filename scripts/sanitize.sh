@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the engine (no Python, no gRPC) with a sanitizer and runs its tests: scripts/sanitize.sh address|thread
+# Builds the engine (no Python) with a sanitizer and runs its tests: scripts/sanitize.sh address|thread
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1

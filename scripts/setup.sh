@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 packages=(
   g++ cmake ninja-build ccache pkg-config python3-venv python3-dev
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libssl-dev
+  libprotobuf-dev protobuf-compiler libabsl-dev libssl-dev
   libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libyaml-cpp-dev libre2-dev libgtest-dev libgmock-dev
   libsimdjson-dev zlib1g-dev libzstd-dev libcurl4-openssl-dev libtinyxml2-dev libisal-dev
   iproute2 iperf3 slurmctld slurmd slurm-client munge

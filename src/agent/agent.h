@@ -261,6 +261,7 @@ class Agent {
   void route(brain::NodeId to, char subject, const std::string& body);
   void on_routed(brain::NodeId from, const std::string& message);
   void carry_out(const SharedStore::Outcome& outcome);
+  void say_that_all_came();
   void on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
   void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);
   void tell_that_programs_attach(brain::NodeId to);

@@ -45,7 +45,8 @@ StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
   bool said = false;
   while (true) {
     StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
-        config_.coordinator, config_.node, config_.node_name, config_.token,
+        config_.coordinator, config_.node, config_.node_name,
+        net::SharedKey::control(config_.token, config_.spec.run_id),
         [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
         [this](std::string why) {
           loop_->post([this, why = std::move(why)] {
@@ -95,6 +96,7 @@ void Agent::introduce() {
     return;
   }
   if (!config_.spec.several_nodes()) {
+    say_that_all_came();
     join();
     return;
   }
@@ -221,14 +223,20 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
   }
 }
 
+void Agent::say_that_all_came() {
+  if (config_.all_came) {
+    std::exchange(config_.all_came, nullptr)();
+  }
+}
+
 void Agent::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
   tell_that_programs_attach(from);
   const std::vector<std::string> lines =
       differences(node_facts(config_.spec, config_.version), facts, absl::StrFormat("node %d (%s)", from, name));
   joined_[from] = name;
   if (lines.empty()) {
-    if (joined_.size() == config_.spec.most_nodes() + config_.spec.spare_nodes && config_.all_came) {
-      std::exchange(config_.all_came, nullptr)();
+    if (joined_.size() == config_.spec.most_nodes() + config_.spec.spare_nodes) {
+      say_that_all_came();
     }
     route(from, 'A', "{}");
     tell_grace(from);

@@ -1,289 +1,297 @@
 #include "agent/coordinator_link.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
-#include "proto/control.grpc.pb.h"
+#include "net/connection.h"
+#include "net/hub.h"
 #include "proto/convert.h"
-#include "proto/grpc_setup.h"
-#include "proto/handshake.h"
 #include "proto/held_tables.h"
+#include "proto/peers.h"
 
 namespace keepstep::agent {
 namespace {
 
-constexpr std::chrono::seconds kGoodbye{1};  // for the coordinator to read what was queued before close()
+constexpr std::chrono::seconds kGoodbye{1};           // for the coordinator to read what was queued before close()
+constexpr std::chrono::milliseconds kFirstPause{10};  // after nobody accepted; twice as long each time
+constexpr std::chrono::milliseconds kLongestPause{1000};
+constexpr std::chrono::seconds kOneTry{2};  // for a packet that is lost: the system would wait longer each time
 
 }  // namespace
 
-// gRPC calls the On... functions on its own threads, those for reads one after the other: effects are delivered there.
-class CoordinatorLink::Impl final : public grpc::ClientBidiReactor<control::FromAgent, control::FromCoordinator> {
+// The hub's thread calls received() and closed(): effects are delivered there.
+class CoordinatorLink::Impl final : public net::Receiver {
  public:
-  Impl(std::string address, brain::NodeId node, const std::string& node_name, const JobToken& token, OnEffect on_effect,
-       OnLost on_lost, OnRouted on_routed)
+  Impl(std::string address, brain::NodeId node, const std::string& node_name, OnEffect on_effect, OnLost on_lost,
+       OnRouted on_routed)
       : address_(std::move(address)),
-        token_(token),
+        asked_node_(node),
+        node_name_(node_name.substr(0, proto::kMaxNodeNameBytes)),
         on_effect_(std::move(on_effect)),
         on_lost_(std::move(on_lost)),
         on_routed_(std::move(on_routed)),
-        node_(node) {
-    handshake_.node = node;
-    handshake_.node_name = node_name.substr(0, proto::kMaxNodeNameBytes);
-    handshake_.agent_nonce = random_nonce();
-  }
+        node_(node) {}
   ~Impl() override { close(); }
 
-  Status attend(std::chrono::milliseconds timeout);
+  // ABORTED: the coordinator had no room, or no time, for a connection that proved nothing yet. Try again with another
+  // Impl.
+  Status attend(const net::SharedKey& key, net::Deadline deadline, std::chrono::milliseconds timeout);
   void send(const brain::Event& event);
   Status route(brain::NodeId to, std::string message);
   void close();
   void abandon();
-  uint32_t term() const { return handshake_.term; }
+  uint32_t term() const { return term_; }
   brain::NodeId node() const { return node_; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
+  void received(std::string message) override;
+  void closed(const Status& why) override;
 
  private:
-  enum class Phase { kHello, kProof, kAttending, kOver };
+  enum class Phase { kGreeting, kHello, kAttending, kOver };
 
-  // With the mutex held, as the four below. What came and is to be delivered, if anything.
-  StatusOr<std::optional<brain::Effect>> handle();
-  Status check_challenge(const control::Challenge& challenge);
-  StatusOr<std::optional<brain::Effect>> effect();
-  void enqueue(control::FromAgent message);
-  void pump();
+  StatusOr<net::TlsStream> connect(const net::Address& address, const net::SharedKey& key, net::Deadline deadline);
+  // With the mutex held, as the five below. What came and is to be delivered, if anything.
+  StatusOr<std::optional<brain::Effect>> handle(const control::FromCoordinator& message);
+  Status on_greeting(const std::string& bytes);
+  Status on_welcome(const control::FromCoordinator& message);
+  StatusOr<std::optional<brain::Effect>> effect(const control::FromCoordinator& message);
+  void enqueue(const control::FromAgent& message);
+  void give_up(const Status& why);
+  control::FromAgent from_us() const;
   std::string who() const;
-  Status why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout);
+  Status why_not(bool timed_out, std::chrono::milliseconds timeout) const;
   std::string why_lost() const;
 
   const std::string address_;
-  const JobToken token_;
+  const brain::NodeId asked_node_;
+  const std::string node_name_;
   const OnEffect on_effect_;
   const OnLost on_lost_;
   const OnRouted on_routed_;
-  proto::Handshake handshake_;  // changed until the welcome only
-  brain::NodeId node_;          // the same
-
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<control::Control::Stub> stub_;
-  grpc::ClientContext context_;
-  control::FromCoordinator in_;  // owned by the read under way
-  control::FromAgent out_;       // owned by the write under way
+  // Changed until the welcome only.
+  brain::NodeId node_;
+  uint32_t term_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Phase phase_ = Phase::kHello;
-  bool started_ = false;
+  Phase phase_ = Phase::kGreeting;
+  bool greeted_ = false;
   bool attended_ = false;
-  bool writing_ = false;
-  bool writes_ended_ = false;
-  bool said_goodbye_ = false;
   bool closing_ = false;
-  bool done_ = false;  // OnDone came: gRPC is through with us
+  bool closed_ = true;  // until there is a connection, and once the hub is through with us
   uint32_t generation_ = 0;
   proto::HeldTables tables_;
-  std::deque<control::FromAgent> queue_;
-  grpc::Status status_;  // of the stream, once done_
-  Status own_error_;     // why we ended it ourselves
+  Status end_;        // the coordinator's last word
+  Status own_error_;  // why we ended the connection ourselves
+  Status broken_;     // how it ended
   std::atomic<uint64_t> received_bytes_ = 0;
+
+  std::shared_ptr<net::Link> link_;
+  std::unique_ptr<net::Hub> hub_;  // last: its thread uses the above
 };
 
-Status CoordinatorLink::Impl::attend(std::chrono::milliseconds timeout) {
-  proto::setup_grpc();
-  channel_ = grpc::CreateCustomChannel(proto::target(address_), grpc::InsecureChannelCredentials(),
-                                       proto::channel_arguments(address_));
-  stub_ = control::Control::NewStub(channel_);
-  context_.set_wait_for_ready(true);
-  stub_->async()->Attend(&context_, this);
-  control::FromAgent hello;
-  hello.set_node(handshake_.node);
-  hello.mutable_hello()->set_node_name(handshake_.node_name);
-  hello.mutable_hello()->set_agent_nonce(handshake_.agent_nonce);
+StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& address, const net::SharedKey& key,
+                                                        net::Deadline deadline) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto context, net::TlsContext::create(key));
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    StatusOr<Fd> fd = net::connect_to(address, std::min(deadline, net::Deadline::after(kOneTry)));
+    StatusOr<net::TlsStream> stream =
+        fd.ok() ? net::prove_key(*std::move(fd), address_, context, deadline) : StatusOr<net::TlsStream>(fd.status());
+    if (!absl::IsUnavailable(stream.status()) && !absl::IsDeadlineExceeded(stream.status())) {
+      return stream;
+    }
+    if (net::Deadline::after(pause) > deadline) {
+      return absl::DeadlineExceededError(stream.status().message());
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
 
+Status CoordinatorLink::Impl::attend(const net::SharedKey& key, net::Deadline deadline,
+                                     std::chrono::milliseconds timeout) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const net::Address address, net::parse_address(address_));
+  StatusOr<net::TlsStream> stream = connect(address, key, deadline);
+  if (absl::IsDeadlineExceeded(stream.status())) {
+    return absl::DeadlineExceededError(absl::StrFormat(
+        "no connection to the coordinator at %s within %d ms: %s; is the address right, and does it run?", address_,
+        timeout.count(), stream.status().message()));
+  }
+  if (absl::IsUnauthenticated(stream.status())) {
+    return absl::UnauthenticatedError(absl::StrFormat(
+        "the coordinator at %s does not know the job token of %s, or has another --rdzv-id (%s); is it another job's? "
+        "Give all parts of a job the same --token-file and --rdzv-id",
+        address_, who(), stream.status().message()));
+  }
+  KEEPSTEP_RETURN_IF_ERROR(stream.status());
+  KEEPSTEP_ASSIGN_OR_RETURN(hub_, net::Hub::start("ks-link"));
+  link_ = hub_->add(*std::move(stream), proto::link_options(address));
+
+  control::FromAgent hello = from_us();
+  hello.mutable_hello()->set_node_name(node_name_);
   std::unique_lock lock(mutex_);
-  started_ = true;
-  AddHold();  // writes start outside of reactions, until the last read
-  enqueue(std::move(hello));
-  StartRead(&in_);
-  StartCall();
-  const bool settled = changed_.wait_for(lock, timeout, [this] { return done_ || attended_; });
+  closed_ = false;
+  link_->send(proto::greeting_of(asked_node_).encode().value());
+  enqueue(hello);
+  hub_->start(link_, this);
+  const bool settled = changed_.wait_for(lock, std::chrono::milliseconds(std::max(0, deadline.poll_ms())),
+                                         [this] { return closed_ || attended_; });
   if (attended_) {
     return absl::OkStatus();
   }
-  const Phase reached = phase_;
   closing_ = true;
-  if (!done_) {
-    context_.TryCancel();
-    changed_.wait(lock, [this] { return done_; });
-  }
-  return why_not(reached, !settled, timeout);
+  link_->abort();
+  changed_.wait(lock, [this] { return closed_; });
+  return why_not(!settled, timeout);
+}
+
+control::FromAgent CoordinatorLink::Impl::from_us() const {
+  control::FromAgent message;
+  message.set_node(node_);
+  message.set_term(term_);
+  return message;
 }
 
 std::string CoordinatorLink::Impl::who() const {
-  return node_ == proto::kAnyNode ? absl::StrFormat("this node (%s)", handshake_.node_name)
-                                  : absl::StrFormat("node %d (%s)", node_, handshake_.node_name);
+  return asked_node_ == proto::kAnyNode ? absl::StrFormat("this node (%s)", node_name_)
+                                        : absl::StrFormat("node %d (%s)", asked_node_, node_name_);
 }
 
-Status CoordinatorLink::Impl::why_not(Phase reached, bool timed_out, std::chrono::milliseconds timeout) {
+Status CoordinatorLink::Impl::why_not(bool timed_out, std::chrono::milliseconds timeout) const {
   if (!own_error_.ok()) {
     return own_error_;
   }
   if (timed_out) {
-    const bool connected = channel_->GetState(false) == GRPC_CHANNEL_READY;
     return absl::DeadlineExceededError(
-        absl::StrFormat("no welcome from the coordinator at %s within %d ms: %s", address_, timeout.count(),
-                        reached == Phase::kProof ? "it did not answer our proof"
-                        : connected ? "something answers there, but not with a challenge; is it a keepstep coordinator?"
-                                    : "nothing accepts connections there; is the address right, and does it run?"));
+        absl::StrFormat("no welcome from the coordinator at %s within %d ms; is the launcher of node 0 stopped?",
+                        address_, timeout.count()));
   }
-  const std::string message = status_.error_message();
-  if (status_.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-    return absl::UnauthenticatedError(
-        absl::StrFormat("the coordinator at %s refused the job token of %s: %s; "
-                        "give all parts of a job the same --token-file",
-                        address_, who(), message));
+  // Our side of the handshake ends first: the other one may still give us up as a stranger.
+  if (!greeted_ && end_.ok() && absl::IsUnavailable(broken_)) {
+    return absl::AbortedError(broken_.message());
   }
-  if (status_.error_code() == grpc::StatusCode::UNAVAILABLE) {
+  const Status& why = end_.ok() ? broken_ : end_;
+  if (absl::IsUnavailable(why)) {
     return absl::UnavailableError(
         absl::StrFormat("the job at %s ends just now, or its node 0 is gone; %s came too late to have a part "
                         "in it: %s",
-                        address_, who(), message));
+                        address_, who(), why.message()));
   }
-  return Status(static_cast<absl::StatusCode>(status_.error_code()),
-                absl::StrFormat("the coordinator at %s refused %s: %s", address_, who(),
-                                message.empty() ? "the stream ended" : message));
+  return Status(why.code(), absl::StrFormat("the coordinator at %s refused %s: %s", address_, who(), why.message()));
 }
 
-void CoordinatorLink::Impl::OnReadDone(bool ok) {
+void CoordinatorLink::Impl::received(std::string bytes) {
   std::unique_lock lock(mutex_);
-  if (!ok) {
-    phase_ = Phase::kOver;
-    queue_.clear();
-    lock.unlock();
-    RemoveHold();
+  if (phase_ == Phase::kOver) {
     return;
   }
-  received_bytes_ += in_.ByteSizeLong();
-  if (in_.has_routed() && phase_ == Phase::kAttending) {
+  received_bytes_ += bytes.size();
+  control::FromCoordinator message;
+  const bool understood = message.ParseFromString(bytes);
+  if (understood && message.has_end()) {
+    end_ = Status(static_cast<absl::StatusCode>(message.end().code()), message.end().why());
+    return;
+  }
+  if (phase_ == Phase::kGreeting) {
+    if (const Status status = on_greeting(bytes); !status.ok()) {
+      give_up(status);
+    }
+    return;
+  }
+  if (!understood) {
+    return give_up(absl::InternalError(absl::StrFormat("the coordinator at %s sent a malformed message", address_)));
+  }
+  if (message.has_routed() && phase_ == Phase::kAttending) {
     if (on_routed_ != nullptr && !closing_) {
       lock.unlock();
-      on_routed_(in_.routed().peer(), std::move(*in_.mutable_routed()->mutable_payload()));
-      lock.lock();
+      on_routed_(message.routed().peer(), std::move(*message.mutable_routed()->mutable_payload()));
     }
-    StartRead(&in_);
     return;
   }
-  StatusOr<std::optional<brain::Effect>> came = handle();
+  StatusOr<std::optional<brain::Effect>> came = handle(message);
   if (!came.ok()) {
-    own_error_ = came.status();
-    context_.TryCancel();
+    give_up(came.status());
   } else if (came->has_value() && !closing_) {
     lock.unlock();
     on_effect_(**std::move(came));
-    lock.lock();
   }
-  StartRead(&in_);
 }
 
-StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::handle() {
-  switch (phase_) {
-    case Phase::kHello: {
-      if (!in_.has_challenge()) {
-        return absl::UnauthenticatedError(
-            absl::StrFormat("what answers at %s speaks before it proved the job token", address_));
-      }
-      handshake_.term = in_.term();
-      KEEPSTEP_RETURN_IF_ERROR(check_challenge(in_.challenge()));
-      return std::nullopt;
-    }
-    case Phase::kProof:
-      if (!in_.has_welcome() || in_.term() != handshake_.term) {
-        return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our proof", address_));
-      }
-      node_ = in_.node();
-      if (node_ == proto::kAnyNode || (handshake_.node != proto::kAnyNode && node_ != handshake_.node)) {
-        return absl::InternalError(absl::StrFormat("the coordinator at %s welcomed another node", address_));
-      }
-      phase_ = Phase::kAttending;
-      attended_ = true;
-      changed_.notify_all();
-      return std::nullopt;
-    case Phase::kAttending:
-      if (in_.term() < handshake_.term) {
-        return std::nullopt;
-      }
-      return effect();
-    case Phase::kOver:
-      break;
-  }
-  return std::nullopt;
+void CoordinatorLink::Impl::give_up(const Status& why) {
+  own_error_ = why;
+  phase_ = Phase::kOver;
+  link_->abort();
 }
 
-StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::effect() {
-  StatusOr<brain::Effect> came = proto::effect_from_wire(in_, tables_);
+// It says who answers; a relay may have brought us to somebody else.
+Status CoordinatorLink::Impl::on_greeting(const std::string& bytes) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const net::Greeting greeting, net::Greeting::decode(bytes));
+  net::Greeting expected = proto::greeting_of(asked_node_).answer();
+  expected.term = greeting.term;
+  KEEPSTEP_RETURN_IF_ERROR(check_greeting(expected, greeting, address_));
+  greeted_ = true;
+  term_ = greeting.term;
+  phase_ = Phase::kHello;
+  return absl::OkStatus();
+}
+
+StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::handle(const control::FromCoordinator& message) {
+  if (phase_ == Phase::kHello) {
+    KEEPSTEP_RETURN_IF_ERROR(on_welcome(message));
+    return std::nullopt;
+  }
+  if (message.term() < term_) {
+    return std::nullopt;
+  }
+  return effect(message);
+}
+
+Status CoordinatorLink::Impl::on_welcome(const control::FromCoordinator& message) {
+  if (!message.has_welcome() || message.term() != term_) {
+    return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our hello", address_));
+  }
+  node_ = message.node();
+  if (node_ == proto::kAnyNode || (asked_node_ != proto::kAnyNode && node_ != asked_node_)) {
+    return absl::InternalError(absl::StrFormat("the coordinator at %s welcomed another node", address_));
+  }
+  phase_ = Phase::kAttending;
+  attended_ = true;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::effect(const control::FromCoordinator& message) {
+  StatusOr<brain::Effect> came = proto::effect_from_wire(message, tables_);
   if (absl::IsFailedPrecondition(came.status())) {
-    control::FromAgent lost;
-    lost.set_node(handshake_.node);
-    lost.set_term(handshake_.term);
+    control::FromAgent lost = from_us();
     lost.mutable_table_lost();
-    enqueue(std::move(lost));
+    enqueue(lost);
     return std::nullopt;  // the coordinator repeats its order, with the whole table
   }
   if (!came.ok()) {
     return Status(came.status().code(),
                   absl::StrFormat("the coordinator at %s sent %s", address_, came.status().message()));
   }
-  generation_ = std::max(generation_, in_.generation());
+  generation_ = std::max(generation_, message.generation());
   return *std::move(came);
 }
 
-Status CoordinatorLink::Impl::check_challenge(const control::Challenge& challenge) {
-  handshake_.coordinator_nonce = challenge.coordinator_nonce();
-  if (challenge.coordinator_nonce().size() != kNonceBytes || !handshake_.is_coordinator(token_, challenge.proof())) {
-    return absl::UnauthenticatedError(
-        absl::StrFormat("the coordinator at %s does not know the job token of %s; is it another job's? "
-                        "Give all parts of a job the same --token-file",
-                        address_, who()));
-  }
-  control::FromAgent proof;
-  proof.set_node(handshake_.node);
-  proof.set_term(handshake_.term);
-  proof.mutable_proof()->set_proof(handshake_.agent_proof(token_));
-  phase_ = Phase::kProof;
-  enqueue(std::move(proof));
-  return absl::OkStatus();
-}
-
-void CoordinatorLink::Impl::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
-  writing_ = false;
-  if (!ok) {
-    queue_.clear();  // the stream is gone; the read under way will say so
-  }
-  pump();
-}
-
-void CoordinatorLink::Impl::OnDone(const grpc::Status& status) {
+void CoordinatorLink::Impl::closed(const Status& why) {
   std::unique_lock lock(mutex_);
-  status_ = status;
+  phase_ = Phase::kOver;
+  broken_ = why;
   if (attended_ && !closing_) {
-    const std::string why = why_lost();
+    const std::string lost = why_lost();
     lock.unlock();
-    on_lost_(why);
+    on_lost_(lost);
     lock.lock();
   }
-  done_ = true;  // from here on close() may return and the link be gone
+  closed_ = true;  // from here on close() may return and the link be gone
   changed_.notify_all();
 }
 
@@ -291,9 +299,10 @@ std::string CoordinatorLink::Impl::why_lost() const {
   if (!own_error_.ok()) {
     return std::string(own_error_.message());
   }
-  const std::string message = status_.error_message();
-  return message.empty() ? absl::StrFormat("the coordinator at %s ended the stream", address_)
-                         : absl::StrFormat("the stream to the coordinator at %s broke: %s", address_, message);
+  if (!end_.ok()) {
+    return absl::StrFormat("the coordinator at %s ended the connection: %s", address_, end_.message());
+  }
+  return absl::StrFormat("the connection to the coordinator was lost: %s", broken_.message());
 }
 
 void CoordinatorLink::Impl::send(const brain::Event& event) {
@@ -301,11 +310,9 @@ void CoordinatorLink::Impl::send(const brain::Event& event) {
   if (phase_ != Phase::kAttending || closing_) {
     return;
   }
-  control::FromAgent message = proto::to_wire(event, handshake_.node, {handshake_.term, generation_});
+  control::FromAgent message = proto::to_wire(event, node_, {term_, generation_});
   message.set_table(tables_.newest());
-  if (queue_.empty() || !proto::merge(message, queue_.back())) {
-    enqueue(std::move(message));
-  }
+  enqueue(message);
 }
 
 Status CoordinatorLink::Impl::route(brain::NodeId to, std::string message) {
@@ -315,76 +322,65 @@ Status CoordinatorLink::Impl::route(brain::NodeId to, std::string message) {
   }
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kAttending && !closing_) {
-    control::FromAgent routed;
-    routed.set_node(handshake_.node);
-    routed.set_term(handshake_.term);
+    control::FromAgent routed = from_us();
     routed.mutable_routed()->set_peer(to);
     routed.mutable_routed()->set_payload(std::move(message));
-    enqueue(std::move(routed));
+    enqueue(routed);
   }
   return absl::OkStatus();
 }
 
-void CoordinatorLink::Impl::enqueue(control::FromAgent message) {
-  queue_.push_back(std::move(message));
-  pump();
-}
-
-void CoordinatorLink::Impl::pump() {
-  if (phase_ == Phase::kOver || writing_ || writes_ended_) {
-    return;
-  }
-  if (closing_ && queue_.empty() && phase_ == Phase::kAttending && !std::exchange(said_goodbye_, true)) {
-    control::FromAgent goodbye;
-    goodbye.set_node(handshake_.node);
-    goodbye.set_term(handshake_.term);
-    goodbye.mutable_leave();
-    queue_.push_back(std::move(goodbye));
-  }
-  if (!queue_.empty()) {
-    out_ = std::move(queue_.front());
-    queue_.pop_front();
-    writing_ = true;
-    StartWrite(&out_);
-  } else if (closing_) {
-    writes_ended_ = true;
-    StartWritesDone();
-  }
-}
+void CoordinatorLink::Impl::enqueue(const control::FromAgent& message) { link_->send(message.SerializeAsString()); }
 
 void CoordinatorLink::Impl::close() {
   std::unique_lock lock(mutex_);
-  if (!started_ || closing_) {
+  if (closing_ || link_ == nullptr) {
     return;
   }
   closing_ = true;
-  pump();
-  const auto done = [this] { return done_; };
-  if (!changed_.wait_for(lock, kGoodbye, done)) {
-    context_.TryCancel();
-    changed_.wait(lock, done);
+  if (phase_ == Phase::kAttending) {
+    control::FromAgent goodbye = from_us();
+    goodbye.mutable_leave();
+    enqueue(goodbye);
+  }
+  link_->end();
+  const auto closed = [this] { return closed_; };
+  if (!changed_.wait_for(lock, kGoodbye, closed)) {
+    link_->abort();
+    changed_.wait(lock, closed);
   }
 }
 
 void CoordinatorLink::Impl::abandon() {
   std::unique_lock lock(mutex_);
-  if (!started_ || closing_) {
+  if (closing_ || link_ == nullptr) {
     return;
   }
   closing_ = true;
-  context_.TryCancel();
-  changed_.wait(lock, [this] { return done_; });
+  link_->abort();
+  changed_.wait(lock, [this] { return closed_; });
 }
 
-StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(std::string address, brain::NodeId node,
-                                                                    const std::string& node_name, const JobToken& token,
-                                                                    OnEffect on_effect, OnLost on_lost,
-                                                                    std::chrono::milliseconds timeout,
+StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(const std::string& address, brain::NodeId node,
+                                                                    const std::string& node_name,
+                                                                    const net::SharedKey& key, OnEffect on_effect,
+                                                                    OnLost on_lost, std::chrono::milliseconds timeout,
                                                                     OnRouted on_routed) {
-  auto impl = std::make_unique<Impl>(std::move(address), node, node_name, token, std::move(on_effect),
-                                     std::move(on_lost), std::move(on_routed));
-  KEEPSTEP_RETURN_IF_ERROR(impl->attend(timeout));
-  return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
+  const net::Deadline deadline = net::Deadline::after(timeout);
+  while (true) {
+    auto impl = std::make_unique<Impl>(address, node, node_name, on_effect, on_lost, on_routed);
+    const Status status = impl->attend(key, deadline, timeout);
+    if (status.ok()) {
+      return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
+    }
+    if (!absl::IsAborted(status)) {
+      return status;
+    }
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError(status.message());
+    }
+    std::this_thread::sleep_for(kFirstPause);
+  }
 }
 
 CoordinatorLink::CoordinatorLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

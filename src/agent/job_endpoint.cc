@@ -1,28 +1,21 @@
 #include "agent/job_endpoint.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstring>
-#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
 #include "agent/endpoint.h"
 #include "base/fd.h"
-#include "proto/control.grpc.pb.h"
+#include "net/connection.h"
+#include "proto/control.pb.h"
 #include "proto/convert.h"
-#include "proto/grpc_setup.h"
-#include "proto/handshake.h"
+#include "proto/peers.h"
 
 namespace keepstep::agent {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kConnect = std::chrono::seconds(5);
 
@@ -32,29 +25,17 @@ std::string host_name() {
   return name;
 }
 
-// Whether somebody accepts a connection at `address`, by `until`.
-Status try_to_connect(const SocketAddress& address, Clock::time_point until) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Fd fd, start_connect(address));
-  pollfd writable{.fd = fd.get(), .events = POLLOUT, .revents = 0};
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-  if (poll(&writable, 1, static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0) {
-    return absl::DeadlineExceededError("no answer");
-  }
-  const int error = socket_error(fd.get());
-  return error == 0 ? absl::OkStatus() : absl::UnavailableError(strerror(error));
-}
-
-// The first address of the endpoint that accepts. gRPC would say of any that does not only that it is not reached.
-StatusOr<SocketAddress> reach(const JobEndpoint& endpoint) {
+// A connection to the first address of the endpoint that accepts one.
+StatusOr<Fd> reach(const JobEndpoint& endpoint) {
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(endpoint.host, endpoint.port));
-  const auto until = Clock::now() + kConnect;
+  const net::Deadline deadline = net::Deadline::after(kConnect);
   std::vector<std::string> tried;
   for (const SocketAddress& address : addresses) {
-    const Status status = try_to_connect(address, until);
-    if (status.ok()) {
-      return address;
+    StatusOr<Fd> fd = net::connect_to(address, deadline);
+    if (fd.ok()) {
+      return fd;
     }
-    tried.push_back(absl::StrFormat("%s (%s)", address.text(), status.message()));
+    tried.emplace_back(fd.status().message());
   }
   return absl::UnavailableError(absl::StrFormat(
       "nobody accepts connections at %s: %s. Give the job's --rdzv-endpoint, where node 0 listens; is it "
@@ -62,32 +43,17 @@ StatusOr<SocketAddress> reach(const JobEndpoint& endpoint) {
       endpoint.text(), absl::StrJoin(tried, ", ")));
 }
 
-// One conversation. gRPC's blocking calls end at the context's deadline, if not before.
+// One conversation, until its deadline.
 class Conversation {
  public:
-  Conversation(const SocketAddress& address, std::string where, const JobToken& token, std::chrono::milliseconds limit)
-      : where_(std::move(where)), token_(token), limit_(limit) {
-    proto::setup_grpc();
-    const std::string text = address.text();
-    // One attempt, which may take as long as the answer: a launcher may have much to do.
-    stub_ = control::Control::NewStub(
-        grpc::CreateCustomChannel(proto::target(text), grpc::InsecureChannelCredentials(),
-                                  proto::channel_arguments(text, static_cast<int>((limit + kConnect).count()))));
-    context_.set_deadline(std::chrono::system_clock::now() + limit);
-    stream_ = stub_->Attend(&context_);
-  }
-  ~Conversation() {
-    context_.TryCancel();
-    if (!finished_) {
-      stream_->Finish();
-    }
-  }
+  Conversation(const JobEndpoint& endpoint, std::chrono::milliseconds limit)
+      : where_(endpoint.text()), limit_(limit), deadline_(net::Deadline::after(limit)) {}
 
-  StatusOr<std::string> ask(const std::string& request) {
-    KEEPSTEP_RETURN_IF_ERROR(prove());
+  StatusOr<std::string> ask(Fd fd, const net::SharedKey& key, const std::string& request) {
+    KEEPSTEP_RETURN_IF_ERROR(begin(std::move(fd), key));
     control::FromAgent question = from_us();
     question.mutable_ask()->set_request(request);
-    stream_->Write(question);  // a stream that broke says so where it is read
+    (void)connection_->send(question.SerializeAsString(), deadline_);  // one that broke says so where it is read
     return read_answer();
   }
 
@@ -95,104 +61,117 @@ class Conversation {
   control::FromAgent from_us() const {
     control::FromAgent message;
     message.set_node(proto::kCommand);
-    message.set_term(handshake_.term);
+    message.set_term(term_);
     return message;
   }
 
-  Status prove() {
-    handshake_.node = proto::kCommand;
-    handshake_.node_name = host_name();
-    handshake_.agent_nonce = random_nonce();
-    control::FromAgent hello = from_us();
-    hello.mutable_hello()->set_node_name(handshake_.node_name);
-    hello.mutable_hello()->set_agent_nonce(handshake_.agent_nonce);
-    stream_->Write(hello);
-    control::FromCoordinator said;
-    if (!stream_->Read(&said)) {
-      return why_ended();
-    }
-    heard_ = true;
-    handshake_.term = said.term();
-    handshake_.coordinator_nonce = said.challenge().coordinator_nonce();
-    if (!said.has_challenge() || handshake_.coordinator_nonce.size() != kNonceBytes ||
-        !handshake_.is_coordinator(token_, said.challenge().proof())) {
+  Status begin(Fd fd, const net::SharedKey& key) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto context, net::TlsContext::create(key));
+    StatusOr<net::TlsStream> stream = net::prove_key(std::move(fd), where_, context, deadline_);
+    if (absl::IsUnauthenticated(stream.status())) {
       return absl::UnauthenticatedError(absl::StrFormat(
-          "the job at %s does not know the job token given here; is it another job's? Give the token that "
-          "its launchers got (--token-file FILE, or KEEPSTEP_TOKEN)",
-          where_));
+          "the job at %s does not know the job token given here, or has another --rdzv-id (%s); is it another job's? "
+          "Give the token that its launchers got (--token-file FILE, or KEEPSTEP_TOKEN), and their --rdzv-id",
+          where_, stream.status().message()));
     }
-    control::FromAgent proof = from_us();
-    proof.mutable_proof()->set_proof(handshake_.agent_proof(token_));
-    stream_->Write(proof);
-    if (!stream_->Read(&said)) {
-      return why_ended();
+    if (!stream.ok()) {
+      return no_job(stream.status());
     }
+    connection_.emplace(*std::move(stream), net::ConnectionOptions{.max_message_bytes = proto::kMaxMessageBytes});
+    control::FromAgent hello = from_us();
+    hello.mutable_hello()->set_node_name(host_name());
+    (void)connection_->send(proto::greeting_of(proto::kCommand).encode().value(), deadline_);
+    (void)connection_->send(hello.SerializeAsString(), deadline_);
+    KEEPSTEP_ASSIGN_OR_RETURN(const std::string bytes, next());
+    const StatusOr<net::Greeting> greeting = net::Greeting::decode(bytes);
+    if (!greeting.ok()) {
+      const Status said = understand(bytes).status();  // it may have been its last word
+      return said.ok() || absl::IsInvalidArgument(said) ? no_job(greeting.status()) : said;
+    }
+    net::Greeting expected = proto::greeting_of(proto::kCommand).answer();
+    expected.term = greeting->term;
+    KEEPSTEP_RETURN_IF_ERROR(check_greeting(expected, *greeting, where_));
+    term_ = greeting->term;
+    KEEPSTEP_ASSIGN_OR_RETURN(const std::string welcome, next());
+    KEEPSTEP_ASSIGN_OR_RETURN(const control::FromCoordinator said, understand(welcome));
     return said.has_welcome() && said.node() == proto::kCommand
                ? absl::OkStatus()
                : absl::UnavailableError(absl::StrFormat(
                      "the job at %s does not take commands from here; is it of another version?", where_));
   }
 
+  // The next message. Signs of life are answered: whoever waits for an answer for long must give some, too.
+  StatusOr<std::string> next() {
+    while (true) {
+      StatusOr<std::string> bytes = connection_->receive(deadline_);
+      if (!bytes.ok()) {
+        return why_ended(bytes.status());
+      }
+      if (!bytes->empty()) {
+        return bytes;
+      }
+      (void)connection_->send("", deadline_);
+    }
+  }
+
+  // Its last word is an error.
+  StatusOr<control::FromCoordinator> understand(const std::string& bytes) const {
+    control::FromCoordinator said;
+    if (!said.ParseFromString(bytes) || (said.has_end() && said.end().code() == 0)) {
+      return not_understood();
+    }
+    if (said.has_end()) {
+      return Status(static_cast<absl::StatusCode>(said.end().code()),
+                    absl::StrFormat("the job at %s: %s", where_, said.end().why()));
+    }
+    return said;
+  }
+
   StatusOr<std::string> read_answer() {
     std::string answer;
-    control::FromCoordinator said;
-    while (stream_->Read(&said)) {
+    while (true) {
+      KEEPSTEP_ASSIGN_OR_RETURN(const std::string part, next());
+      KEEPSTEP_ASSIGN_OR_RETURN(const control::FromCoordinator said, understand(part));
       const uint64_t bytes = said.answer().bytes();
       if (!said.has_answer() || bytes > proto::kMaxAnswerBytes || said.answer().part().empty() ||
           answer.size() + said.answer().part().size() > bytes) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("the job at %s gives an answer that this version does not understand", where_));
+        return not_understood();
       }
       answer += said.answer().part();
       if (answer.size() == bytes) {
+        (void)connection_->end_sends(deadline_);
         return answer;
       }
     }
-    return why_ended();
   }
 
-  Status why_ended() {
-    finished_ = true;
-    const grpc::Status status = stream_->Finish();
-    const std::string& message = status.error_message();
-    switch (status.error_code()) {
-      case grpc::StatusCode::UNAUTHENTICATED:
-        return absl::UnauthenticatedError(
-            absl::StrFormat("the job at %s refused the job token given here: %s", where_, message));
-      case grpc::StatusCode::RESOURCE_EXHAUSTED:
-        return absl::ResourceExhaustedError(absl::StrFormat("the job at %s: %s", where_, message));
-      case grpc::StatusCode::DEADLINE_EXCEEDED:
-        return heard_ ? absl::DeadlineExceededError(absl::StrFormat(
-                            "the job at %s did not answer within %g s; is the launcher of node 0 stopped?", where_,
-                            std::chrono::duration<double>(limit_).count()))
-                      : no_job(absl::StatusCode::kDeadlineExceeded, "it said nothing");
-      default:
-        break;
-    }
-    if (!heard_) {
-      return no_job(absl::StatusCode::kUnavailable, message.empty() ? "it hung up" : message);
-    }
-    return absl::UnavailableError(
-        absl::StrFormat("the job at %s: %s", where_, message.empty() ? "it ended before it answered" : message));
+  Status not_understood() const {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the job at %s gives an answer that this version does not understand", where_));
   }
 
-  Status no_job(absl::StatusCode code, const std::string& what) const {
-    return Status(code,
+  Status why_ended(const Status& why) const {
+    if (absl::IsDeadlineExceeded(why)) {
+      return absl::DeadlineExceededError(
+          absl::StrFormat("the job at %s did not answer within %g s; is the launcher of node 0 stopped?", where_,
+                          std::chrono::duration<double>(limit_).count()));
+    }
+    return absl::UnavailableError(absl::StrFormat("the job at %s ended before it answered: %s", where_, why.message()));
+  }
+
+  Status no_job(const Status& why) const {
+    return Status(absl::IsDeadlineExceeded(why) ? why.code() : absl::StatusCode::kUnavailable,
                   absl::StrFormat("what accepts connections at %s does not answer as a keepstep job does (%s). Give "
                                   "the job's --rdzv-endpoint; if that is it, is the launcher of node 0 stopped? A "
                                   "job on one node has none: its commands are given on its machine",
-                                  where_, what));
+                                  where_, why.message()));
   }
 
   const std::string where_;
-  const JobToken& token_;
   const std::chrono::milliseconds limit_;
-  proto::Handshake handshake_;
-  bool heard_ = false;     // a challenge, so it speaks our protocol
-  bool finished_ = false;  // the stream
-  std::unique_ptr<control::Control::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<control::FromAgent, control::FromCoordinator>> stream_;
+  const net::Deadline deadline_;
+  uint32_t term_ = 0;
+  std::optional<net::Connection> connection_;
 };
 
 }  // namespace
@@ -201,10 +180,10 @@ std::string JobEndpoint::text() const {
   return absl::StrFormat("%s:%d", host.find(':') == std::string::npos ? host : "[" + host + "]", port);
 }
 
-StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const JobToken& token, const std::string& request,
+StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const net::SharedKey& key, const std::string& request,
                                    std::chrono::milliseconds limit) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const SocketAddress address, reach(endpoint));
-  return Conversation(address, endpoint.text(), token, limit).ask(request);
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, reach(endpoint));
+  return Conversation(endpoint, limit).ask(std::move(fd), key, request);
 }
 
 }  // namespace keepstep::agent

@@ -1,5 +1,5 @@
 // A user's command to a running job over the network: one question to the launcher of node 0, at the endpoint where the
-// agents of the job attend, and its answer. Both sides prove the job token first, as agents and coordinator do.
+// agents of the job attend, and its answer. Both sides prove the job's key first, as agents and coordinator do.
 // Wire format: docs/design/wire_control.md; what may be asked: docs/design/control_door.md.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "base/token.h"
+#include "net/shared_key.h"
 
 namespace keepstep::agent {
 
@@ -21,9 +21,9 @@ struct JobEndpoint {
 
 // The answer's text, of at most kMaxAnswerBytes. Blocks up to `limit`, and up to 5 s before that until somebody accepts
 // the connection. NOT_FOUND: the name cannot be resolved. UNAVAILABLE: nobody accepts there, it is no keepstep job, or
-// the job starts or ends just now. UNAUTHENTICATED: one side refused the other's token. DEADLINE_EXCEEDED: no answer.
+// the job starts or ends just now. UNAUTHENTICATED: it has another key. DEADLINE_EXCEEDED: no answer.
 // RESOURCE_EXHAUSTED: too many commands are there.
-StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const JobToken& token, const std::string& request,
+StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const net::SharedKey& key, const std::string& request,
                                    std::chrono::milliseconds limit);
 
 }  // namespace keepstep::agent

@@ -1,4 +1,4 @@
-// A user's command over the network, against a real coordinator over gRPC on the loopback, and against what is none.
+// A user's command over the network, against a real coordinator on the loopback, and against what is none.
 #include "agent/job_endpoint.h"
 
 #include <gmock/gmock.h>
@@ -15,6 +15,7 @@
 
 #include "base/fd.h"
 #include "base/tcp_socket.h"
+#include "base/token.h"
 #include "coordinator/coordinator.h"
 #include "observe/journal.h"
 #include "proto/convert.h"
@@ -28,15 +29,15 @@ using coordinator::CoordinatorConfig;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const JobToken kToken = *JobToken::parse("the token of this job, in a test");
-const JobToken kOtherToken = *JobToken::parse("the token of another job altogether");
+net::SharedKey key_of(const char* token) { return net::SharedKey::control(*JobToken::parse(token), "run 7"); }
+const net::SharedKey kKey = key_of("the token of this job, in a test");
+const net::SharedKey kOtherKey = key_of("the token of another job altogether");
 
 class JobEndpointTest : public testing::Test {
  protected:
   void SetUp() override {
     journal_ = *observe::Journal::open("", 0);
-    StatusOr<std::unique_ptr<Coordinator>> started =
-        Coordinator::start(CoordinatorConfig{.token = kToken}, journal_.get());
+    StatusOr<std::unique_ptr<Coordinator>> started = Coordinator::start(CoordinatorConfig{.key = kKey}, journal_.get());
     ASSERT_TRUE(started.ok()) << started.status();
     coordinator_ = *std::move(started);
   }
@@ -58,7 +59,7 @@ TEST_F(JobEndpointTest, what_is_asked_comes_to_the_job_and_its_answer_back_whole
   coordinator_->take_commands([](const std::string& request, const std::function<void(const std::string&)>& answer) {
     answer(request + std::string(3 * proto::kMaxAnswerPartBytes, '.'));
   });
-  const StatusOr<std::string> answer = ask_endpoint(here(), kToken, "how many?", 20s);
+  const StatusOr<std::string> answer = ask_endpoint(here(), kKey, "how many?", 20s);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(*answer, "how many?" + std::string(3 * proto::kMaxAnswerPartBytes, '.'));
 }
@@ -66,17 +67,31 @@ TEST_F(JobEndpointTest, what_is_asked_comes_to_the_job_and_its_answer_back_whole
 TEST_F(JobEndpointTest, the_job_of_another_token_is_told_nothing) {
   bool asked = false;
   coordinator_->take_commands([&](const auto&, const auto&) { asked = true; });
-  EXPECT_THAT(error(ask_endpoint(here(), kOtherToken, "how many?", 20s).status(), absl::StatusCode::kUnauthenticated),
-              AllOf(HasSubstr("127.0.0.1:"), HasSubstr("does not know the job token"), HasSubstr("--token-file")));
+  EXPECT_THAT(error(ask_endpoint(here(), kOtherKey, "how many?", 20s).status(), absl::StatusCode::kUnauthenticated),
+              AllOf(HasSubstr("127.0.0.1:"), HasSubstr("does not know the job token"), HasSubstr("--token-file"),
+                    HasSubstr("--rdzv-id")));
   EXPECT_FALSE(asked);
 }
 
 TEST_F(JobEndpointTest, a_job_that_starts_and_one_that_does_not_answer_say_so) {
-  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+  EXPECT_THAT(error(ask_endpoint(here(), kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
               HasSubstr("the job starts or ends just now; try again"));
   coordinator_->take_commands([](const auto&, const auto&) {});
-  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 500ms).status(), absl::StatusCode::kDeadlineExceeded),
+  EXPECT_THAT(error(ask_endpoint(here(), kKey, "{}", 500ms).status(), absl::StatusCode::kDeadlineExceeded),
               AllOf(HasSubstr("within 0.5 s"), HasSubstr("is the launcher of node 0 stopped?")));
+}
+
+TEST_F(JobEndpointTest, an_answer_that_takes_longer_than_signs_of_life_comes_all_the_same) {
+  std::thread answering;
+  coordinator_->take_commands([&](const std::string&, const std::function<void(const std::string&)>& answer) {
+    answering = std::thread([answer] {
+      std::this_thread::sleep_for(4s);
+      answer("at last");
+    });
+  });
+  const StatusOr<std::string> answer = ask_endpoint(here(), kKey, "{}", 20s);
+  EXPECT_EQ(answer.value_or(std::string(answer.status().message())), "at last");
+  answering.join();
 }
 
 TEST_F(JobEndpointTest, a_job_that_ends_meanwhile_says_so) {
@@ -86,7 +101,7 @@ TEST_F(JobEndpointTest, a_job_that_ends_meanwhile_says_so) {
     asked.get_future().wait();
     coordinator_->stop();
   });
-  EXPECT_THAT(error(ask_endpoint(here(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+  EXPECT_THAT(error(ask_endpoint(here(), kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
               HasSubstr("the coordinator stops"));
   launcher.join();
 }
@@ -94,11 +109,11 @@ TEST_F(JobEndpointTest, a_job_that_ends_meanwhile_says_so) {
 TEST_F(JobEndpointTest, where_nobody_listens_all_addresses_are_named_with_what_they_said) {
   const JobEndpoint gone = here();
   coordinator_.reset();
-  EXPECT_THAT(error(ask_endpoint(gone, kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+  EXPECT_THAT(error(ask_endpoint(gone, kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
               AllOf(HasSubstr("nobody accepts connections at " + gone.text()), HasSubstr("Connection refused"),
                     HasSubstr("--rdzv-endpoint")));
   EXPECT_THAT(
-      error(ask_endpoint({"no-such-host.invalid", 29400}, kToken, "{}", 20s).status(), absl::StatusCode::kNotFound),
+      error(ask_endpoint({"no-such-host.invalid", 29400}, kKey, "{}", 20s).status(), absl::StatusCode::kNotFound),
       HasSubstr("'no-such-host.invalid' cannot be resolved"));
 }
 
@@ -133,15 +148,14 @@ class Stranger {
 
 TEST_F(JobEndpointTest, a_port_that_is_no_jobs_says_so) {
   const Stranger ssh("SSH-2.0-OpenSSH_9.2p1\r\n");
-  EXPECT_THAT(error(ask_endpoint(ssh.endpoint(), kToken, "{}", 20s).status(), absl::StatusCode::kUnavailable),
+  EXPECT_THAT(error(ask_endpoint(ssh.endpoint(), kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
               AllOf(HasSubstr(ssh.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
 }
 
 TEST_F(JobEndpointTest, a_port_that_says_nothing_is_given_up) {
   const Stranger silent("");
-  EXPECT_THAT(
-      error(ask_endpoint(silent.endpoint(), kToken, "{}", 1500ms).status(), absl::StatusCode::kDeadlineExceeded),
-      AllOf(HasSubstr(silent.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
+  EXPECT_THAT(error(ask_endpoint(silent.endpoint(), kKey, "{}", 1500ms).status(), absl::StatusCode::kDeadlineExceeded),
+              AllOf(HasSubstr(silent.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
 }
 
 TEST(JobEndpoint, an_ipv6_address_is_written_in_brackets) {

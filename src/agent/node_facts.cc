@@ -45,8 +45,7 @@ nlohmann::json node_facts(const JobSpec& spec, const std::string& version) {
           {"--digest-every", std::to_string(spec.digest_every)},
           {"--inject", absl::StrJoin(spec.inject, " ")},
           {"--clock-limit", absl::StrFormat("%g", spec.clock_limit_s)},
-          {"--clocks-apart", spec.refuse_clocks_apart ? "refuse" : "warn"},
-          {"--rdzv-id", spec.run_id}};
+          {"--clocks-apart", spec.refuse_clocks_apart ? "refuse" : "warn"}};
 }
 
 std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& other,

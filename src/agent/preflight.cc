@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = 1024 * 1024;
-constexpr uint64_t kFilesOfTheAgent = 128;  // gRPC, logs, journal, the zygote
+constexpr uint64_t kFilesOfTheAgent = 128;  // connections, logs, journal, the zygote
 constexpr uint64_t kFilesPerWorker = 16;    // pipes, socket, pidfd, pages, a listener; twice while it is replaced
 constexpr uint64_t kShmErrorBytes = kMiB;
 constexpr uint64_t kShmWarningBytes = 64 * kMiB;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/handshake.h"
+#include "proto/peers.h"
 
 namespace keepstep::agent {
 namespace {
@@ -16,15 +16,14 @@ constexpr timespec kPause{.tv_sec = 1, .tv_nsec = 0};
 }  // namespace
 
 StatusOr<std::unique_ptr<CoordinatorLink>> take_seat(const std::string& coordinator, const std::string& node_name,
-                                                     const JobToken& token, std::chrono::milliseconds timeout,
+                                                     const net::SharedKey& key, std::chrono::milliseconds timeout,
                                                      const sigset_t& signals, int& got,
                                                      const std::function<void(const std::string&)>& say) {
   const auto until = Clock::now() + timeout;
   bool said = false;
   while (true) {
     StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
-        coordinator, proto::kAnyNode, node_name, token, [](const brain::Effect&) {}, [](const std::string&) {},
-        kOneTry);
+        coordinator, proto::kAnyNode, node_name, key, [](const brain::Effect&) {}, [](const std::string&) {}, kOneTry);
     if (!absl::IsResourceExhausted(link.status())) {
       return link;
     }

@@ -8,7 +8,7 @@
 
 #include "agent/coordinator_link.h"
 #include "base/status.h"
-#include "base/token.h"
+#include "net/shared_key.h"
 
 namespace keepstep::agent {
 
@@ -17,7 +17,7 @@ namespace keepstep::agent {
 // number for some seconds; `say` is told once. RESOURCE_EXHAUSTED then: who has them. CANCELLED when one of `signals`
 // (blocked by the caller) comes; `got` is its number. Else as CoordinatorLink::connect.
 StatusOr<std::unique_ptr<CoordinatorLink>> take_seat(const std::string& coordinator, const std::string& node_name,
-                                                     const JobToken& token, std::chrono::milliseconds timeout,
+                                                     const net::SharedKey& key, std::chrono::milliseconds timeout,
                                                      const sigset_t& signals, int& got,
                                                      const std::function<void(const std::string&)>& say);
 

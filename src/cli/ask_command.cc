@@ -10,7 +10,7 @@
 namespace keepstep::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: keepstep ask JOB [--token-file FILE]
+constexpr const char* kHelp = R"(usage: keepstep ask JOB [--token-file FILE] [--rdzv-id ID]
 
 For programs: requests to a running job, as docs/design/control_door.md has them. Each line of standard input is a JSON
 object {"limit_s": SECONDS, "request": {...}}; each is answered by one line, the answer's object. Where a job has several
@@ -35,25 +35,25 @@ nlohmann::json answer_to(const AskedJob& job, const std::string& line) {
 }  // namespace
 
 int ask_main(const std::vector<std::string>& args) {
-  std::optional<std::string> word, token_file;
+  std::optional<std::string> word;
+  KeyOptions key;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     if (arg == "--help" || arg == "-h") {
       std::fputs(kHelp, stdout);
       return 0;
     }
-    if (arg == "--token-file" && i + 1 < args.size()) {
-      token_file = args[++i];
-    } else if (arg.starts_with("--token-file=")) {
-      token_file = arg.substr(arg.find('=') + 1);
-    } else if (!word.has_value() && !arg.starts_with("-")) {
+    if (key.take(args, i)) {
+      continue;
+    }
+    if (!word.has_value() && !arg.starts_with("-")) {
       word = arg;
     } else {
       std::fprintf(stderr, "keepstep ask: '%s' is not understood\n%s", arg.c_str(), kHelp);
       return 2;
     }
   }
-  const AskedJob job = asked_job(word.value_or(""), token_file, environment());
+  const AskedJob job = asked_job(word.value_or(""), key, environment());
   if (say_lines("ask", job.mistakes)) {
     return 2;
   }

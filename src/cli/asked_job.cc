@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "agent/control_door.h"
 #include "cli/given_token.h"
@@ -19,8 +20,23 @@ bool is_endpoint(const std::string& word) {
 
 }  // namespace
 
-AskedJob asked_job(const std::string& word, const std::optional<std::string>& token_file, const Environ& environ) {
-  AskedJob job{.word = word};
+bool KeyOptions::take(const std::vector<std::string>& args, size_t& i) {
+  const size_t equals = args[i].find('=');
+  const std::string option = args[i].substr(0, equals);
+  if (!is_one(option) || (equals == std::string::npos && i + 1 == args.size())) {
+    return false;
+  }
+  std::string value = equals == std::string::npos ? args[++i] : args[i].substr(equals + 1);
+  if (option == "--token-file") {
+    token_file = std::move(value);
+  } else {
+    rdzv_id = std::move(value);
+  }
+  return true;
+}
+
+AskedJob asked_job(const std::string& word, const KeyOptions& key, const Environ& environ) {
+  AskedJob job{.word = word, .rdzv_id = key.rdzv_id};
   if (!is_endpoint(word)) {
     return job;
   }
@@ -32,7 +48,7 @@ AskedJob asked_job(const std::string& word, const std::optional<std::string>& to
         "'%s' is no folder and no HOST:PORT with a port from 1 to 65535, as in node-a:29400 or [fd00::7]:29400", word));
   }
   GivenToken given =
-      given_token(token_file ? std::optional(GivenValue{*token_file, "--token-file"}) : std::nullopt, environ);
+      given_token(key.token_file ? std::optional(GivenValue{*key.token_file, "--token-file"}) : std::nullopt, environ);
   job.token = std::move(given.token);
   job.mistakes.insert(job.mistakes.end(), given.mistakes.begin(), given.mistakes.end());
   if (!job.token && given.mistakes.empty()) {
@@ -47,8 +63,9 @@ AskedJob asked_job(const std::string& word, const std::optional<std::string>& to
 StatusOr<nlohmann::json> ask_job(const AskedJob& job, const nlohmann::json& request, std::chrono::milliseconds limit,
                                  Launcher launcher) {
   if (job.endpoint) {
-    KEEPSTEP_ASSIGN_OR_RETURN(const std::string text,
-                              agent::ask_endpoint(*job.endpoint, *job.token, request.dump(), limit));
+    KEEPSTEP_ASSIGN_OR_RETURN(
+        const std::string text,
+        agent::ask_endpoint(*job.endpoint, net::SharedKey::control(*job.token, job.rdzv_id), request.dump(), limit));
     return accepted(nlohmann::json::parse(text, nullptr, false),
                     absl::StrFormat("the job at %s", job.endpoint->text()));
   }

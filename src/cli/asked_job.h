@@ -15,15 +15,26 @@
 
 namespace keepstep::cli {
 
+// What a command at HOST:PORT proves that it belongs to the job with, as its options say.
+struct KeyOptions {
+  std::optional<std::string> token_file;  // --token-file
+  std::string rdzv_id = "none";           // --rdzv-id
+
+  // Takes `args[i]`, and moves `i` on if its value is the next word. False: it is neither option, or has no value.
+  bool take(const std::vector<std::string>& args, size_t& i);
+  static bool is_one(const std::string& word) { return word == "--token-file" || word == "--rdzv-id"; }
+};
+
 struct AskedJob {
   std::string word;                            // empty: the only one of this machine
   std::optional<agent::JobEndpoint> endpoint;  // JOB is HOST:PORT
   std::optional<JobToken> token;               // given, where it is
-  std::vector<std::string> mistakes;           // all of them; then nothing is to be asked
+  std::string rdzv_id;
+  std::vector<std::string> mistakes;  // all of them; then nothing is to be asked
 };
-// `word` is an endpoint if it has a colon and is no folder. `token_file`: --token-file, needed for an endpoint alone
-// unless KEEPSTEP_TOKEN is set.
-AskedJob asked_job(const std::string& word, const std::optional<std::string>& token_file, const Environ& environ);
+// `word` is an endpoint if it has a colon and is no folder. An endpoint alone needs a token: --token-file, or
+// KEEPSTEP_TOKEN.
+AskedJob asked_job(const std::string& word, const KeyOptions& key, const Environ& environ);
 
 // Which launcher is meant where several of this machine belong to the job.
 enum class Launcher { kNamed, kDeciding };  // kDeciding: node 0's, unless a pid names another one

@@ -12,7 +12,7 @@ namespace keepstep::cli {
 namespace {
 
 std::string help() {
-  return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT [--token-file FILE]
+  return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT [--token-file FILE] [--rdzv-id ID]
 
 A fault into a running job, to see how it answers. The journal has it before it happens. The job must have been
 started with --allow-inject.
@@ -23,6 +23,7 @@ started with --allow-inject.
   FAULT              KIND[:KEY=VALUE,...] as for `keepstep run --inject` (docs/reference/inject.md), but rank, step and
                      phase may be left out: the first rank to get there, now or at its next step
   --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
+  --rdzv-id ID       that of the job, for HOST:PORT, if its launchers were given one
 
 kinds:  %s
 phases: %s
@@ -47,20 +48,17 @@ int inject_main(const std::vector<std::string>& args) {
       return 0;
     }
   }
-  std::optional<std::string> token_file;
+  KeyOptions key;
   std::vector<std::string> words;
   for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--token-file" && i + 1 < args.size()) {
-      token_file = args[++i];
-    } else if (args[i].starts_with("--token-file=")) {
-      token_file = args[i].substr(args[i].find('=') + 1);
-    } else {
+    if (!key.take(args, i)) {
       words.push_back(args[i]);
     }
   }
   const bool option = std::any_of(words.begin(), words.end(), [](const auto& word) { return word.starts_with("-"); });
   if (words.empty() || words.size() > 2 || option) {
-    std::fprintf(stderr, "keepstep inject: it takes [JOB] FAULT [--token-file FILE]\n%s", help().c_str());
+    std::fprintf(stderr, "keepstep inject: it takes [JOB] FAULT [--token-file FILE] [--rdzv-id ID]\n%s",
+                 help().c_str());
     return 2;
   }
   const auto fail = [](const Status& status, int code) {
@@ -70,7 +68,7 @@ int inject_main(const std::vector<std::string>& args) {
   if (const auto spec = agent::parse_inject(words.back(), agent::InjectFor::kNow); !spec.ok()) {
     return fail(spec.status(), 2);
   }
-  const AskedJob job = asked_job(words.size() == 2 ? words[0] : "", token_file, environment());
+  const AskedJob job = asked_job(words.size() == 2 ? words[0] : "", key, environment());
   if (say_lines("inject", job.mistakes)) {
     return 2;
   }

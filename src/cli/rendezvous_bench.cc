@@ -104,9 +104,9 @@ class PretendedNode {
   PretendedNode(brain::NodeId node, World world, uint64_t seed, Progress* progress)
       : node_(node), world_(world), random_(seed + node), progress_(progress) {}
 
-  Status connect(const std::string& address, const JobToken& token) {
+  Status connect(const std::string& address, const net::SharedKey& key) {
     auto link = agent::CoordinatorLink::connect(
-        address, node_, "node-" + std::to_string(node_), token,
+        address, node_, "node-" + std::to_string(node_), key,
         [this](const brain::Effect& effect) { carry_out(effect); },
         [this](const std::string& why) { progress_->failed(absl::StrFormat("node %d: %s", node_, why)); },
         kConnectTimeout);
@@ -233,7 +233,7 @@ class PretendedNode {
   std::mt19937_64 random_;
   Progress* const progress_;
   std::unique_ptr<agent::CoordinatorLink> link_;
-  std::mutex mutex_;  // orders come on gRPC's threads, commands on the main one
+  std::mutex mutex_;  // orders come on the link's thread, commands on the main one
   std::vector<brain::WorkerId> workers_;
   std::vector<brain::Member> members_;
   brain::Identity prepared_;
@@ -243,7 +243,7 @@ class PretendedNode {
   uint64_t received_ = 0;  // bytes of all messages but the one at hand
 };
 
-StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& request, const JobToken& token,
+StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& request, const net::SharedKey& key,
                                                                   Progress* progress) {
   const World world{request.at("ranks"), request.at("ranks_per_node")};
   const uint32_t first = request.at("first_node");
@@ -262,7 +262,7 @@ StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& re
       while (next < nodes.size() && worst.ok()) {
         PretendedNode& node = *nodes[next++];
         lock.unlock();
-        const Status status = node.connect(address, token);
+        const Status status = node.connect(address, key);
         lock.lock();
         worst.Update(status);
       }
@@ -277,10 +277,10 @@ StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& re
   return nodes;
 }
 
-Status run_agents(const json& request, const JobToken& token) {
+Status run_agents(const json& request, const net::SharedKey& key) {
   Progress progress(request.at("nodes"));
   const int64_t from_ns = monotonic_ns();
-  auto connected = connect_all(request, token, &progress);
+  auto connected = connect_all(request, key, &progress);
   if (!connected.ok()) {
     return connected.status();
   }
@@ -304,12 +304,12 @@ Status run_agents(const json& request, const JobToken& token) {
   std::_Exit(0);  // to close thousands of streams one by one would prove nothing
 }
 
-Status run_coordinator(const json& request, const JobToken& token) {
+Status run_coordinator(const json& request, const net::SharedKey& key) {
   auto journal = observe::Journal::open(request.at("journal"), 0);
   if (!journal.ok()) {
     return journal.status();
   }
-  coordinator::CoordinatorConfig config{.token = token};
+  coordinator::CoordinatorConfig config{.key = key};
   config.handshake_timeout = kConnectTimeout;  // thousands of handshakes share the processors of one machine
   config.membership.term = kTerm;
   config.membership.world_size = request.at("ranks");
@@ -350,9 +350,11 @@ int rendezvous_bench_main() {
   init_log("rendezvous");
   allow_many_descriptors();
   const auto token = JobToken::parse(request.at("token").get<std::string>());
-  const Status status = !token.ok()                           ? token.status()
-                        : request.at("role") == "coordinator" ? run_coordinator(request, *token)
-                                                              : run_agents(request, *token);
+  Status status = token.status();
+  if (token.ok()) {
+    const net::SharedKey key = net::SharedKey::control(*token, "bench");
+    status = request.at("role") == "coordinator" ? run_coordinator(request, key) : run_agents(request, key);
+  }
   if (!status.ok()) {
     answer({{"event", "failed"}, {"because", std::string(status.message())}});
     return 1;

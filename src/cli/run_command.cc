@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"
@@ -62,6 +63,7 @@ struct Meeting {
   std::string coordinator;  // other nodes: where they reach it
   brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
   agent::NodePorts ports;
+  agent::TempFolder folder;                      // one node: for the coordinator's socket
   Fd claim;                                      // node 0's, to the endpoint
   std::unique_ptr<agent::CoordinatorLink> seat;  // keeps the number of a node that had none
 };
@@ -76,10 +78,11 @@ std::string host_name() {
   return name;
 }
 
-// One node: a socket without a port, which no other machine can reach, and ranks that meet in shared memory.
-Meeting meet_alone() {
+// One node: a socket without a port, in a folder that no other user can enter, and ranks that meet in shared memory.
+StatusOr<Meeting> meet_alone() {
   Meeting meeting;
-  meeting.listen = absl::StrFormat("unix-abstract:keepstep-%d-%s", getpid(), to_hex(random_nonce()));
+  KEEPSTEP_ASSIGN_OR_RETURN(meeting.folder, agent::TempFolder::create());
+  meeting.listen = absl::StrFormat("unix:%s/coordinator", std::filesystem::absolute(meeting.folder.path()).string());
   return meeting;
 }
 
@@ -125,7 +128,8 @@ StatusOr<Meeting> meet_others(agent::JobSpec& spec, const JobToken& token, const
     local_ip = route.local_ip;
     if (spec.any_node_rank) {
       KEEPSTEP_ASSIGN_OR_RETURN(
-          meeting.seat, agent::take_seat(meeting.coordinator, host_name(), token, join_timeout(spec), signals, got,
+          meeting.seat, agent::take_seat(meeting.coordinator, host_name(), net::SharedKey::control(token, spec.run_id),
+                                         join_timeout(spec), signals, got,
                                          [](const std::string& what) { print_lines("warning", {what}); }));
       spec.node_rank = meeting.seat->node();
     }
@@ -251,7 +255,7 @@ int run_main(const std::vector<std::string>& args) {
                        {"version", std::string(kVersion)}});
     auto started = coordinator::Coordinator::start({.membership = membership_config(spec),
                                                     .listen = meeting->listen,
-                                                    .token = *token,
+                                                    .key = net::SharedKey::control(*token, spec.run_id),
                                                     .say = [&pump](const std::string& line) { pump.say(line); }},
                                                    journal->get());
     if (!started.ok()) {
@@ -267,15 +271,20 @@ int run_main(const std::vector<std::string>& args) {
       left_token = *std::move(leaving);
     }
   }
-  agent::Agent node({spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(),
-                     meeting->endpoint, std::move(meeting->ports), std::move(meeting->seat),
-                     [&left_token] { left_token.remove(); }, [&coordinator] { return size_news(*coordinator); },
-                     [&coordinator](agent::OnCommand commands) {
-                       if (coordinator != nullptr) {
-                         coordinator->take_commands(std::move(commands));
-                       }
-                     }},
-                    **journal, pump, status);
+  agent::Agent node(
+      {spec, spec.node_rank, meeting->coordinator, *token, std::string(kVersion), host_name(), meeting->endpoint,
+       std::move(meeting->ports), std::move(meeting->seat),
+       [&left_token, &meeting] {
+         left_token.remove();
+         meeting->folder.remove_all();  // nobody else will come, and a launcher that is killed leaves nothing
+       },
+       [&coordinator] { return size_news(*coordinator); },
+       [&coordinator](agent::OnCommand commands) {
+         if (coordinator != nullptr) {
+           coordinator->take_commands(std::move(commands));
+         }
+       }},
+      **journal, pump, status);
   StatusOr<agent::JobEnd> end = node.run(signals);
   if (coordinator != nullptr) {
     coordinator->stop();

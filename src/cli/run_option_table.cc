@@ -241,8 +241,10 @@ std::vector<RunOption> address_options() {
        "Address of this node: where other nodes reach its ranks. On one node: MASTER_ADDR where --master-addr is not "
        "given.",
        "that of the route to the endpoint", "an address of this node", true},
-      {group, "rdzv-id", 0, "ID", "Name of the run: TORCHELASTIC_RUN_ID and the folder of log files.", "none",
-       "a name without a slash", true},
+      {group, "rdzv-id", 0, "ID",
+       "Name of the run, the same on all nodes: TORCHELASTIC_RUN_ID, the folder of log files, and a part of the job's "
+       "key.",
+       "none", "a name without a slash", true},
       {group, "rdzv-backend", 0, "NAME", "Taken as torchrun's; both mean the same here.", "static", "static or c10d",
        true},
       {group, "rdzv-endpoint", 0, "HOST[:PORT]",

@@ -26,7 +26,8 @@ std::string policy_lines() {
 }
 
 std::string help() {
-  return R"(usage: keepstep scale [JOB] [--to N|auto] [--set NAME=VALUE ...] [--policy FILE] [--token-file FILE] [--json]
+  return R"(usage: keepstep scale [JOB] [--to N|auto] [--set NAME=VALUE ...] [--policy FILE] [--token-file FILE]
+                      [--rdzv-id ID] [--json]
 
 The size of a running elastic job (`keepstep run --nnodes MIN:MAX`). Alone it shows the size, its bounds, the nodes, and
 what the policy said last: why the job has this size, and what it waits for.
@@ -40,6 +41,7 @@ what the policy said last: why the job has this size, and what it waits for.
   --set NAME=VALUE  change the policy; may be given several times
   --policy FILE     change the policy to the values in this YAML file; --set beside it wins
   --token-file FILE the job token, for HOST:PORT; else KEEPSTEP_TOKEN
+  --rdzv-id ID      that of the job, for HOST:PORT, if its launchers were given one
   --json            what the launcher answers, as JSON
 
 names of the policy, and the options of `keepstep run` for the same:
@@ -116,9 +118,12 @@ ScaleRequest parse_scale(const std::vector<std::string>& args) {
       request.help = true;
     } else if (word == "--json") {
       request.as_json = true;
-    } else if (option == "--to" || option == "--set" || option == "--policy" || option == "--token-file") {
+    } else if (option == "--to" || option == "--set" || option == "--policy" || KeyOptions::is_one(option)) {
       if (equals == std::string::npos && (i + 1 == args.size() || args[i + 1].starts_with("--"))) {
         mistakes.push_back(option + " needs a value");
+        continue;
+      }
+      if (request.key.take(args, i)) {
         continue;
       }
       const std::string value = equals == std::string::npos ? args[++i] : word.substr(equals + 1);
@@ -126,8 +131,6 @@ ScaleRequest parse_scale(const std::vector<std::string>& args) {
         take_size(value, request);
       } else if (option == "--set") {
         take_setting(value, set, mistakes);
-      } else if (option == "--token-file") {
-        request.token_file = value;
       } else {
         request.policy = read_policy_file(value, "--policy", mistakes);
       }
@@ -196,7 +199,7 @@ int scale_main(const std::vector<std::string>& args) {
     std::fputs(help().c_str(), stdout);
     return 0;
   }
-  const AskedJob job = asked_job(request.job, request.token_file, environment());
+  const AskedJob job = asked_job(request.job, request.key, environment());
   std::vector<std::string> mistakes = request.mistakes;
   mistakes.insert(mistakes.end(), job.mistakes.begin(), job.mistakes.end());
   if (say_lines("scale", mistakes)) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/elastic_values.h"
+#include "cli/asked_job.h"
 
 namespace keepstep::cli {
 
@@ -14,7 +15,7 @@ struct ScaleRequest {
   bool help = false;
   bool as_json = false;
   std::string job;  // empty: the only one
-  std::optional<std::string> token_file;
+  KeyOptions key;
   bool to = false;                    // --to, of ...
   std::optional<uint32_t> replicas;   // ... so many; none: auto
   agent::PolicyValues policy;         // of --policy FILE and --set

@@ -10,7 +10,7 @@
 namespace keepstep::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--token-file FILE] [--json]
+constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--token-file FILE] [--rdzv-id ID] [--json]
 
 What every rank of a running job on this machine is doing right now: the stacks of its Python threads, read from
 outside by py-spy, so it also works where a rank hangs, holds the GIL, or is stopped. Ranks that do the same are one
@@ -21,6 +21,7 @@ group; who does something else comes first. Spares follow.
                      answers. With several nodes each launcher shows its own ranks
   --native           C and C++ frames too; takes longer
   --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
+  --rdzv-id ID       that of the job, for HOST:PORT, if its launchers were given one
   --json             one JSON object a rank and line
 
 exit codes: 0; 1 no such job, or it cannot be asked; 2 wrong options.
@@ -34,28 +35,27 @@ int stacks_main(const std::vector<std::string>& args) {
   std::string word;
   bool native = false;
   bool as_json = false;
-  std::optional<std::string> token_file;
+  KeyOptions key;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     if (arg == "--help" || arg == "-h") {
       std::fputs(kHelp, stdout);
       return 0;
     }
+    if (key.take(args, i)) {
+      continue;
+    }
     if (arg == "--native") {
       native = true;
     } else if (arg == "--json") {
       as_json = true;
-    } else if (arg == "--token-file" && i + 1 < args.size()) {
-      token_file = args[++i];
-    } else if (arg.starts_with("--token-file=")) {
-      token_file = arg.substr(arg.find('=') + 1);
     } else if (word.empty() && !arg.starts_with("-")) {
       word = arg;
     } else {
       std::fprintf(stderr, "keepstep stacks: '%s' is %s\n%s", arg.c_str(),
-                   arg == "--token-file"  ? "an option that needs a value"
-                   : arg.starts_with("-") ? "no option"
-                                          : "one job too many",
+                   KeyOptions::is_one(arg) ? "an option that needs a value"
+                   : arg.starts_with("-")  ? "no option"
+                                           : "one job too many",
                    kHelp);
       return 2;
     }
@@ -64,7 +64,7 @@ int stacks_main(const std::vector<std::string>& args) {
     print_line(stderr, absl::StrCat("keepstep stacks: ", status.message()));
     return 1;
   };
-  const AskedJob job = asked_job(word, token_file, environment());
+  const AskedJob job = asked_job(word, key, environment());
   if (say_lines("stacks", job.mistakes)) {
     return 2;
   }

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,12 +26,12 @@ BrainThread::BrainThread(const brain::MembershipConfig& config, CarryOut carry_o
 
 BrainThread::~BrainThread() { stop(); }
 
-void BrainThread::post(std::vector<brain::Event> events) {
+void BrainThread::post(brain::Event event) {
   bool sleeps = false;
   {
     const std::lock_guard lock(mutex_);
     sleeps = queue_.empty();
-    queue_.insert(queue_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+    queue_.push_back(std::move(event));
   }
   if (sleeps) {
     wake_.notify_one();

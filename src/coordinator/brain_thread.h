@@ -23,8 +23,8 @@ class BrainThread {
   BrainThread(const brain::MembershipConfig& config, CarryOut carry_out, OnTick on_tick);
   ~BrainThread();  // stop()
 
-  void post(std::vector<brain::Event> events);  // any thread; they stay together, in order
-  void stop();                                  // drops what is queued and joins; idempotent, not from the callbacks
+  void post(brain::Event event);  // any thread
+  void stop();                    // drops what is queued and joins; idempotent, not from the callbacks
 
   brain::Identity identity() const;  // any thread; of the newest generation prepared
 

@@ -8,11 +8,6 @@
 #include "proto/rank_table_wire.h"
 
 namespace keepstep::coordinator {
-namespace {
-
-grpc::Slice slice(const control::FromCoordinator& message) { return grpc::Slice(message.SerializeAsString()); }
-
-}  // namespace
 
 void TableHoldings::held(brain::NodeId node, uint32_t generation) {
   const std::lock_guard lock(mutex_);
@@ -48,16 +43,18 @@ Broadcast::Broadcast(const brain::Effect& effect, brain::Identity newest, TableH
 }
 
 // Envelope and payload set different fields of one message: their bytes, one after the other, are that message's.
-grpc::ByteBuffer Broadcast::message_for(brain::NodeId node) {
+std::string Broadcast::envelope_for(brain::NodeId node) const {
   const auto members = members_.find(node);
-  const grpc::Slice parts[] = {
-      slice(proto::envelope(effect_, node, newest_,
-                            members == members_.end() ? std::vector<const brain::Member*>() : members->second)),
-      payload_from(prepare_ == nullptr ? 0 : holdings_.base_for(node))};
-  return grpc::ByteBuffer(parts, 2);
+  return proto::envelope(effect_, node, newest_,
+                         members == members_.end() ? std::vector<const brain::Member*>() : members->second)
+      .SerializeAsString();
 }
 
-const grpc::Slice& Broadcast::payload_from(uint32_t base) {
+net::SharedBytes Broadcast::payload_for(brain::NodeId node) {
+  return payload_from(prepare_ == nullptr ? 0 : holdings_.base_for(node));
+}
+
+net::SharedBytes Broadcast::payload_from(uint32_t base) {
   const auto found = payloads_.find(base);
   if (found != payloads_.end()) {
     return found->second;
@@ -77,7 +74,7 @@ const grpc::Slice& Broadcast::payload_from(uint32_t base) {
       prepare.set_table(std::move(whole));
     }
   }
-  return payloads_.emplace(base, slice(message)).first->second;
+  return payloads_.emplace(base, std::make_shared<const std::string>(message.SerializeAsString())).first->second;
 }
 
 }  // namespace keepstep::coordinator

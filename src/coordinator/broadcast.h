@@ -4,15 +4,15 @@
 // (brain/rank_table_ledger.h), encoded once for all nodes that need the same.
 #pragma once
 
-#include <grpcpp/support/byte_buffer.h>
-
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "brain/membership.h"
 #include "brain/rank_table_ledger.h"
+#include "net/hub.h"
 #include "proto/control.pb.h"
 
 namespace keepstep::coordinator {
@@ -37,18 +37,20 @@ class Broadcast {
   // Takes note of the table of a Prepare in `holdings`.
   Broadcast(const brain::Effect& effect, brain::Identity newest, TableHoldings& holdings);
 
-  // The whole message for one node.
-  grpc::ByteBuffer message_for(brain::NodeId node);
+  // The message for one node is the envelope, made for it alone, and then the payload, shared by all that need the
+  // same.
+  std::string envelope_for(brain::NodeId node) const;
+  net::SharedBytes payload_for(brain::NodeId node);
 
  private:
-  const grpc::Slice& payload_from(uint32_t base);
+  net::SharedBytes payload_from(uint32_t base);
 
   const brain::Effect& effect_;
   const brain::Prepare* const prepare_;  // null for other effects
   const brain::Identity newest_;
   TableHoldings& holdings_;
   std::map<brain::NodeId, std::vector<const brain::Member*>> members_;
-  std::map<uint32_t, grpc::Slice> payloads_;  // by the generation whose table they start from; 0: from none
+  std::map<uint32_t, net::SharedBytes> payloads_;  // by the generation whose table they start from; 0: from none
 };
 
 }  // namespace keepstep::coordinator

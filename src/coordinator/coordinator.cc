@@ -1,8 +1,5 @@
 #include "coordinator/coordinator.h"
 
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -12,39 +9,28 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "coordinator/agent_stream.h"
 #include "coordinator/brain_thread.h"
 #include "coordinator/broadcast.h"
 #include "coordinator/seats.h"
-#include "proto/control.grpc.pb.h"
+#include "net/hub.h"
+#include "net/listener.h"
 #include "proto/convert.h"
-#include "proto/grpc_setup.h"
 
 namespace keepstep::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queued before stop()
-constexpr int kMaxStreamsPerConnection = 16;
+constexpr char kStops[] = "the coordinator stops";
 constexpr size_t kMostCommands = 16;  // at once
-
-bool is_unix(const std::string& address) {
-  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
-}
-
-// The system's words within gRPC's JSON-like error text, or all of it.
-std::string reason_in(const std::string& grpc_error) {
-  constexpr char kKey[] = "os_error:\"";
-  const size_t at = grpc_error.rfind(kKey);
-  if (at == std::string::npos) {
-    return grpc_error.empty() ? "gRPC gave no reason" : grpc_error;
-  }
-  const size_t start = at + sizeof(kKey) - 1;
-  return grpc_error.substr(start, grpc_error.find('"', start) - start);
-}
 
 // A stranger must not be able to fill the disk with lines about him.
 bool worth_a_line(uint64_t count) { return count <= 100 || count % 100 == 0; }
+
+void send_effect(AgentStream& stream, Broadcast& broadcast) {
+  stream.send(broadcast.envelope_for(stream.node()), broadcast.payload_for(stream.node()));
+}
+void send_effect(AgentStream& stream, Broadcast&& broadcast) { send_effect(stream, broadcast); }
 
 // Lines of the journal with which an elastic job says why it has the size it has.
 bool about_size(const std::string& event) {
@@ -60,7 +46,6 @@ class Coordinator::Impl final : public AgentStream::Owner {
         journal_(journal),
         seats_((config_.membership.elastic ? config_.membership.most_nodes : config_.membership.nodes) +
                config_.membership.spare_nodes),
-        service_(this),
         brain_(
             config_.membership, [this](const brain::Effect& e, brain::Identity newest) { carry_out(e, newest); },
             [this] { expire_handshakes(); }) {}
@@ -77,11 +62,11 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   std::string admit(AgentStream* stream) override;
   StatusOr<brain::NodeId> seat(AgentStream* stream) override;
-  void unseat(AgentStream* stream) override;
   Status let_in(AgentStream* stream) override;
+  void give_back(AgentStream* stream) override;
   Status asked(AgentStream* stream, const std::string& request) override;
   void attends(AgentStream* stream) override;
-  void received(std::vector<brain::Event> events) override { brain_.post(std::move(events)); }
+  void received(brain::Event event) override { brain_.post(std::move(event)); }
   void holds_table(const AgentStream& stream, uint32_t generation) override { tables_.held(stream.node(), generation); }
   void routed(const AgentStream& from, const control::Routed& message) override;
   void dropped_stale(const AgentStream& stream, brain::Identity identity) override;
@@ -90,16 +75,11 @@ class Coordinator::Impl final : public AgentStream::Owner {
   void ended(AgentStream* stream, const std::string& why) override;
 
  private:
-  struct Service final : control::Control::WithRawCallbackMethod_Attend<control::Control::Service> {
-    explicit Service(Impl* impl) : impl(impl) {}
-    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attend(grpc::CallbackServerContext* context) override {
-      return impl->attend(context);
-    }
-    Impl* const impl;
-  };
   using StreamPtr = std::shared_ptr<AgentStream>;
 
-  AgentStream* attend(grpc::CallbackServerContext* context);
+  void attend(net::TlsStream stream);
+  void refused_stranger(const Status& why);
+  void journal_refusal(const std::string& because);
   void carry_out(const brain::Effect& effect, brain::Identity newest);
   void send_to(brain::NodeId node, const brain::Effect& effect, brain::Identity newest, const char* what);
   void send_to_all(const brain::Effect& effect, brain::Identity newest);
@@ -108,13 +88,14 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   const CoordinatorConfig config_;
   observe::Journal* const journal_;
+  net::LinkOptions link_options_;
   std::string address_;
   std::atomic<uint64_t> refused_ = 0;
   std::atomic<uint64_t> stale_ = 0;
 
   mutable std::mutex mutex_;  // taken after a stream's own, never before
   std::condition_variable all_ended_;
-  std::map<AgentStream*, StreamPtr> streams_;  // all that gRPC still knows
+  std::map<AgentStream*, StreamPtr> streams_;  // all that the hub still knows
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
   Seats seats_;                                // numbers that were given, and whose nodes are about to attend
   std::set<AgentStream*> commands_there_;
@@ -124,44 +105,27 @@ class Coordinator::Impl final : public AgentStream::Owner {
   std::optional<SizeNews> size_news_;
   TableHoldings tables_;
 
-  Service service_;
-  std::unique_ptr<grpc::Server> server_;
-  BrainThread brain_;  // last: its thread uses the above
+  BrainThread brain_;  // its thread uses the above
+  std::unique_ptr<net::Hub> hub_;
+  std::unique_ptr<net::Listener> listener_;  // last: its thread uses the hub
 };
 
 Status Coordinator::Impl::listen() {
-  proto::setup_grpc();
-  proto::take_grpc_error();
-  grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second job would share the port
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  // Connections that never open a stream go the same way as streams that never prove the token.
-  const int handshake_ms = static_cast<int>(config_.handshake_timeout.count());
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, handshake_ms);
-  // A node that lost its power or its network says nothing: it is asked. On one machine the kernel closes the sockets
-  // of the dead, and a job that is suspended for a while must not lose its stream.
-  if (!is_unix(config_.listen)) {
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, proto::kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, proto::kKeepaliveTimeoutMs);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, proto::kKeepaliveMs / 2);
-  }
-  builder.SetMaxReceiveMessageSize(proto::kMaxMessageBytes);
-  int port = 0;
-  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service_);
-  server_ = builder.BuildAndStart();
-  const std::string error = proto::take_grpc_error();
-  if (server_ == nullptr || port == 0) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const net::Address address, net::parse_address(config_.listen));
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto context, net::TlsContext::create(config_.key));
+  KEEPSTEP_ASSIGN_OR_RETURN(hub_, net::Hub::start("ks-coordinator"));
+  link_options_ = proto::link_options(address);
+  auto listener = net::Listener::start(
+      address, context, {.handshake_limit = config_.handshake_timeout},
+      [this](net::TlsStream stream) { attend(std::move(stream)); },
+      [this](const Status& why) { refused_stranger(why); });
+  if (!listener.ok()) {
     return absl::UnavailableError(
-        absl::StrFormat("the coordinator cannot listen on %s: %s; choose another address, "
-                        "or port 0 for a free one",
-                        config_.listen, reason_in(error)));
+        absl::StrFormat("the coordinator cannot listen on %s: %s; choose another address, or port 0 for a free one",
+                        config_.listen, listener.status().message()));
   }
-  address_ = is_unix(config_.listen)
-                 ? config_.listen
-                 : absl::StrFormat("%s:%d", config_.listen.substr(0, config_.listen.rfind(':')), port);
+  listener_ = *std::move(listener);
+  address_ = text_of(listener_->address());
   return absl::OkStatus();
 }
 
@@ -171,35 +135,26 @@ void Coordinator::Impl::stop() {
     stopping_ = true;
   }
   brain_.stop();
+  listener_.reset();
   for (const StreamPtr& stream : all_streams()) {
-    stream->finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator stops"));
+    stream->finish(absl::StatusCode::kUnavailable, kStops);
   }
-  const auto ended = [this] { return streams_.empty(); };
   {
     std::unique_lock lock(mutex_);
-    all_ended_.wait_for(lock, kGoodbye, ended);
+    all_ended_.wait_for(lock, kGoodbye, [this] { return streams_.empty(); });
   }
-  if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-  }
-  std::unique_lock lock(mutex_);
-  all_ended_.wait(lock, ended);
+  hub_.reset();  // ends what is left
 }
 
-AgentStream* Coordinator::Impl::attend(grpc::CallbackServerContext* context) {
-  const auto stream = std::make_shared<AgentStream>(context, this, config_.token, config_.membership.term,
+void Coordinator::Impl::attend(net::TlsStream connection) {
+  std::shared_ptr<net::Link> link = hub_->add(std::move(connection), link_options_);
+  const auto stream = std::make_shared<AgentStream>(link, this, config_.membership.term,
                                                     AgentStream::Clock::now() + config_.handshake_timeout);
-  bool stopping = false;
   {
     const std::lock_guard lock(mutex_);
     streams_.emplace(stream.get(), stream);
-    stopping = stopping_;
   }
-  if (stopping) {
-    stream->finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator stops"));
-  }
-  return stream.get();
+  hub_->start(link, stream.get());
 }
 
 std::string Coordinator::Impl::admit(AgentStream* stream) {
@@ -214,7 +169,7 @@ std::string Coordinator::Impl::admit(AgentStream* stream) {
     }
   }
   journal_->write(
-      "node_connected", brain_.identity(), "its agent proved the job token",
+      "node_connected", brain_.identity(), "its agent proved the job's key",
       {{"connected_node", int64_t{stream->node()}}, {"name", stream->node_name()}, {"peer", stream->peer()}});
   return {};
 }
@@ -228,9 +183,10 @@ StatusOr<brain::NodeId> Coordinator::Impl::seat(AgentStream* stream) {
   return seats_.take(stream, stream->node_name(), attending);
 }
 
-void Coordinator::Impl::unseat(AgentStream* stream) {
+void Coordinator::Impl::give_back(AgentStream* stream) {
   const std::lock_guard lock(mutex_);
   seats_.free(stream);
+  commands_there_.erase(stream);
 }
 
 Status Coordinator::Impl::let_in(AgentStream* stream) {
@@ -244,7 +200,7 @@ Status Coordinator::Impl::let_in(AgentStream* stream) {
 }
 
 Status Coordinator::Impl::asked(AgentStream* stream, const std::string& request) {
-  journal_->write("asked", brain_.identity(), "a command that proved the job token came to the endpoint",
+  journal_->write("asked", brain_.identity(), "a command that proved the job's key came to the endpoint",
                   {{"name", stream->node_name()}, {"peer", stream->peer()}});
   Commands commands;
   std::weak_ptr<AgentStream> asking;
@@ -277,7 +233,7 @@ void Coordinator::Impl::attends(AgentStream* stream) {
     end = end_;
   }
   if (end.has_value()) {
-    stream->send(Broadcast(*end, brain_.identity(), tables_).message_for(stream->node()));
+    send_effect(*stream, Broadcast(*end, brain_.identity(), tables_));
   }
 }
 
@@ -287,7 +243,7 @@ void Coordinator::Impl::left(AgentStream* stream, const std::string& lost) {
     tables_.held(stream->node(), 0);
     nodes_.erase(it);
     if (!lost.empty() && !stopping_) {
-      brain_.post({brain::NodeLost{stream->node(), lost}});  // before anything that a next stream of the node says
+      brain_.post(brain::NodeLost{stream->node(), lost});  // before anything that a next stream of the node says
     }
   }
 }
@@ -299,7 +255,6 @@ void Coordinator::Impl::ended(AgentStream* stream, const std::string& why) {
   }
   const std::lock_guard lock(mutex_);
   streams_.erase(stream);
-  commands_there_.erase(stream);
   all_ended_.notify_all();
 }
 
@@ -332,11 +287,20 @@ void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity
 }
 
 void Coordinator::Impl::refused(const AgentStream& stream, const std::string& why) {
+  journal_refusal(absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
+                                  stream.peer(), why));
+}
+
+// Who only looked whether somebody listens, as a launcher does that waits for node 0, broke off: that is no refusal.
+void Coordinator::Impl::refused_stranger(const Status& why) {
+  if (!absl::IsUnavailable(why)) {
+    journal_refusal("a stranger: " + std::string(why.message()));
+  }
+}
+
+void Coordinator::Impl::journal_refusal(const std::string& because) {
   if (const uint64_t count = ++refused_; worth_a_line(count)) {
-    journal_->write("refused", brain_.identity(),
-                    absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
-                                    stream.peer(), why),
-                    {{"count", static_cast<int64_t>(count)}});
+    journal_->write("refused", brain_.identity(), because, {{"count", static_cast<int64_t>(count)}});
   }
 }
 
@@ -389,7 +353,7 @@ void Coordinator::Impl::send_to(brain::NodeId node, const brain::Effect& effect,
     }
   }
   if (stream != nullptr) {
-    stream->send(Broadcast(effect, newest, tables_).message_for(node));
+    send_effect(*stream, Broadcast(effect, newest, tables_));
     return;
   }
   journal_->write("undelivered", newest, absl::StrFormat("node %d is not connected", node),
@@ -406,7 +370,7 @@ void Coordinator::Impl::send_to_all(const brain::Effect& effect, brain::Identity
   }
   Broadcast broadcast(effect, newest, tables_);
   for (const StreamPtr& stream : streams) {
-    stream->send(broadcast.message_for(stream->node()));
+    send_effect(*stream, broadcast);
   }
 }
 

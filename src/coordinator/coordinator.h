@@ -1,8 +1,8 @@
-// The shell around brain::Membership: agents attend over gRPC, one thread runs the brain, effects go back.
+// The shell around brain::Membership: agents attend over TLS, one thread runs the brain, effects go back.
 //
 // Everything an agent says is an event for the brain; everything the brain answers is sent to the agents it concerns
 // (Spawn and Kill to one node, the rest to all that are connected, in the brain's order) or written into the journal.
-// Peers that cannot prove the job token, and messages that make no sense, are refused, counted and journalled as
+// Peers that cannot prove the job's key, and messages that make no sense, are refused, counted and journalled as
 // "refused"; events of another term are dropped and counted as "stale"; the job goes on.
 // Wire format and every refusal: docs/design/wire_control.md.
 #pragma once
@@ -16,16 +16,17 @@
 #include <vector>
 
 #include "base/status.h"
-#include "base/token.h"
 #include "brain/membership.h"
+#include "net/shared_key.h"
 #include "observe/journal.h"
 
 namespace keepstep::coordinator {
 
 struct CoordinatorConfig {
   brain::MembershipConfig membership;
-  std::string listen = "127.0.0.1:0";  // host:port (0: a free one), unix:PATH, or unix-abstract:NAME
-  JobToken token;
+  std::string listen = "127.0.0.1:0";  // as net/address.h has it
+  net::SharedKey key;                  // SharedKey::control()
+  // From accepting a connection until its key is proved, and from then until its hello has come.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   std::function<void(const std::string&)> say;  // a line for the console, from the brain's thread; null: none
 };
@@ -37,15 +38,15 @@ class Coordinator {
   static StatusOr<std::unique_ptr<Coordinator>> start(CoordinatorConfig config, observe::Journal* journal);
   ~Coordinator();
 
-  // What an agent connects to: host:port as really bound, or `listen` itself for Unix sockets.
+  // What an agent connects to: `listen` with the port that is really bound.
   std::string address() const;
 
   // Sends what is queued, closes all streams and joins the brain's thread. Idempotent.
   void stop();
 
-  // Who answers users' commands that come to the endpoint: `commands` is called on gRPC's threads, with the request and
-  // what sends its answer (once; from any thread, also when this coordinator is gone). It must not block. Null: nobody,
-  // and commands hear that the job starts or ends just now; calls that began before may still be under way.
+  // Who answers users' commands that come to the endpoint: `commands` is called on the hub's thread, with the request
+  // and what sends its answer (once; from any thread, also when this coordinator is gone). It must not block. Null:
+  // nobody, and commands hear that the job starts or ends just now; calls that began before may still be under way.
   using Commands = std::function<void(std::string request, std::function<void(const std::string&)> answer)>;
   void take_commands(Commands commands);
 

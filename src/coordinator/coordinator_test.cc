@@ -1,9 +1,8 @@
-// The coordinator over real gRPC on the loopback, met by agents, strangers and liars that speak the raw protocol.
+// The coordinator over real connections on the loopback, met by agents, strangers and liars that speak the raw
+// protocol.
 #include "coordinator/coordinator.h"
 
 #include <arpa/inet.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -20,86 +19,100 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "proto/control.grpc.pb.h"
+#include "base/token.h"
+#include "net/connection.h"
+#include "proto/control.pb.h"
 #include "proto/convert.h"
-#include "proto/grpc_setup.h"
-#include "proto/handshake.h"
+#include "proto/peers.h"
 #include "proto/rank_table_wire.h"
 
 namespace keepstep::coordinator {
 namespace {
 
-using grpc::StatusCode;
+using absl::StatusCode;
 
-const JobToken kToken = *JobToken::parse("the token of this job, in a test");
-const JobToken kOtherToken = *JobToken::parse("the token of another job altogether");
+net::SharedKey key_of(const char* token, const char* rdzv_id = "run 7") {
+  return net::SharedKey::control(*JobToken::parse(token), rdzv_id);
+}
+const net::SharedKey kKey = key_of("the token of this job, in a test");
 
-// A peer without manners: says exactly what a test tells it to.
+net::Deadline soon() { return net::Deadline::after(std::chrono::seconds(20)); }
+
+StatusOr<net::TlsStream> connect_to(const std::string& address, const net::SharedKey& key) {
+  return net::connect_tls(*net::parse_address(address), *net::TlsContext::create(key), soon());
+}
+
+// A member of the job without manners: says exactly what a test tells it to.
 class Peer {
  public:
   explicit Peer(const std::string& address)
-      : channel_(grpc::CreateCustomChannel(proto::target(address), grpc::InsecureChannelCredentials(),
-                                           proto::channel_arguments(address))),
-        stub_(control::Control::NewStub(channel_)) {
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    stream_ = stub_->Attend(&context_);
-  }
+      : connection_(*connect_to(address, kKey), {.max_message_bytes = 64 << 20}) {}
 
-  bool say(const control::FromAgent& message) { return stream_->Write(message); }
-  bool hear(control::FromCoordinator* message) { return stream_->Read(message); }
-
+  bool say_bytes(const std::string& bytes) { return connection_.send(bytes, soon()).ok(); }
+  bool say(const control::FromAgent& message) { return say_bytes(message.SerializeAsString()); }
   bool say(const brain::Event& event, brain::NodeId node, uint32_t term) {
     return say(proto::to_wire(event, node, {term, 0}));
   }
 
-  bool hello(brain::NodeId node) {
-    handshake_.node = node;
-    handshake_.node_name = "node-" + std::to_string(node);
-    handshake_.agent_nonce = random_nonce();
-    control::FromAgent message;
-    message.set_node(node);
-    message.mutable_hello()->set_node_name(handshake_.node_name);
-    message.mutable_hello()->set_agent_nonce(handshake_.agent_nonce);
-    return say(message);
-  }
-
-  // Hears the challenge; true if it proves `token`.
-  bool challenge(const JobToken& token) {
-    control::FromCoordinator message;
-    if (!hear(&message) || !message.has_challenge()) {
+  // The next message; false: it was the coordinator's last word, or the connection ended.
+  bool hear(control::FromCoordinator* message) {
+    const StatusOr<std::string> bytes = connection_.receive(soon());
+    if (!bytes.ok()) {
+      ended_.Update(bytes.status());
       return false;
     }
-    handshake_.term = message.term();
-    handshake_.coordinator_nonce = message.challenge().coordinator_nonce();
-    return handshake_.is_coordinator(token, message.challenge().proof());
+    EXPECT_TRUE(message->ParseFromString(*bytes));
+    if (message->has_end()) {
+      said_last_ = Status(static_cast<StatusCode>(message->end().code()), message->end().why());
+      return false;
+    }
+    return true;
   }
 
-  bool prove(const JobToken& token) { return prove(token, handshake_.node); }
-  bool prove(const JobToken& token, brain::NodeId as_node) {
+  bool greet(const net::Greeting& greeting) { return say_bytes(*greeting.encode()); }
+  // The coordinator's greeting; nothing: something else came.
+  std::optional<net::Greeting> hear_greeting() {
+    const StatusOr<std::string> bytes = connection_.receive(soon());
+    const StatusOr<net::Greeting> greeting = net::Greeting::decode(bytes.value_or(""));
+    return greeting.ok() ? std::optional(*greeting) : std::nullopt;
+  }
+  bool hello(brain::NodeId node) {
     control::FromAgent message;
-    message.set_node(as_node);
-    message.set_term(handshake_.term);
-    message.mutable_proof()->set_proof(handshake_.agent_proof(token));
+    message.set_node(node);
+    message.mutable_hello()->set_node_name("node-" + std::to_string(node));
     return say(message);
   }
-
+  // True if the coordinator answers with what an agent wants to read.
+  bool greet_as(brain::NodeId node) {
+    node_ = node;
+    if (!greet(proto::greeting_of(node))) {
+      return false;
+    }
+    const std::optional<net::Greeting> greeting = hear_greeting();
+    if (!greeting.has_value()) {
+      return false;
+    }
+    term_ = greeting->term;
+    net::Greeting expected = proto::greeting_of(node).answer();
+    expected.term = term_;
+    return *greeting == expected;
+  }
   bool attend(brain::NodeId node) {
     control::FromCoordinator welcome;
-    return hello(node) && challenge(kToken) && prove(kToken) && hear(&welcome) && welcome.has_welcome();
+    return greet_as(node) && hello(node) && hear(&welcome) && welcome.has_welcome();
   }
 
-  // What the coordinator says until it ends the stream, and how it ends it.
-  grpc::Status end() {
+  // What the coordinator says until it ends the connection, and its last word; how the connection ended if there is
+  // none.
+  Status end() {
     control::FromCoordinator rest;
-    while (hear(&rest)) {
+    while (ended_.ok()) {
+      hear(&rest);
     }
-    return stream_->Finish();
+    return said_last_.value_or(ended_);
   }
 
-  void break_off() {
-    context_.TryCancel();
-    end();
-  }
+  void break_off() { connection_.abort(); }
 
   // As a user's command: lets itself be let in.
   bool come_as_command() { return attend(proto::kCommand); }
@@ -107,12 +120,12 @@ class Peer {
   bool ask(const std::string& request) {
     control::FromAgent question;
     question.set_node(proto::kCommand);
-    question.set_term(handshake_.term);
+    question.set_term(term_);
     question.mutable_ask()->set_request(request);
     return say(question);
   }
 
-  // The whole answer; nothing: the stream ended before.
+  // The whole answer; nothing: the connection ended before.
   std::optional<std::string> answer() {
     std::string text;
     control::FromCoordinator part;
@@ -125,21 +138,23 @@ class Peer {
     return std::nullopt;
   }
 
-  grpc::Status leave() {
+  // OUT_OF_RANGE: the coordinator ended its side, too.
+  Status leave() {
     control::FromAgent goodbye;
-    goodbye.set_node(handshake_.node);
-    goodbye.set_term(handshake_.term);
+    goodbye.set_node(node_);
+    goodbye.set_term(term_);
     goodbye.mutable_leave();
-    stream_->WriteLast(goodbye, grpc::WriteOptions());
+    say(goodbye);
+    EXPECT_TRUE(connection_.end_sends(soon()).ok());
     return end();
   }
 
  private:
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<control::Control::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<control::FromAgent, control::FromCoordinator>> stream_;
-  proto::Handshake handshake_;
+  net::Connection connection_;
+  brain::NodeId node_ = 0;
+  uint32_t term_ = 0;
+  std::optional<Status> said_last_;
+  Status ended_;
 };
 
 class CoordinatorTest : public testing::Test {
@@ -161,7 +176,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_ = *std::move(started);
   }
   static CoordinatorConfig config() {
-    CoordinatorConfig config{.token = kToken};
+    CoordinatorConfig config{.key = kKey};
     config.membership.term = kTerm;
     return config;
   }
@@ -195,17 +210,18 @@ class CoordinatorTest : public testing::Test {
     EXPECT_TRUE(order.effect().has_spawn()) << order.ShortDebugString();
     EXPECT_EQ(order.node(), node);
     EXPECT_EQ(order.term(), kTerm);
-    EXPECT_TRUE(agent.leave().ok());
+    EXPECT_TRUE(absl::IsOutOfRange(agent.leave()));
   }
 
   // Exactly one refusal, counted, with a journal line that contains `why` and the peer's address.
-  void expect_one_refusal(const std::string& why, const std::string& of = "an agent") {
+  void expect_one_refusal(const std::string& why, const std::string& of = "an agent from ") {
     EXPECT_EQ(coordinator_->refused(), 1u);
     const auto lines = journal_lines("refused");
     ASSERT_EQ(lines.size(), 1u);
     const std::string because = lines[0]["because"];
     EXPECT_NE(because.find(why), std::string::npos) << because;
-    EXPECT_NE(because.find(of + " from ipv4:127.0.0.1:"), std::string::npos) << because;
+    EXPECT_NE(because.find(of), std::string::npos) << because;
+    EXPECT_NE(because.find("127.0.0.1:"), std::string::npos) << because;
     EXPECT_EQ(lines[0]["count"], 1);
     EXPECT_EQ(lines[0]["term"], kTerm);
   }
@@ -216,113 +232,113 @@ class CoordinatorTest : public testing::Test {
   std::unique_ptr<Coordinator> coordinator_;
 };
 
-TEST_F(CoordinatorTest, an_agent_that_proves_the_token_is_welcomed_and_gets_orders) { expect_the_job_goes_on(); }
+TEST_F(CoordinatorTest, an_agent_that_proves_the_key_is_welcomed_and_gets_orders) { expect_the_job_goes_on(); }
 
-TEST_F(CoordinatorTest, a_wrong_token_is_refused_and_the_job_goes_on) {
-  Peer liar(coordinator_->address());
-  ASSERT_TRUE(liar.hello(1));
-  EXPECT_FALSE(liar.challenge(kOtherToken)) << "the coordinator proved a token that it does not have";
-  liar.prove(kOtherToken);
-  const grpc::Status status = liar.end();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(status.error_message(), "wrong token");
-  expect_one_refusal("wrong token");
+// Of two jobs that share a token file each is a stranger to the other.
+class OtherKeys : public CoordinatorTest, public testing::WithParamInterface<net::SharedKey> {};
+
+TEST_P(OtherKeys, are_refused_and_the_job_goes_on) {
+  const auto stranger = connect_to(coordinator_->address(), GetParam());
+  EXPECT_EQ(stranger.status().code(), StatusCode::kUnauthenticated) << stranger.status();
+  wait_for_journal("refused");
+  expect_one_refusal("it has another key: another token or another rendezvous id", "a stranger: ");
   expect_the_job_goes_on();
 }
 
-TEST_F(CoordinatorTest, a_proof_for_another_node_is_worth_nothing) {
-  Peer liar(coordinator_->address());
-  ASSERT_TRUE(liar.hello(1));
-  ASSERT_TRUE(liar.challenge(kToken));
-  liar.prove(kToken, 2);
-  EXPECT_EQ(liar.end().error_code(), StatusCode::UNAUTHENTICATED);
-  expect_one_refusal("wrong token");
+INSTANTIATE_TEST_SUITE_P(Keys, OtherKeys,
+                         testing::Values(key_of("the token of another job altogether"),
+                                         key_of("the token of this job, in a test", "run 8")),
+                         [](const auto& info) { return info.index == 0 ? "of_another_token" : "of_another_id"; });
+
+TEST_F(CoordinatorTest, who_only_looks_whether_somebody_listens_is_no_refusal) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(net::connect_to(*net::parse_address(coordinator_->address()), soon()).ok());
+  }
+  expect_the_job_goes_on();
+  EXPECT_EQ(coordinator_->refused(), 0u);
 }
 
-TEST_F(CoordinatorTest, the_coordinators_own_proof_sent_back_is_refused) {
-  Peer mirror(coordinator_->address());
-  ASSERT_TRUE(mirror.hello(1));
-  control::FromCoordinator challenge;
-  ASSERT_TRUE(mirror.hear(&challenge));
-  control::FromAgent reflected;
-  reflected.set_node(1);
-  reflected.mutable_proof()->set_proof(challenge.challenge().proof());
-  mirror.say(reflected);
-  EXPECT_EQ(mirror.end().error_code(), StatusCode::UNAUTHENTICATED);
+TEST_F(CoordinatorTest, both_sides_say_who_they_are_and_whom_they_mean) {
+  Peer agent(coordinator_->address());
+  EXPECT_TRUE(agent.greet_as(3));
+}
+
+TEST_F(CoordinatorTest, a_member_that_a_relay_brought_here_is_refused) {
+  Peer brought(coordinator_->address());
+  net::Greeting to_another = proto::greeting_of(1);
+  to_another.to = "agent 7";
+  ASSERT_TRUE(brought.greet(to_another));
+  const auto greeting = brought.hear_greeting();
+  ASSERT_TRUE(greeting.has_value());
+  EXPECT_EQ(greeting->from, proto::kCoordinatorName);
+  EXPECT_EQ(brought.end().code(), StatusCode::kFailedPrecondition);
+  expect_one_refusal("agent 7");
+  expect_the_job_goes_on();
+}
+
+TEST_F(CoordinatorTest, a_hello_of_another_node_than_was_greeted_as_is_refused) {
+  Peer liar(coordinator_->address());
+  ASSERT_TRUE(liar.greet_as(1));
+  liar.hello(2);
+  EXPECT_EQ(liar.end().code(), StatusCode::kFailedPrecondition);
+  expect_one_refusal("it greets as 'agent 1' and says hello as 'agent 2'");
+}
+
+TEST_F(CoordinatorTest, what_begins_without_a_greeting_is_refused) {
+  Peer rude(coordinator_->address());
+  rude.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
+  EXPECT_EQ(rude.end().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator_->refused(), 1u);
+  expect_the_job_goes_on();
 }
 
 TEST_F(CoordinatorTest, an_event_before_the_hello_is_refused) {
-  Peer stranger(coordinator_->address());
-  stranger.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
-  EXPECT_EQ(stranger.end().error_code(), StatusCode::UNAUTHENTICATED);
+  Peer hasty(coordinator_->address());
+  ASSERT_TRUE(hasty.greet_as(1));
+  hasty.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
+  EXPECT_EQ(hasty.end().code(), StatusCode::kInvalidArgument);
   expect_one_refusal("it began with an event instead of a hello");
   expect_the_job_goes_on();
 }
 
-TEST_F(CoordinatorTest, an_event_before_the_proof_is_refused) {
-  Peer stranger(coordinator_->address());
-  ASSERT_TRUE(stranger.hello(1));
-  ASSERT_TRUE(stranger.challenge(kToken));
-  stranger.say(brain::StopRequested{1, "because I say so"}, 1, kTerm);
-  EXPECT_EQ(stranger.end().error_code(), StatusCode::UNAUTHENTICATED);
-  expect_one_refusal("it sent an event before it proved the job token");
-  expect_the_job_goes_on();
-}
-
-TEST_F(CoordinatorTest, a_hello_with_a_short_nonce_is_refused) {
-  Peer stranger(coordinator_->address());
+TEST_F(CoordinatorTest, a_hello_with_a_name_that_is_too_long_is_refused) {
+  Peer verbose(coordinator_->address());
+  ASSERT_TRUE(verbose.greet_as(1));
   control::FromAgent hello;
-  hello.mutable_hello()->set_agent_nonce("short");
-  stranger.say(hello);
-  EXPECT_EQ(stranger.end().error_code(), StatusCode::INVALID_ARGUMENT);
-  expect_one_refusal("a nonce of 5 bytes");
+  hello.set_node(1);
+  hello.mutable_hello()->set_node_name(std::string(proto::kMaxNodeNameBytes + 1, 'n'));
+  verbose.say(hello);
+  EXPECT_EQ(verbose.end().code(), StatusCode::kInvalidArgument);
+  expect_one_refusal("a name of 257 bytes");
 }
 
 TEST_F(CoordinatorTest, a_malformed_message_is_refused) {
-  const auto channel =
-      grpc::CreateCustomChannel(proto::target(coordinator_->address()), grpc::InsecureChannelCredentials(),
-                                proto::channel_arguments(coordinator_->address()));
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto next = [&queue] {
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    return ok;
-  };
-  auto stream = stub.PrepareCall(&context, "/keepstep.control.Control/Attend", &queue);
-  stream->StartCall(nullptr);
-  next();
-  const grpc::Slice garbage("\xff\xff\xff no protobuf at all");
-  stream->Write(grpc::ByteBuffer(&garbage, 1), nullptr);
-  next();
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  next();
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "a malformed message of 22 bytes");
+  Peer agent(coordinator_->address());
+  ASSERT_TRUE(agent.attend(1));
+  agent.say_bytes("\xff\xff\xff no protobuf at all");
+  const Status status = agent.end();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "a malformed message of 22 bytes");
   expect_one_refusal("a malformed message of 22 bytes");
   expect_the_job_goes_on();
 }
 
 TEST_F(CoordinatorTest, an_oversized_hello_is_refused) {
-  Peer stranger(coordinator_->address());
-  control::FromAgent hello;
-  hello.mutable_hello()->set_agent_nonce(std::string(5 << 20, 'x'));
-  stranger.say(hello);
-  EXPECT_FALSE(stranger.end().ok());
-  coordinator_->stop();  // returns when gRPC is through with the stream
-  expect_one_refusal("more than 4 MiB");
+  Peer verbose(coordinator_->address());
+  ASSERT_TRUE(verbose.greet_as(1));
+  verbose.say_bytes(std::string(5 << 20, 'x'));
+  EXPECT_FALSE(verbose.end().ok());
+  coordinator_->stop();  // returns when it is through with the connection
+  expect_one_refusal("announced a message of 5242880 bytes; at most 4194304 are allowed");
 }
 
-TEST_F(CoordinatorTest, an_oversized_event_ends_its_stream_and_the_job_goes_on) {
+TEST_F(CoordinatorTest, an_oversized_event_ends_its_connection_and_the_job_goes_on) {
   Peer agent(coordinator_->address());
   ASSERT_TRUE(agent.attend(1));
   control::FromAgent event;
   event.set_node(1);
   event.set_term(kTerm);
-  event.mutable_events()->add_event()->mutable_stop_requested()->set_because(std::string(5 << 20, 'x'));
+  event.mutable_event()->mutable_stop_requested()->set_because(std::string(5 << 20, 'x'));
   agent.say(event);
   EXPECT_FALSE(agent.end().ok());
   expect_the_job_goes_on(2);
@@ -331,7 +347,7 @@ TEST_F(CoordinatorTest, an_oversized_event_ends_its_stream_and_the_job_goes_on) 
   for (const nlohmann::json& line : journal_lines("node_lost")) {
     why_by_node[line["lost_node"]] = line["because"];
   }
-  EXPECT_NE(why_by_node[1].find("more than 4 MiB"), std::string::npos) << why_by_node[1];
+  EXPECT_NE(why_by_node[1].find("at most 4194304 are allowed"), std::string::npos) << why_by_node[1];
   EXPECT_EQ(why_by_node[2], "the agent left");
 }
 
@@ -351,7 +367,7 @@ TEST_F(CoordinatorTest, an_agent_that_speaks_for_another_node_is_refused) {
   Peer agent(coordinator_->address());
   ASSERT_TRUE(agent.attend(1));
   agent.say(brain::NodeJoined{2}, 2, kTerm);
-  EXPECT_EQ(agent.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(agent.end().code(), StatusCode::kInvalidArgument);
   expect_one_refusal("node 1 speaks for node 2");
   expect_the_job_goes_on(1);
 }
@@ -361,22 +377,22 @@ TEST_F(CoordinatorTest, a_second_agent_of_a_node_is_refused_until_the_first_has_
   ASSERT_TRUE(first.attend(1));
   Peer second(coordinator_->address());
   EXPECT_FALSE(second.attend(1));
-  EXPECT_EQ(second.end().error_code(), StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(second.end().code(), StatusCode::kAlreadyExists);
   expect_one_refusal("node 1 is connected already");
-  EXPECT_TRUE(first.leave().ok());
+  EXPECT_TRUE(absl::IsOutOfRange(first.leave()));
   expect_the_job_goes_on(1);
 }
 
-TEST_F(CoordinatorTest, a_handshake_that_stalls_is_cancelled) {
+TEST_F(CoordinatorTest, who_does_not_get_to_its_hello_is_let_go) {
   CoordinatorConfig hasty = config();
-  hasty.handshake_timeout = std::chrono::milliseconds(50);
+  hasty.handshake_timeout = std::chrono::milliseconds(300);
   start(std::move(hasty));
   Peer silent(coordinator_->address());
-  EXPECT_EQ(silent.end().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(silent.end().code(), StatusCode::kDeadlineExceeded);
   expect_one_refusal("it did not say hello in time");
   Peer slow(coordinator_->address());
-  ASSERT_TRUE(slow.hello(1));
-  EXPECT_EQ(slow.end().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(slow.greet_as(1));
+  EXPECT_EQ(slow.end().code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(coordinator_->refused(), 2u);
 }
 
@@ -466,7 +482,7 @@ TEST_F(RankTableTest, goes_out_whole_on_a_new_stream) {
   hear(control::CoordinatorEffect::kPrepare);
   table_ = 1;
   EXPECT_TRUE(lose_the_rank().effect().prepare().has_delta());
-  EXPECT_TRUE(agent_->leave().ok());
+  EXPECT_TRUE(absl::IsOutOfRange(agent_->leave()));
   agent_.emplace(coordinator_->address());
   ASSERT_TRUE(agent_->attend(1));
   table_ = 0;
@@ -494,7 +510,7 @@ TEST_F(CoordinatorTest, a_message_for_another_agent_is_handed_on_with_its_sender
   EXPECT_EQ(heard.term(), kTerm);
   message.mutable_routed()->set_payload(std::string(proto::kMaxRoutedBytes + 1, 'x'));
   ASSERT_TRUE(one.say(message));
-  EXPECT_EQ(one.end().error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(one.end().code(), StatusCode::kInvalidArgument);
   expect_one_refusal("a message of 3145729 bytes for node 2; at most 3145728 are handed on");
 }
 
@@ -539,7 +555,7 @@ Coordinator::Commands echo(size_t times = 1) {
   };
 }
 
-TEST_F(CoordinatorTest, a_command_that_proves_the_token_is_answered_once_and_the_brain_hears_nothing_of_it) {
+TEST_F(CoordinatorTest, a_command_that_proves_the_key_is_answered_once_and_the_brain_hears_nothing_of_it) {
   coordinator_->take_commands(echo());
   Peer command(coordinator_->address());
   ASSERT_TRUE(command.come_as_command());
@@ -567,42 +583,22 @@ TEST_F(CoordinatorTest, an_answer_larger_than_a_message_comes_whole) {
   EXPECT_TRUE(command.end().ok());
 }
 
-TEST_F(CoordinatorTest, a_command_without_the_token_is_never_asked_what_it_wants) {
-  bool asked = false;
-  coordinator_->take_commands([&](const auto&, const auto&) { asked = true; });
-  {
-    Peer liar(coordinator_->address());
-    ASSERT_TRUE(liar.hello(proto::kCommand));
-    EXPECT_FALSE(liar.challenge(kOtherToken));
-    liar.prove(kOtherToken);
-    EXPECT_EQ(liar.end().error_code(), StatusCode::UNAUTHENTICATED);
-  }
-  expect_one_refusal("wrong token", "a command");
-  Peer hasty(coordinator_->address());
-  ASSERT_TRUE(hasty.hello(proto::kCommand));
-  ASSERT_TRUE(hasty.challenge(kToken));
-  hasty.ask("before it proved anything");
-  EXPECT_EQ(hasty.end().error_code(), StatusCode::UNAUTHENTICATED);
-  EXPECT_FALSE(asked);
-  expect_the_job_goes_on();
-}
-
 TEST_F(CoordinatorTest, a_command_that_talks_rubbish_is_refused) {
   coordinator_->take_commands([](const auto&, const auto&) {});
   Peer long_winded(coordinator_->address());
   ASSERT_TRUE(long_winded.come_as_command());
   long_winded.ask(std::string(proto::kMaxAskBytes + 1, 'x'));
-  EXPECT_EQ(long_winded.end().error_code(), StatusCode::INVALID_ARGUMENT);
-  expect_one_refusal("a question of 16385 bytes; 16384 are the most", "a command");
+  EXPECT_EQ(long_winded.end().code(), StatusCode::kInvalidArgument);
+  expect_one_refusal("a question of 16385 bytes; 16384 are the most", "a command from ");
   Peer twice(coordinator_->address());
   ASSERT_TRUE(twice.come_as_command());
   twice.ask("one");
   twice.ask("two");
-  EXPECT_EQ(twice.end().error_message(), "it asked twice");
+  EXPECT_EQ(twice.end().message(), "it asked twice");
   Peer agent(coordinator_->address());
   ASSERT_TRUE(agent.come_as_command());
   agent.say(brain::StopRequested{1, "because I say so"}, proto::kCommand, kTerm);
-  EXPECT_EQ(agent.end().error_message(), "it sent an event instead of its question");
+  EXPECT_EQ(agent.end().message(), "it sent an event instead of its question");
   expect_the_job_goes_on();
 }
 
@@ -610,7 +606,7 @@ TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait
   Peer early(coordinator_->address());
   ASSERT_TRUE(early.come_as_command());
   early.ask("too early");
-  EXPECT_EQ(early.end().error_message(), "the job starts or ends just now; try again");
+  EXPECT_EQ(early.end().message(), "the job starts or ends just now; try again");
   EXPECT_EQ(coordinator_->refused(), 0u);
 
   coordinator_->take_commands([](const auto&, const auto&) {});  // never answers
@@ -622,7 +618,7 @@ TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait
   }
   Peer late(coordinator_->address());
   EXPECT_FALSE(late.come_as_command());
-  EXPECT_EQ(late.end().error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(late.end().code(), StatusCode::kResourceExhausted);
   waiting.front()->break_off();  // makes room, once the coordinator has seen it
   bool let_in = false;
   for (int i = 0; i < 1000 && !let_in; ++i) {
@@ -631,7 +627,7 @@ TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait
   EXPECT_TRUE(let_in);
   expect_the_job_goes_on();
   coordinator_->stop();
-  EXPECT_EQ(waiting.back()->end().error_message(), "the coordinator stops");
+  EXPECT_EQ(waiting.back()->end().message(), "the coordinator stops");
 }
 
 TEST_F(CoordinatorTest, a_command_that_asks_nothing_is_let_go) {
@@ -640,9 +636,9 @@ TEST_F(CoordinatorTest, a_command_that_asks_nothing_is_let_go) {
   start(std::move(hasty));
   Peer command(coordinator_->address());
   ASSERT_TRUE(command.come_as_command());
-  const grpc::Status status = command.end();
-  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(status.error_message(), "it asked nothing in time");
+  const Status status = command.end();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "it asked nothing in time");
 }
 
 TEST_F(CoordinatorTest, an_answer_that_comes_when_the_coordinator_is_gone_goes_nowhere) {
@@ -675,9 +671,11 @@ TEST_F(CoordinatorTest, a_port_in_use_is_an_error_that_says_so) {
   EXPECT_NE(message.find(coordinator_->address() + ": Address already in use"), std::string::npos) << message;
 }
 
-TEST_F(CoordinatorTest, a_unix_socket_without_a_name_in_the_file_system_serves_as_well) {
+TEST_F(CoordinatorTest, a_unix_socket_in_a_private_folder_serves_as_well) {
   CoordinatorConfig local = config();
-  local.listen = "unix-abstract:keepstep-test-" + to_hex(random_nonce());
+  std::filesystem::create_directory(directory_ + "/private");
+  std::filesystem::permissions(directory_ + "/private", std::filesystem::perms::owner_all);
+  local.listen = "unix:" + directory_ + "/private/coordinator";
   start(std::move(local));
   expect_the_job_goes_on();
 }
@@ -686,9 +684,9 @@ TEST_F(CoordinatorTest, agents_are_told_when_the_coordinator_stops) {
   Peer agent(coordinator_->address());
   ASSERT_TRUE(agent.attend(1));
   coordinator_->stop();
-  const grpc::Status status = agent.end();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(status.error_message(), "the coordinator stops");
+  const Status status = agent.end();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "the coordinator stops");
 }
 
 }  // namespace

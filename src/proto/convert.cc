@@ -209,7 +209,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
   control::FromAgent message;
   message.set_node(node);
   set_identity(newest, message);
-  control::AgentEvent& out = *message.mutable_events()->add_event();
+  control::AgentEvent& out = *message.mutable_event();
   std::visit(Overloaded{
                  [&](const brain::NodeJoined& e) {
                    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
@@ -396,26 +396,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
 
 }  // namespace
 
-StatusOr<std::vector<brain::Event>> events_from_wire(const control::FromAgent& message) {
-  std::vector<brain::Event> events;
-  events.reserve(message.events().event_size());
-  for (const control::AgentEvent& event : message.events().event()) {
-    KEEPSTEP_ASSIGN_OR_RETURN(events.emplace_back(), event_from(event, message.node(), identity_of(message)));
-  }
-  return events;
-}
-
-bool merge(control::FromAgent& message, control::FromAgent& into) {
-  constexpr size_t kMostBytes = 64 * 1024;  // far from the receiver's limit
-  if (!message.has_events() || !into.has_events() || identity_of(message) != identity_of(into) ||
-      message.ByteSizeLong() + into.ByteSizeLong() > kMostBytes) {
-    return false;
-  }
-  into.set_table(message.table());
-  for (control::AgentEvent& event : *message.mutable_events()->mutable_event()) {
-    into.mutable_events()->add_event()->Swap(&event);
-  }
-  return true;
+StatusOr<brain::Event> event_from_wire(const control::FromAgent& message) {
+  return event_from(message.event(), message.node(), identity_of(message));
 }
 
 control::FromCoordinator envelope(const brain::Effect& effect, brain::NodeId node, brain::Identity newest,

@@ -26,10 +26,7 @@ inline constexpr size_t kMaxTextBytes = 1024 * 1024;  // a longer text is cut by
 
 // `node` is the agent that speaks; NodeJoined and Sealed must name the same. Tick never travels. (Both asserted.)
 control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest);
-StatusOr<std::vector<brain::Event>> events_from_wire(const control::FromAgent& message);
-
-// Moves the events of `message` to the end of `into` if both travel under one identity and stay small together.
-bool merge(control::FromAgent& message, control::FromAgent& into);
+StatusOr<brain::Event> event_from_wire(const control::FromAgent& message);
 
 // What goes to agents is put together from two parts, so that the larger one is made once for all of them:
 // - the envelope: whom it goes to, and the identity. `members` are those of `node`; only a Prepare has any;

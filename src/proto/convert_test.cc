@@ -170,10 +170,9 @@ TEST_P(EveryEvent, comes_back_from_its_bytes_as_it_was) {
   ASSERT_TRUE(message.ParseFromString(to_wire(GetParam(), kNode, kNewest).SerializeAsString()));
   EXPECT_EQ(message.node(), kNode);
   EXPECT_EQ(message.term(), 3u);
-  const StatusOr<std::vector<brain::Event>> back = events_from_wire(message);
+  const StatusOr<brain::Event> back = event_from_wire(message);
   ASSERT_TRUE(back.ok()) << back.status();
-  ASSERT_EQ(back->size(), 1u);
-  EXPECT_TRUE(equal(back->front(), GetParam())) << message.ShortDebugString();
+  EXPECT_TRUE(equal(*back, GetParam())) << message.ShortDebugString();
 }
 
 const std::string kNotUtf8 = "bytes \xff\xfe\0 of a program";
@@ -268,7 +267,7 @@ TEST(Convert, a_text_without_end_is_cut_in_its_middle) {
   const auto message =
       to_wire(brain::Event(brain::WorkerFaulted{1, kOwn, 2, endless, endless, false, false}), kNode, kNewest);
   EXPECT_LT(message.ByteSizeLong(), static_cast<size_t>(kMaxMessageBytes));
-  const std::string& cut = message.events().event(0).worker_faulted().traceback();
+  const std::string& cut = message.event().worker_faulted().traceback();
   EXPECT_LE(cut.size(), kMaxTextBytes);
   EXPECT_EQ(cut.substr(0, 5), "start");
   EXPECT_EQ(cut.substr(cut.size() - 3), "end");
@@ -290,54 +289,30 @@ TEST(Convert, a_world_of_ranks_travels_as_a_few_runs_and_no_run_takes_memory_tha
   EXPECT_FALSE(effect_from_wire(message, tables).ok());
 }
 
-TEST(Convert, events_of_one_identity_travel_together_unless_they_grow_large) {
-  const auto said = [](const brain::Event& event) { return to_wire(event, kNode, kNewest); };
-  control::FromAgent first = said(brain::WorkerParked{1, 11});
-  control::FromAgent second = said(brain::WorkerParked{2, 12});
-  second.set_table(5);
-  ASSERT_TRUE(merge(second, first));
-  const auto both = events_from_wire(first);
-  ASSERT_TRUE(both.ok());
-  ASSERT_EQ(both->size(), 2u);
-  EXPECT_EQ(std::get<brain::WorkerParked>((*both)[0]).worker, 1u);
-  EXPECT_EQ(std::get<brain::WorkerParked>((*both)[1]).worker, 2u);
-  EXPECT_EQ(first.table(), 5u);
-
-  control::FromAgent older = said(brain::Formed{kOwn});
-  EXPECT_FALSE(merge(older, first)) << "it has an identity of its own";
-  control::FromAgent large = said(brain::WorkerDied{3, 13, 9, 0, "pidfd", std::string(kMaxTextBytes, 'x')});
-  EXPECT_FALSE(merge(large, first));
-  control::FromAgent hello;
-  hello.mutable_hello();
-  EXPECT_FALSE(merge(first, hello));
-  EXPECT_EQ(first.events().event_size(), 2);
-}
-
 TEST(Convert, values_that_do_not_exist_are_refused_by_name) {
   control::FromAgent ready;
-  ready.mutable_events()->add_event()->mutable_ready()->mutable_state()->set_kind(static_cast<control::StateKind>(4));
-  EXPECT_EQ(events_from_wire(ready).status().message(), "state kind 4 does not exist");
+  ready.mutable_event()->mutable_ready()->mutable_state()->set_kind(static_cast<control::StateKind>(4));
+  EXPECT_EQ(event_from_wire(ready).status().message(), "state kind 4 does not exist");
 
   control::FromAgent sealed;
-  sealed.mutable_events()->add_event()->mutable_sealed()->add_words()->mutable_word()->set_vote(
-      static_cast<control::Vote>(3));
-  EXPECT_EQ(events_from_wire(sealed).status().message(), "vote 3 does not exist");
+  sealed.mutable_event()->mutable_sealed()->add_words()->mutable_word()->set_vote(static_cast<control::Vote>(3));
+  EXPECT_EQ(event_from_wire(sealed).status().message(), "vote 3 does not exist");
 
   control::FromAgent joined;
-  joined.mutable_events()->add_event()->mutable_node_joined()->set_address("four");
-  EXPECT_EQ(events_from_wire(joined).status().message(),
+  joined.mutable_event()->mutable_node_joined()->set_address("four");
+  EXPECT_EQ(event_from_wire(joined).status().message(),
             "an address of 4 bytes (not 16) with port base 0 (at most 65535)");
 
   control::FromAgent policy;
-  control::PolicyChanged* changed = policy.mutable_events()->add_event()->mutable_policy_changed();
+  control::PolicyChanged* changed = policy.mutable_event()->mutable_policy_changed();
   for (int i = 0; i <= 4096; ++i) {
     changed->add_discrete_values(1);
   }
-  EXPECT_EQ(events_from_wire(policy).status().message(), "4097 sizes that a job may have, 4096 is the most");
+  EXPECT_EQ(event_from_wire(policy).status().message(), "4097 sizes that a job may have, 4096 is the most");
 
   control::FromAgent nothing;
-  nothing.mutable_events()->add_event();
-  EXPECT_FALSE(events_from_wire(nothing).ok());
+  nothing.mutable_event();
+  EXPECT_FALSE(event_from_wire(nothing).ok());
   HeldTables tables;
   EXPECT_FALSE(effect_from_wire(control::FromCoordinator(), tables).ok());
 }

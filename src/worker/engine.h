@@ -1,7 +1,7 @@
 // The engine inside a rank: its link to the agent, its place in the current generation, the vote, the state word.
 //
 // Owns one thread (it holds the robust mutex that tells others we live, and reads the agent's messages). Everything
-// else is called by the worker's main thread unless a method says otherwise. Free of Python, torch, gRPC and protobuf.
+// else is called by the worker's main thread unless a method says otherwise. Free of Python, torch and protobuf.
 // When the agent is gone the engine says so and ends the process: a worker without its agent protects nothing.
 #pragma once
 

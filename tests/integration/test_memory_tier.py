@@ -24,8 +24,8 @@ def ckpt(*words, code=0, variables=None):
     return done.stdout
 
 
-def rows(place, **how):
-    return json.loads(ckpt("ls", place, "--json", **how))["checkpoints"]
+def rows(place, *options, **how):
+    return json.loads(ckpt("ls", place, "--json", *options, **how))["checkpoints"]
 
 
 def flip_a_byte(pid, rank):
@@ -65,7 +65,7 @@ def test_what_agents_of_two_nodes_hold_is_listed_shown_and_checked(tmp_path):
         assert [row["step"] for row in complete] == sorted((row["step"] for row in complete), reverse=True)
         # Without a place: the jobs of this machine. From anywhere: with the token.
         assert f"{place} (nodes 0, 1)" in command("ckpt", "ls").stdout  # other jobs may run here, too
-        assert rows(f"memory://{endpoint}", variables={"KEEPSTEP_TOKEN": TOKEN})
+        assert rows(f"memory://{endpoint}", "--rdzv-id", name, variables={"KEEPSTEP_TOKEN": TOKEN})
         assert "--token-file" in refused("ckpt", "show", f"memory://{endpoint}")
         assert "the launcher of node 1" in refused("ckpt", "show", f"memory://{nodes[1].process.pid}")
         assert "no step 1 (any more) is in memory" in refused("ckpt", "verify", f"{place}@1")

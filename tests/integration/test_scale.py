@@ -146,12 +146,13 @@ def test_a_job_is_asked_at_its_endpoint_by_who_has_its_token_and_answers_the_sam
     token = tmp_path / "job.token"
     token.write_text(TOKEN)
     token.chmod(0o600)
+    key = ("--token-file", token, "--rdzv-id", name)
     nodes, endpoint = start_two(tmp_path, name)
     try:
         first = nodes[0]
 
         def ask(*words):
-            return command("scale", endpoint, *words, "--token-file", token)
+            return command("scale", endpoint, *words, *key)
 
         def replicas():
             done = ask("--json")
@@ -162,22 +163,20 @@ def test_a_job_is_asked_at_its_endpoint_by_who_has_its_token_and_answers_the_sam
 
         first.wait_for(lambda: replicas() == 2, "second replica", LIMIT_S)
         assert f"{name}: 2 replicas of 1 rank" in ask().stdout
-        here, there = (
-            json.loads(command("scale", *job, "--json").stdout) for job in ([name], [endpoint, "--token-file", token])
-        )
+        here, there = (json.loads(command("scale", *job, "--json").stdout) for job in ([name], [endpoint, *key]))
         assert {**here, "step": 0, "last": 0} == {**there, "step": 0, "last": 0}
-        assert "more than maxReplicas (2): ask for 2" in refused("scale", endpoint, "--to", 3, "--token-file", token)
+        assert "more than maxReplicas (2): ask for 2" in refused("scale", endpoint, "--to", 3, *key)
         assert "goes from 2 to 1" in ask("--to", 1).stdout
         first.wait_for(lambda: replicas() == 1, "smaller job", LIMIT_S)
-        done = command("scale", endpoint, "--to", 2, variables={"KEEPSTEP_TOKEN": TOKEN})
+        done = command("scale", endpoint, "--to", 2, f"--rdzv-id={name}", variables={"KEEPSTEP_TOKEN": TOKEN})
         assert "goes from 1 to 2" in done.stdout, done
         first.wait_for(lambda: replicas() == 2, "larger job", LIMIT_S)
         assert [line["replicas"] for line in journal("scale_requested")] == [1, 2]
         assert len(journal("asked")) > 5 and journal("refused") == []
 
-        shown = command("stacks", endpoint, "--token-file", token)
+        shown = command("stacks", endpoint, *key)
         assert shown.returncode == 0 and "rank 0 in " in shown.stdout, shown
-        killed = command("inject", endpoint, "kill:rank=0", "--token-file", token)
+        killed = command("inject", endpoint, "kill:rank=0", *key)
         assert killed.stdout.startswith("kill: rank 0, pid "), killed
         first.wait_for(lambda: journal("fault_noticed"), "death", LIMIT_S)
         metrics = tmp_path / "journal" / "metrics.jsonl"
@@ -198,13 +197,18 @@ class Greeter(socketserver.BaseRequestHandler):
 
 
 def test_an_endpoint_that_is_wrong_is_told_from_a_token_that_is(tmp_path):
-    nodes, endpoint = start_two(tmp_path, f"strict-{os.getpid()}")
+    name = f"strict-{os.getpid()}"
+    nodes, endpoint = start_two(tmp_path, name)
     try:
         first = nodes[0]
         right = {"KEEPSTEP_TOKEN": TOKEN}
-        first.wait_for(lambda: command("scale", endpoint, variables=right).returncode == 0, "answer", LIMIT_S)
-        wrong = refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": OTHER_TOKEN})
-        assert f"the job at {endpoint} does not know the job token given here" in wrong, wrong
+        own = ("--rdzv-id", name)
+        first.wait_for(lambda: command("scale", endpoint, *own, variables=right).returncode == 0, "answer", LIMIT_S)
+        for wrong in (
+            refused("scale", endpoint, *own, "--to", 1, variables={"KEEPSTEP_TOKEN": OTHER_TOKEN}),
+            refused("scale", endpoint, "--to", 1, variables=right),
+        ):
+            assert f"the job at {endpoint} does not know the job token given here, or has another --rdzv-id" in wrong
         assert "no job token" in refused("scale", endpoint, "--to", 1, variables={"KEEPSTEP_TOKEN": ""})
         nobody = f"127.0.0.1:{free_port()}"
         error = refused("stacks", nobody, variables=right)
@@ -217,7 +221,7 @@ def test_an_endpoint_that_is_wrong_is_told_from_a_token_that_is(tmp_path):
         lines = json_lines(tmp_path / "journal" / "journal.jsonl")
         assert [line for line in lines if line["event"] == "scale_requested"] == []
         refusals = [line["because"] for line in lines if line["event"] == "refused"]
-        assert len(refusals) == 1 and refusals[0].startswith("a command from ipv4:127.0.0.1:"), refusals
+        assert len(refusals) == 2 and all(line.startswith("a stranger: 127.0.0.1:") for line in refusals), refusals
     finally:
         for node in nodes:
             kill(node)

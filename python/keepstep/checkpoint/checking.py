@@ -6,12 +6,13 @@ import ctypes
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import memory, places, tensors
-from keepstep.checkpoint.words import in_bytes, parser, shape, token_option
+from keepstep.checkpoint.words import in_bytes, key_options, key_words, parser, shape
 from keepstep.data.builder.progress import progress
 
 _MOST_SHOWN = 50
@@ -67,9 +68,9 @@ def _verify_sizes(opened: places.Opened) -> list[str]:
     return problems
 
 
-def _verify_memory(place: str, step: int | None, token_file: str | None, quiet: bool) -> dict[str, Any]:
+def _verify_memory(place: str, step: int | None, key: Sequence[str], quiet: bool) -> dict[str, Any]:
     """All agents read what they hold. What is overwritten meanwhile is counted, and no problem."""
-    with memory.Job(place, token_file) as job:
+    with memory.Job(place, key) as job:
         held = job.held()
         names = {node["node"]: node["name"] for node in held["nodes"]}
         problems = [f"node {node} does not say what it holds" for node in held["silent"]]
@@ -130,13 +131,13 @@ def verify(arguments: list[str]) -> int:
     options_parser.add_argument("--all", action="store_true", help="all complete checkpoints of each place")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     options_parser.add_argument("--quiet", action="store_true", help="no progress")
-    token_option(options_parser)
+    key_options(options_parser)
     options = options_parser.parse_args(arguments)
     results: list[dict[str, Any]] = []
     for text in options.checkpoints:
         place, step = places.split_step(text)
         if memory.is_memory(place):
-            results.append(_verify_memory(place, step, options.token_file, options.quiet or options.json))
+            results.append(_verify_memory(place, step, key_words(options), options.quiet or options.json))
             continue
         steps = [step]
         if options.all and step is None:

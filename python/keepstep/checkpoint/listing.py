@@ -7,14 +7,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import memory, places
-from keepstep.checkpoint.words import age, in_bytes, parser, shape, table, token_option
+from keepstep.checkpoint.words import age, in_bytes, key_options, key_words, parser, shape, table
 
 _MOST_SHOWN = 40
 
@@ -63,8 +63,8 @@ class _Memory:
     saves_to: list[str]
 
 
-def _memory_rows(place: str, token_file: str | None) -> _Memory:
-    with memory.Job(place, token_file) as job:
+def _memory_rows(place: str, key: Sequence[str] = ()) -> _Memory:
+    with memory.Job(place, key) as job:
         held = job.held()
     now = time.time()
     rows = [
@@ -106,7 +106,7 @@ def _at_hand() -> list[str]:
     for place in memory.jobs_here():
         found.append(place)
         try:
-            found += _memory_rows(place, None).saves_to
+            found += _memory_rows(place).saves_to
         except KeepstepError:
             continue  # said when it is its turn
     return [*dict.fromkeys(found)]
@@ -119,7 +119,7 @@ def ls(arguments: list[str]) -> int:
     )  # fmt: skip
     options_parser.add_argument("places", nargs="*", metavar="PLACE")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
-    token_option(options_parser)
+    key_options(options_parser)
     options = options_parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     owners = []
@@ -129,7 +129,7 @@ def ls(arguments: list[str]) -> int:
     for place in asked:
         try:
             if memory.is_memory(place):
-                told_by = _memory_rows(place, options.token_file)
+                told_by = _memory_rows(place, key_words(options))
                 rows += told_by.rows
                 said += [(place, line) for line in told_by.lines]
                 failed += [(place, f"node {node} does not say what it holds") for node in told_by.silent]
@@ -189,7 +189,7 @@ def show(arguments: list[str]) -> int:
     options_parser.add_argument("--all", action="store_true", help=f"all tensors, not only the first {_MOST_SHOWN}")
     options_parser.add_argument("--files", action="store_true", help="also the files and their checksums")
     options_parser.add_argument("--json", action="store_true", help="one JSON object, with everything")
-    token_option(options_parser)
+    key_options(options_parser)
     options = options_parser.parse_args(arguments)
     if memory.is_memory(options.checkpoint):
         return _show_memory(options)
@@ -275,7 +275,7 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 def _show_memory(options: argparse.Namespace) -> int:
     place, step = places.split_step(options.checkpoint)
-    with memory.Job(place, options.token_file) as job:
+    with memory.Job(place, key_words(options)) as job:
         held, version, contents = memory.look(job, step)
     names = {node["node"]: node["name"] for node in held["nodes"]}
     copies = [

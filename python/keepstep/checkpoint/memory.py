@@ -55,10 +55,9 @@ def refuse(command: str, places: Sequence[str]) -> None:
 class Job:
     """A job that runs, asked from outside. Used in a ``with``."""
 
-    def __init__(self, place: str, token_file: str | None = None) -> None:
+    def __init__(self, place: str, key: Sequence[str] = ()) -> None:
         self.place = place
-        token = [] if token_file is None else ["--token-file", token_file]
-        command = [keepstep_command(), "ask", place.removeprefix(SCHEME), *token]
+        command = [keepstep_command(), "ask", place.removeprefix(SCHEME), *key]
         self._said = tempfile.TemporaryFile()  # a pipe could fill up
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True

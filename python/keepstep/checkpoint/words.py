@@ -7,17 +7,26 @@ from collections.abc import Sequence
 
 from keepstep.data.builder.progress import in_bytes, in_time
 
-__all__ = ["age", "in_bytes", "parser", "shape", "table", "token_option"]
+__all__ = ["age", "in_bytes", "key_options", "key_words", "parser", "shape", "table"]
 
 
 def parser(name: str, what: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"keepstep ckpt {name}", description=what, allow_abbrev=False)
 
 
-def token_option(options_parser: argparse.ArgumentParser) -> None:
+def key_options(options_parser: argparse.ArgumentParser) -> None:
     options_parser.add_argument(
         "--token-file", metavar="FILE", help="the job token, for memory://HOST:PORT; else KEEPSTEP_TOKEN"
     )
+    options_parser.add_argument(
+        "--rdzv-id", metavar="ID", help="that of the job, for memory://HOST:PORT, if its launchers were given one"
+    )
+
+
+def key_words(options: argparse.Namespace) -> list[str]:
+    """The same options for ``keepstep ask``."""
+    given = {"--token-file": options.token_file, "--rdzv-id": options.rdzv_id}
+    return [word for option, value in given.items() if value is not None for word in (option, value)]
 
 
 def age(seconds: float) -> str:

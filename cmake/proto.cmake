@@ -1,23 +1,21 @@
-# Messages between agents and coordinators: protobuf and gRPC code made from src/proto/*.proto into the build folder.
+# Messages between agents and coordinators: protobuf code made from src/proto/*.proto into the build folder.
 file(GLOB protos CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/proto/*.proto)
 set(generated)
 foreach(proto ${protos})
   get_filename_component(stem ${proto} NAME_WE)
   set(out ${CMAKE_BINARY_DIR}/generated/proto/${stem})
   add_custom_command(
-    OUTPUT ${out}.pb.cc ${out}.pb.h ${out}.grpc.pb.cc ${out}.grpc.pb.h
+    OUTPUT ${out}.pb.cc ${out}.pb.h
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/generated/proto
-    COMMAND protobuf::protoc -I ${CMAKE_SOURCE_DIR}/src --cpp_out=${CMAKE_BINARY_DIR}/generated
-            --grpc_out=${CMAKE_BINARY_DIR}/generated --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN} ${proto}
+    COMMAND protobuf::protoc -I ${CMAKE_SOURCE_DIR}/src --cpp_out=${CMAKE_BINARY_DIR}/generated ${proto}
     DEPENDS ${proto})
-  list(APPEND generated ${out}.pb.cc ${out}.grpc.pb.cc)
+  list(APPEND generated ${out}.pb.cc)
 endforeach()
 file(GLOB proto_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/proto/*.cc)
 set(proto_tests ${proto_sources})
 list(FILTER proto_sources EXCLUDE REGEX "_test\\.cc$")
 add_library(keepstep_proto STATIC ${generated} ${proto_sources})
 target_include_directories(keepstep_proto PUBLIC ${CMAKE_BINARY_DIR}/generated ${CMAKE_SOURCE_DIR}/src)
-target_link_libraries(keepstep_proto PUBLIC keepstep_base keepstep_brain PkgConfig::GRPCPP protobuf::libprotobuf
-                      absl::synchronization)
+target_link_libraries(keepstep_proto PUBLIC keepstep_base keepstep_brain keepstep_net protobuf::libprotobuf)
 list(FILTER proto_tests INCLUDE REGEX "_test\\.cc$")
 keepstep_tests(proto ${proto_tests})

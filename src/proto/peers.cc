@@ -1,0 +1,30 @@
+#include "proto/peers.h"
+
+#include <variant>
+
+#include "proto/convert.h"
+
+namespace keepstep::proto {
+namespace {
+
+constexpr std::chrono::seconds kAskAfter{3};  // so who says nothing for 15 s is taken for dead
+
+}  // namespace
+
+std::string peer_name(brain::NodeId node) {
+  return node == kCommand ? "a command" : node == kAnyNode ? "an agent" : "agent " + std::to_string(node);
+}
+
+net::Greeting greeting_of(brain::NodeId node) {
+  return {.role = net::Role::kConnects, .from = peer_name(node), .to = kCoordinatorName};
+}
+
+net::LinkOptions link_options(const net::Address& address) {
+  net::LinkOptions options{.max_message_bytes = kMaxMessageBytes};
+  if (std::holds_alternative<SocketAddress>(address)) {
+    options.ask_after = kAskAfter;
+  }
+  return options;
+}
+
+}  // namespace keepstep::proto
