@@ -67,8 +67,6 @@ class AgentStream final : public net::Receiver {
   void answer(const std::string& text);
   // Ends the stream if its hello, or its question, has not come at `now` though its deadline passed.
   void expire(Clock::time_point now);
-  // Ends the stream at once.
-  void abort() { link_->abort(); }
 
   // Of an admitted stream.
   brain::NodeId node() const { return node_.load(); }

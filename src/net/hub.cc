@@ -123,8 +123,7 @@ void Hub::wake(Link* link) {
 void Hub::run() {
   std::array<epoll_event, 64> events{};
   while (true) {
-    while (take_calls()) {
-    }
+    const bool called = take_calls();  // and may have been called again since
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) {
@@ -133,7 +132,7 @@ void Hub::run() {
     }
     closed_.clear();
     const std::vector<std::shared_ptr<Link>> unread = std::exchange(unread_, {});
-    const int wait_ms = !unread.empty() ? 0 : links_.empty() ? -1 : static_cast<int>(kTick.count());
+    const int wait_ms = called || !unread.empty() ? 0 : links_.empty() ? -1 : static_cast<int>(kTick.count());
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms);
     for (int i = 0; i < count; ++i) {
       if (auto* link = static_cast<Link*>(events[static_cast<size_t>(i)].data.ptr); link != nullptr) {
@@ -151,8 +150,7 @@ void Hub::run() {
       ticked_ = Clock::now();
     }
   }
-  while (take_calls()) {  // what was started meanwhile is closed, too
-  }
+  take_calls();  // what was started meanwhile is closed, too
   while (!links_.empty()) {
     close(*links_.begin()->first, absl::CancelledError("this side closed its connections"));
   }
