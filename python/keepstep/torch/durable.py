@@ -124,7 +124,7 @@ class Durable:
         given = self._session.assignment
         assert given is not None
         reader = Reader(url, step=version)
-        metadata = reader.read_metadata()
+        metadata = reader.open()
         states.check_saved(metadata, f"{url}, step {version}")
         written: dict[str, Any] = {states.VALUES: ""}
         load = functools.partial(dcp_load, storage_reader=reader, planner=LoadPlanner(), no_dist=True)

@@ -55,6 +55,7 @@ class Reader(StorageReader):
         self._others = [places.open_store(other) for other in others]
         self._threads = threads
         self._opened: places.Opened | None = None
+        self._failure: Exception | None = None
         self._parts: dict[tuple[str, tuple[int, ...]], _checkpoint.Part] = {}
         self._rank = 0
 
@@ -73,15 +74,18 @@ class Reader(StorageReader):
             self.step = self._wanted = int(text)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        self._opened = places.open_checkpoint(self.url, self._wanted)
-        self.step = self._opened.step
-        for reason in self._opened.skipped:
-            _log.warning("%s: %s", self._opened.words, reason)
-        metadata = metadata_of(self._opened.layout)
-        metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id)
-        return metadata
+        """What `open` raises waits for `set_up_storage_reader`: DCP takes any error here for a checkpoint of another
+        kind, and up to torch 2.11 keeps it to itself."""
+        self._failure = None
+        try:
+            return self.open()
+        except Exception as error:
+            self._failure = error
+            return Metadata({})
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if self._failure is not None:
+            raise self._failure
         self._rank = kwargs.get("rank", 0)
         self._parts = {
             (name, tuple(part.offsets)): part for name, tensor in self._found().tensors.items() for part in tensor.parts
@@ -124,6 +128,16 @@ class Reader(StorageReader):
         return self.url if self._opened is None else f"{self.url}/{self._opened.folder}".rstrip("/")
 
     # ---- ours ----
+
+    def open(self) -> Metadata:
+        """Finds the checkpoint and what is in it. KeepstepError: there is none, or it cannot be read."""
+        self._opened = places.open_checkpoint(self.url, self._wanted)
+        self.step = self._opened.step
+        for reason in self._opened.skipped:
+            _log.warning("%s: %s", self._opened.words, reason)
+        metadata = metadata_of(self._opened.layout)
+        metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id)
+        return metadata
 
     def _found(self) -> places.Opened:
         if self._opened is None:
