@@ -151,12 +151,18 @@ class Relay:
         self._listener.close()
 
     def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 near, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            try:
                 far = socket.create_connection(("127.0.0.1", self._to))
-                for source, sink, ours in ((near, far, True), (far, near, False)):
-                    threading.Thread(target=self._pump, args=(source, sink, ours), daemon=True).start()
+            except OSError:
+                near.close()  # node 0 does not listen yet; who comes tries again
+                continue
+            for source, sink, ours in ((near, far, True), (far, near, False)):
+                threading.Thread(target=self._pump, args=(source, sink, ours), daemon=True).start()
 
     def _pump(self, source, sink, ours):
         with contextlib.suppress(OSError), source.makefile("rb") as stream:
