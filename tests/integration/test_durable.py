@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.fsdp import FSDPModule
 
+from fsdp2 import needs_fsdp2
 from harness import JOBS, KEEPSTEP, finish, json_lines, start
 from several_nodes import wait_for_steps
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
-)
+pytestmark = needs_fsdp2
 
 UNTIL = 12
 

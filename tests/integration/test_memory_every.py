@@ -1,16 +1,14 @@
 """run.checkpoint(memory_every=N) of sharded state: copies in memory of every N-th step, and no bit changes."""
 
 import pytest
-from torch.distributed.fsdp import FSDPModule
 
+from fsdp2 import needs_fsdp2
 from harness import JOBS, finish, start
 from several_nodes import assert_nothing_is_left, lose_node_1, start_nodes
 from test_kill_matrix import PHASES
 from test_sharded import LONG, run_sharded, whole  # noqa: F401
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
-)
+pytestmark = needs_fsdp2
 
 UNTIL = 10
 NEVER = 1000  # no save before the last step

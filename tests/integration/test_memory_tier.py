@@ -6,16 +6,10 @@ import os
 import re
 import struct
 
-import pytest
-from torch.distributed.fsdp import FSDPModule
-
+from fsdp2 import needs_fsdp2
 from harness import JOBS, json_lines
 from running_jobs import command, refused
 from several_nodes import TOKEN, assert_nothing_is_left, kill, start_nodes, wait_for_steps
-
-sharded = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
-)
 
 
 def ckpt(*words, code=0, variables=None):
@@ -44,7 +38,7 @@ def flip_a_byte(pid, rank):
     return flipped
 
 
-@sharded
+@needs_fsdp2
 def test_what_agents_of_two_nodes_hold_is_listed_shown_and_checked(tmp_path):
     name = f"held-{os.getpid()}"
     script = ["--out", tmp_path, "--until", 100_000, "--kind", "fsdp", "--sleep", 0.02]

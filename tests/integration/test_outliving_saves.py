@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from held import Held
 
+from fsdp2 import needs_fsdp2
 from harness import JOBS, KEEPSTEP, json_lines
 from several_nodes import assert_nothing_is_left, finish_nodes, kill, start_nodes
 from test_durable import Trouble, run, saved_steps, verify
@@ -165,6 +166,7 @@ def test_the_process_that_writes_ends_with_its_agent_in_the_middle_of_a_save(tmp
     assert not saved_steps(tmp_path / "saves")
 
 
+@needs_fsdp2
 def test_another_process_writes_when_the_first_one_is_killed(tmp_path, job, held):
     running = job("fsdp")
     drain, version = save_in(held)

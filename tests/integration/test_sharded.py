@@ -7,8 +7,8 @@ import time
 
 import pytest
 from held import Held
-from torch.distributed.fsdp import FSDPModule
 
+from fsdp2 import needs_fsdp2
 from harness import JOBS, assert_survivors_kept_their_process, finish, json_lines, read, start
 from several_nodes import (
     assert_nothing_is_left,
@@ -21,9 +21,7 @@ from several_nodes import (
 )
 from test_kill_matrix import PHASES
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
-)
+pytestmark = needs_fsdp2
 
 UNTIL = 10
 LONG = 60

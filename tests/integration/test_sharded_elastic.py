@@ -1,15 +1,13 @@
 """Sharded state in elastic jobs: the number of ranks changes, processes stay, each gets its new part of the state."""
 
 import pytest
-from torch.distributed.fsdp import FSDPModule
 
 from elastic import Elastic, samples_of
+from fsdp2 import needs_fsdp2
 from harness import JOBS, finish, start
 from several_nodes import assert_nothing_is_left
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot leave a step in the middle"
-)
+pytestmark = needs_fsdp2
 # 48 samples in micro-batches of 2 are shared evenly by 1, 2, 3, 4, 6 and 8 ranks.
 JOB = ["--global-batch", 48, "--micro-batch", 2, "--samples", 100_000, "--plain"]
 

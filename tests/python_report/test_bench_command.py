@@ -42,7 +42,9 @@ def bench(*arguments: str, command: Path) -> subprocess.CompletedProcess[str]:
 def test_without_the_command_keepstep_a_benchmark_says_so(tmp_path: Path, name: str) -> None:
     done = bench(name, command=tmp_path / "missing")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"keepstep bench {name}: no command keepstep (looked for {tmp_path}/missing)")
+    assert done.stderr.lstrip().startswith(
+        f"keepstep bench {name}: no command keepstep (looked for {tmp_path}/missing)"
+    )
 
 
 def test_a_disk_error_of_data_build_is_told_in_a_line(tmp_path: Path) -> None:
