@@ -231,9 +231,7 @@ void CoordinatorLink::Impl::give_up(const Status& why) {
 // It says who answers; a relay may have brought us to somebody else.
 Status CoordinatorLink::Impl::on_greeting(const std::string& bytes) {
   KEEPSTEP_ASSIGN_OR_RETURN(const net::Greeting greeting, net::Greeting::decode(bytes));
-  net::Greeting expected = proto::greeting_of(asked_node_).answer();
-  expected.term = greeting.term;
-  KEEPSTEP_RETURN_IF_ERROR(check_greeting(expected, greeting, address_));
+  KEEPSTEP_RETURN_IF_ERROR(proto::check_answer(asked_node_, greeting, address_));
   greeted_ = true;
   term_ = greeting.term;
   phase_ = Phase::kHello;

@@ -88,9 +88,7 @@ class Conversation {
       const Status said = understand(bytes).status();  // it may have been its last word
       return said.ok() || absl::IsInvalidArgument(said) ? no_job(greeting.status()) : said;
     }
-    net::Greeting expected = proto::greeting_of(proto::kCommand).answer();
-    expected.term = greeting->term;
-    KEEPSTEP_RETURN_IF_ERROR(check_greeting(expected, *greeting, where_));
+    KEEPSTEP_RETURN_IF_ERROR(proto::check_answer(proto::kCommand, *greeting, where_));
     term_ = greeting->term;
     KEEPSTEP_ASSIGN_OR_RETURN(const std::string welcome, next());
     KEEPSTEP_ASSIGN_OR_RETURN(const control::FromCoordinator said, understand(welcome));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/engine_thread.h"
+#include "base/engine_thread.h"
 
 namespace keepstep::comm {
 

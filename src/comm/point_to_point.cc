@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/engine_thread.h"
+#include "base/engine_thread.h"
 #include "comm/progress.h"
 #include "comm/transport.h"
 

@@ -1,14 +1,14 @@
 #include "net/hub.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <limits>
 #include <utility>
+
+#include "base/engine_thread.h"
 
 namespace keepstep::net {
 namespace {
@@ -66,13 +66,7 @@ StatusOr<std::unique_ptr<Hub>> Hub::start(const char* name) {
     return errno_status("wait for connections (raise the limit on open files with `ulimit -n`?)");
   }
   std::unique_ptr<Hub> hub(new Hub(std::move(epoll), std::move(wake)));
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads of the program
-  hub->thread_ = std::thread([hub = hub.get()] { hub->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(hub->thread_.native_handle(), name);
+  hub->thread_ = start_engine_thread(name, [hub = hub.get()] { hub->run(); });
   return hub;
 }
 

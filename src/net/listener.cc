@@ -1,15 +1,14 @@
 #include "net/listener.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
 #include <vector>
 
+#include "base/engine_thread.h"
 #include "base/log.h"
 #include "net/unix_socket.h"
 
@@ -42,13 +41,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std:
   if (!listener->stop_.valid()) {
     return errno_status("make an eventfd (raise the limit on open files with `ulimit -n`?)");
   }
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads of the program
-  listener->thread_ = std::thread([listener = listener.get()] { listener->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(listener->thread_.native_handle(), "ks-listener");
+  listener->thread_ = start_engine_thread("ks-listener", [listener = listener.get()] { listener->run(); });
   return listener;
 }
 

@@ -19,6 +19,12 @@ net::Greeting greeting_of(brain::NodeId node) {
   return {.role = net::Role::kConnects, .from = peer_name(node), .to = kCoordinatorName};
 }
 
+Status check_answer(brain::NodeId node, const net::Greeting& got, std::string_view peer) {
+  net::Greeting expected = greeting_of(node).answer();
+  expected.term = got.term;
+  return check_greeting(expected, got, peer);
+}
+
 net::LinkOptions link_options(const net::Address& address) {
   net::LinkOptions options{.max_message_bytes = kMaxMessageBytes};
   if (std::holds_alternative<SocketAddress>(address)) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "brain/types.h"
 #include "net/address.h"
@@ -25,6 +26,8 @@ std::string peer_name(brain::NodeId node);
 
 // What that one greets the coordinator with; it does not know the term yet.
 net::Greeting greeting_of(brain::NodeId node);
+// OK if `got`, from the peer at address `peer`, is what the coordinator answers to that, in whatever term.
+Status check_answer(brain::NodeId node, const net::Greeting& got, std::string_view peer);
 
 // Over TCP either end of an agent's connection gives signs of life, and a command answers those that it gets: a node
 // that lost its power or its network says nothing. The other end waits long enough for a machine under load. On one

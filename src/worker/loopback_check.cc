@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/engine_thread.h"
 #include "base/shared_memory.h"
 #include "base/tcp_socket.h"
 #include "base/token.h"
 #include "comm/communicator.h"
-#include "comm/engine_thread.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
 
@@ -111,7 +111,7 @@ Status check_loopback(const LoopbackCheck& check) {
     ranks[rank] = std::make_unique<comm::Communicator>(kConfig, endpoint_of(plane, rank));
   }
   Status there;
-  std::thread other = comm::start_engine_thread("ks-check", [&] { there = exchange(*ranks[1], 1, check.limit_ns); });
+  std::thread other = start_engine_thread("ks-check", [&] { there = exchange(*ranks[1], 1, check.limit_ns); });
   Status here = exchange(*ranks[0], 0, check.limit_ns);
   other.join();
   if (!here.ok() || !there.ok()) {

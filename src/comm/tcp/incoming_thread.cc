@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/engine_thread.h"
 #include "base/log.h"
-#include "comm/engine_thread.h"
 #include "comm/sync.h"
 
 namespace keepstep::comm::tcp {

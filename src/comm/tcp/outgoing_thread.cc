@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "comm/engine_thread.h"
+#include "base/engine_thread.h"
 #include "comm/progress.h"
 #include "comm/sync.h"
 

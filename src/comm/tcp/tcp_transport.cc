@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "comm/engine_thread.h"
+#include "base/engine_thread.h"
 #include "comm/sync.h"
 #include "comm/tcp/incoming_thread.h"
 #include "comm/tcp/message_links.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-namespace keepstep::comm {
+namespace keepstep {
 
 // `name` has at most 15 characters; shown by top -H and debuggers.
 template <class Body>
@@ -22,4 +22,4 @@ std::thread start_engine_thread(const char* name, Body body) {
   return thread;
 }
 
-}  // namespace keepstep::comm
+}  // namespace keepstep
