@@ -270,8 +270,7 @@ def train(run):
                 (judge(y) - judge(replica(x).detach())).mean().backward()
                 critic.requires_grad_(False)
                 maybe_die(run, step.number)
-                guess = replica(x)  # once: up to torch 2.11 a second forward changes buffers that the first one saved
-                step.backward(loss_function(guess, y) + judge(guess).mean() / 8)
+                step.backward(loss_function(replica(x), y) + judge(replica(x)).mean() / 8)
             else:
                 if args.case == "extra":
                     maybe_die(run, step.number)

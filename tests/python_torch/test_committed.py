@@ -4,9 +4,11 @@ import io
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import extra_state
+from keepstep.torch import extra_state, replicas
 from keepstep.torch.bit_flip import flip_bit
 from keepstep.torch.committed import Committed, restored
 from keepstep.torch.registry import Registry
@@ -137,6 +139,43 @@ def test_what_forward_changes_is_none_of_it():
     net.norm(torch.randn(4, 32))
     net.eval()
     assert committed.changed() is None
+
+
+@pytest.fixture
+def ddp_of_torch_2_11(monkeypatch):
+    """DDP as a job has it, in a world of one: it broadcasts buffers as that of torch 2.11 does."""
+
+    def sync_buffers(self):
+        with torch.no_grad():
+            self._assign_modules_buffers()
+            self._sync_module_buffers(0)
+
+    original = getattr(DistributedDataParallel.__init__, "__wrapped__", DistributedDataParallel.__init__)
+    broadcast = DistributedDataParallel._sync_module_buffers
+    monkeypatch.setattr(DistributedDataParallel, "__init__", original)  # `track` has been here, perhaps
+    monkeypatch.setattr(DistributedDataParallel, "_sync_module_buffers", getattr(broadcast, "__wrapped__", broadcast))
+    monkeypatch.setattr(DistributedDataParallel, "_sync_buffers", sync_buffers)
+    replicas.track()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield DistributedDataParallel
+    replicas.drop_all()
+    dist.destroy_process_group()
+
+
+def test_what_ddp_broadcasts_before_a_forward_is_no_change_and_hides_none(ddp_of_torch_2_11):
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("trend", torch.zeros(1000))
+    registry = Registry()
+    registry.add("model", model)
+    committed = Committed(registry, set)
+    replica = ddp_of_torch_2_11(model)
+    model.trend = model.trend + 1  # an update did
+    committed.record()
+    replica(torch.ones(1, 2))
+    assert committed.changed() is None
+    model.trend[0] = 7  # not one of the bytes that are read
+    replica(torch.ones(1, 2))
+    assert committed.changed() == "model/trend"
 
 
 def test_averaged_weights_are_seen_before_the_second_forward_too():

@@ -43,6 +43,21 @@ def track() -> None:
 
     init._keepstep = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    if "_unsafe_preserve_version_counter" not in DistributedDataParallel._sync_buffers.__code__.co_names:
+        broadcast = DistributedDataParallel._sync_module_buffers
+        DistributedDataParallel._sync_module_buffers = _uncounted(broadcast)  # type: ignore[method-assign]
+
+
+def _uncounted(broadcast: Callable[..., None]) -> Callable[..., None]:
+    """Up to torch 2.11 each forward of DDP counts its broadcast as a write to every buffer, also where nothing changes:
+    as if the function had changed what is protected. Newer ones leave the count as it was, and so does this."""
+
+    @functools.wraps(broadcast)
+    def sync_module_buffers(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        with torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(self.modules_buffers)):
+            broadcast(self, *args, **kwargs)
+
+    return sync_module_buffers
 
 
 def _expect_nothing_of_frozen(replica: Any, _inputs: Any) -> None:
