@@ -64,6 +64,8 @@ LEFT = [
     "registered",
     "assigned",
     "lbfgs-communicates",
+    "entry-option",
+    "entry-mode",
 ]
 
 
@@ -97,6 +99,14 @@ def test_what_a_fault_would_undo_is_named_where_it_comes_after_a_commit(tmp_path
     job = run_left(tmp_path, case)
     assert job.exit_code != 0 and LATE[case] in job.output, job.explain()
     assert len(job.metrics) == 2, job.explain()
+
+
+@pytest.mark.parametrize("case", ["entry-pointer", "entry-element"])
+def test_what_each_entry_does_to_a_parameter_is_named_in_the_middle_of_training(tmp_path, case):
+    job = run_left(tmp_path, case, extra=["--kill-at", 4])
+    what = "'model/head.weight' was changed outside of run.commit; this entry of the function, which begins at step 3"
+    assert job.exit_code != 0 and what in job.output, job.explain()
+    assert len(job.metrics) == 3, job.explain()
 
 
 def test_a_registered_evaluation_that_was_interrupted_is_made_again(tmp_path, undisturbed_case):

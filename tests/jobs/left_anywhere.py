@@ -250,6 +250,15 @@ def train(run):
     replica = run.replicate(model)
     judge = run.replicate(critic)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
+    if args.case == "entry-option":
+        optimizer.param_groups[0]["lr"] *= 0.5
+    elif args.case == "entry-mode":
+        model.blocks.eval()
+    elif args.case == "entry-pointer":
+        model.head.weight.data = torch.full_like(model.head.weight, 0.1)
+    elif args.case == "entry-element":
+        with torch.no_grad():
+            model.head.weight[0, 0] = 0.1
     if args.case.startswith("registered"):
 
         def registered(number):
@@ -263,6 +272,8 @@ def train(run):
         run.evaluate(registered, every=2)
     loss_function = torch.nn.MSELoss()
     for step in run.steps(Noise(), global_batch=8, micro_batch=2, until=args.until):
+        if args.case == "entry-mode" and step.number == 2:
+            model.blocks.train()
         for x, y in step:
             if args.case == "gan":
                 for parameter in critic.parameters():
@@ -272,7 +283,7 @@ def train(run):
                 maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y) + judge(replica(x)).mean() / 8)
             else:
-                if args.case == "extra":
+                if args.case == "extra" or args.case.startswith("entry"):
                     maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y))
         if args.case.startswith("update"):

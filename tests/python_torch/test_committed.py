@@ -213,6 +213,49 @@ def test_a_newcomer_takes_over_modes_and_what_needs_gradients():
     assert not fresh.norm.training
 
 
+def pointed_elsewhere(net, optimizer, registry):
+    net.first.weight.data = torch.rand(32, 64)
+    return "net/first.weight"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("change", [pointed_elsewhere, one_element_counted, loose_tensor], ids=lambda c: c.__name__)
+def test_what_an_entry_changes_before_its_loop_is_named_where_training_goes_on(change, wrapped):
+    net, optimizer, registry, committed = made()
+    change(net, optimizer, registry)
+    committed.begin_loop(0, after_fault=False)  # each entry does it before the first step
+    name = change(net, optimizer, registry)
+    if wrapped:
+        with committed.as_wrapped(net):
+            pass
+    with pytest.raises(KeepstepError, match=f"'{name}' was changed .* this entry of the function, which begins at"):
+        committed.begin_loop(5, after_fault=True)
+
+
+def test_an_entry_may_wrap_and_lay_out_what_it_does_not_change():
+    net, _, _, committed = made()
+    committed.begin_loop(0, after_fault=False)
+    with committed.as_wrapped(net), torch.no_grad():
+        net.first.weight.copy_(net.first.weight.clone())  # DDP made by hand broadcasts so
+    net.first.weight.data = net.first.weight.data.t().contiguous().t()
+    place = net.first.weight.data_ptr()
+    committed.begin_loop(5, after_fault=True)
+    assert net.first.weight.data_ptr() == place and committed.changed() is None
+
+
+@pytest.mark.parametrize("after_fault", [False, True])
+def test_what_an_entry_does_to_modes_and_options_holds_where_an_undisturbed_run_does_it_too(after_fault):
+    net, optimizer, _, committed = made()
+    committed.begin_loop(5, after_fault=False)
+    net.norm.eval()
+    net.one.requires_grad_(False)
+    optimizer.param_groups[0]["lr"] *= 0.5
+    committed.begin_loop(5, after_fault)
+    assert net.norm.training == net.one.requires_grad == after_fault
+    assert optimizer.param_groups[0]["lr"] == (0.1 if after_fault else 0.05)
+    assert committed.late_change() is None or not after_fault
+
+
 def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():
     net, _, _, committed = made()
     with committed.as_wrapped(net):

@@ -386,18 +386,26 @@ class Committed:
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
-    def begin_loop(self, version: int) -> None:
+    def begin_loop(self, version: int, after_fault: bool) -> None:
         """Before the first loop of an entry. KeepstepError where what is protected was changed since it was entered.
 
-        Before the first step it may be: every entry does it again, alike on all ranks.
+        Before the first step it may be: every entry does it again, alike on all ranks. `after_fault`: an undisturbed
+        run is in the middle of its loop here, so what this entry did to modes and options does not hold.
         """
-        if version == 0 or self._pieces.moved():
-            self._holders = None  # modules may have other parts now, or another memory format
+        if version == 0:
+            self._holders = None  # modules may have other parts now
             self.record()
-        elif name := self.changed(written=False):  # DDP broadcasts what is equal already
+            return
+        if name := self.changed():
             raise KeepstepError(
                 line_to_write(name, f"this entry of the function, which begins at step {version}, did it")
             )
+        assert self._holders is not None
+        if after_fault:
+            self._holders.put_back(self._manner)
+        if self._pieces.moved():
+            self._holders = None  # the same in other memory: another memory format
+            self.record()
         else:
             self.record(manner=False)
 
@@ -492,6 +500,7 @@ class Committed:
             if self._holders
             else {}
         )
+        unchanged = self._holders is not None and self.changed() is None
         turned = []
         for parameter in module.parameters():
             was = self._manner.wrapped.get(id(parameter), parameter.requires_grad)
@@ -504,7 +513,7 @@ class Committed:
         finally:
             for parameter in turned:
                 parameter.requires_grad_(not parameter.requires_grad)
-            if self._holders is not None and self.changed(written=False) is None:
+            if unchanged and self.changed(written=False) is None:
                 self.record(manner=False)  # DDP made by hand broadcasts what is equal already
 
     # ---- for newcomers ----

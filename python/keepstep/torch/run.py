@@ -462,7 +462,7 @@ class Run:
             self._first_loop = False
             if self._version and self._capsule is not None and self._committed.changed_in_capsule():
                 self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
-            self._committed.begin_loop(self._version)
+            self._committed.begin_loop(self._version, after_fault=self.entry in ("recovery", "replacement"))
             self._evaluations.resume(self._version)
         while self._version < until:
             self._check_interrupted()
