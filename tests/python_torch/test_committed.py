@@ -85,7 +85,26 @@ def momentum(net, optimizer, registry):
     return f"optimizer/state/{index}/exp_avg"
 
 
-CHANGES = [in_place, through_data, pointer, one_element_counted, large_buffer, loose_tensor, momentum]
+def state_cleared(net, optimizer, registry):
+    optimizer.state.clear()
+    return "optimizer/state/0"
+
+
+def state_assigned(net, optimizer, registry):
+    optimizer.state[net.one]["exp_avg"] = torch.zeros(())
+    index = [id(p) for p in net.parameters()].index(id(net.one))
+    return f"optimizer/state/{index}/exp_avg"
+
+
+def state_loaded(net, optimizer, registry):
+    optimizer.load_state_dict(optimizer.state_dict())
+    return "optimizer/state"
+
+
+CHANGES = [
+    in_place, through_data, pointer, one_element_counted, large_buffer, loose_tensor, momentum, state_cleared,
+    state_assigned, state_loaded,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -95,6 +114,12 @@ def test_a_change_is_seen_and_named(change):
     name = change(net, optimizer, registry)
     assert committed.changed() == name
     committed.record()
+    assert committed.changed() is None
+
+
+def test_to_look_at_an_optimizers_state_is_no_change():
+    net, optimizer, _, committed = made()
+    assert optimizer.state[torch.nn.Parameter(torch.empty(0))] == {}  # which makes an entry
     assert committed.changed() is None
 
 

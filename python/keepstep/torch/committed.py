@@ -144,27 +144,27 @@ class Pieces:
 
 
 class Slots:
-    """A fixed list of places where dicts hold tensors: ``dict.get(key) is tensor`` of all, in a few calls."""
+    """A fixed list of places in dicts: ``dict.get(key) is value`` of all, in a few calls."""
 
-    def __init__(self, found: Iterable[tuple[dict[Any, Any], Any, torch.Tensor]] = ()) -> None:
+    def __init__(self, found: Iterable[tuple[dict[Any, Any], Any, Any]] = ()) -> None:
         self._dicts: list[dict[Any, Any]] = []
         self._keys: list[Any] = []
-        self._tensors: list[torch.Tensor] = []
-        for holder, key, tensor in found:
+        self._values: list[Any] = []
+        for holder, key, value in found:
             self._dicts.append(holder)
             self._keys.append(key)
-            self._tensors.append(tensor)
+            self._values.append(value)
 
     def others(self) -> list[int]:
         """Numbers of those that hold something else now."""
         now = [*map(dict.get, self._dicts, self._keys)]
-        if all(map(is_, now, self._tensors)):
+        if all(map(is_, now, self._values)):
             return []
-        return [number for number, (a, b) in enumerate(zip(now, self._tensors, strict=True)) if a is not b]
+        return [number for number, (a, b) in enumerate(zip(now, self._values, strict=True)) if a is not b]
 
     def put_back(self) -> None:
         for number in self.others():
-            self._dicts[number][self._keys[number]] = self._tensors[number]
+            self._dicts[number][self._keys[number]] = self._values[number]
 
 
 class OptimizerStates:
@@ -179,7 +179,9 @@ class OptimizerStates:
         self._holders = [with_state(optimizer) for optimizer in optimizers.values()]  # those in partitioned ones
         self._states: list[Any] = [*map(_state, self._holders)]
         self._sized = [*self._states]  # these, and the dicts in them that are looked at
-        slots = []
+        self._owners = [*optimizers]
+        self._names: list[str] = []  # of slots
+        slots: list[tuple[dict[Any, Any], Any, Any]] = []
         for (owner, optimizer), states in zip(optimizers.items(), self._states, strict=True):
             parameters = list(enumerate(parameters_of(optimizer)))
             for index, parameter in parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]:
@@ -187,20 +189,29 @@ class OptimizerStates:
                 if not isinstance(state, dict):
                     continue
                 self._sized.append(state)
+                name = f"{owner}/state/{index}"
+                if isinstance(states, dict):
+                    self._names.append(name)
+                    slots.append((states, parameter, state))
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
-                        self.named.append((f"{owner}/state/{index}/{key}", value))
+                        self.named.append((f"{name}/{key}", value))
+                        self._names.append(f"{name}/{key}")
                         slots.append((state, key, value))
         self._slots = Slots(slots)
         self._sizes = [*map(len, self._sized)]
 
     def others(self) -> bool:
         """Whether there are other tensors now, or more or fewer."""
-        return (
-            [*map(len, self._sized)] != self._sizes
-            or not all(map(is_, map(_state, self._holders), self._states))
-            or bool(self._slots.others())
-        )
+        return [*map(len, self._sized)] != self._sizes or self.replaced() is not None
+
+    def replaced(self) -> str | None:
+        """The name of a state that is gone, or another one now (``optimizer.state.clear()``)."""
+        for owner, now, state in zip(self._owners, map(_state, self._holders), self._states, strict=True):
+            if now is not state:
+                return f"{owner}/state"
+        others = self._slots.others()
+        return self._names[others[0]] if others else None
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -429,7 +440,7 @@ class Committed:
         """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
         if self._holders is None:
             return None
-        return self._holders.replaced() or self._pieces.first_changed(written=written)
+        return self._holders.replaced() or self._states.replaced() or self._pieces.first_changed(written=written)
 
     def changed_in_capsule(self) -> str | None:
         """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
