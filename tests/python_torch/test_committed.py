@@ -118,7 +118,7 @@ def test_a_change_is_seen_and_named(change):
 
 
 def test_to_look_at_an_optimizers_state_is_no_change():
-    net, optimizer, _, committed = made()
+    _, optimizer, _, committed = made()
     assert optimizer.state[torch.nn.Parameter(torch.empty(0))] == {}  # which makes an entry
     assert committed.changed() is None
 
@@ -223,6 +223,27 @@ def test_modes_options_and_addresses_are_put_back_where_the_function_was_left():
     assert net.first.weight.data_ptr() == weight and bits(registry) == before
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["betas"] == (0.9, 0.999)
     assert committed.changed() is None
+
+
+@pytest.mark.parametrize("how", ["in place", "another"])
+def test_an_option_that_is_a_tensor_is_put_back_and_named_like_others(how):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    registry = Registry()
+    registry.add("optimizer", optimizer)
+    committed = Committed(registry, set)
+    committed.record()
+    [group] = optimizer.param_groups
+    rate = group["lr"]
+    if how == "in place":
+        rate.mul_(0.5)
+    else:
+        group["lr"] = torch.tensor(0.05)
+    assert committed.late_change() == "the optimizer's option 'lr'" and committed.changed() is None
+    committed.put_back()
+    assert group["lr"] is rate and float(rate) == float(torch.tensor(0.1))
+    committed.record(manner=False)
+    assert committed.late_change() is None
 
 
 def test_a_newcomer_takes_over_modes_and_what_needs_gradients():

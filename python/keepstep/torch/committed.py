@@ -237,6 +237,7 @@ class Manner(NamedTuple):
     requires_grad: list[bool]  # of each parameter
     wrapped: dict[int, bool]  # requires_grad by parameter, when DDP was made around it
     groups: list[dict[str, Any]]  # of all optimizers
+    options: dict[int, tuple[int, torch.Tensor]]  # by id, of those in groups that are tensors: version, and a copy
 
 
 class Holders:
@@ -287,7 +288,14 @@ class Holders:
     def take(self, wrapped: dict[int, bool]) -> Manner:
         """How they stand now."""
         groups = [*map(dict, self._groups())]
-        return Manner([*map(_training, self.modules)], [*map(_requires_grad, self.parameters)], wrapped, groups)
+        options = {
+            id(value): (value._version, value.detach().clone())
+            for group in groups
+            for value in group.values()
+            if isinstance(value, torch.Tensor)
+        }
+        requires_grad = [*map(_requires_grad, self.parameters)]
+        return Manner([*map(_training, self.modules)], requires_grad, wrapped, groups, options)
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -304,8 +312,14 @@ class Holders:
         if with_groups and len(groups) == len(manner.groups):
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
-                    if key != "params" and not isinstance(value, torch.Tensor):  # those are protected as tensors
+                    if key != "params":
                         group[key] = value
+                    if isinstance(value, torch.Tensor):
+                        version, copy = manner.options[id(value)]
+                        if value._version != version:
+                            with torch.no_grad():
+                                value.copy_(copy)
+                            manner.options[id(value)] = value._version, copy
 
     def replaced(self) -> str | None:
         """The name of a buffer that is another tensor now (``module.buffer = ...``)."""
@@ -315,10 +329,14 @@ class Holders:
     def late_change(self, manner: Manner) -> str | None:
         """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
         groups = self._groups()
-        if len(groups) == len(manner.groups) and not _same(groups, manner.groups):
+        if len(groups) == len(manner.groups) and (manner.options or not _same(groups, manner.groups)):
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
-                    if key != "params" and not isinstance(value, torch.Tensor) and not _same(group.get(key), value):
+                    if isinstance(value, torch.Tensor):
+                        same = value._version == manner.options[id(value)][0] and group.get(key) is value
+                    else:
+                        same = key == "params" or _same(group.get(key), value)
+                    if not same:
                         return f"the optimizer's option '{key}'"
         if [*map(_requires_grad, self.parameters)] != manner.requires_grad:
             for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
@@ -374,7 +392,7 @@ class Committed:
         """Everything is built and protected again."""
         self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
         self._holders: Holders | None = None
-        self._manner = Manner([], [], {}, [])
+        self._manner = Manner([], [], {}, [], {})
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
         self._new_states = 0  # how often they were others than before
@@ -550,7 +568,7 @@ class Committed:
         )
         if len(training) != len(holders.modules) or {len(requires_grad), len(wrapped)} != {len(holders.parameters)}:
             return
-        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)], {}, [])
+        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)], {}, [], {})
         holders.put_back(manner, with_groups=False)
         self.wrapped = {
             id(parameter): bool(was) for parameter, was in zip(holders.parameters, wrapped, strict=True) if was != 2
