@@ -61,6 +61,8 @@ LEFT = [
     "schedule-free",
     "gan",
     "extra",
+    "extra-restored",
+    "extra-entry",
     "registered",
     "assigned",
     "lbfgs-communicates",
@@ -91,6 +93,7 @@ LATE = {
     "late-frozen": "requires_grad of 'model/head.bias' was changed after run.commit of step 2",
     "late-mode": "'model' has been in another mode (training or evaluation) since after run.commit of step 2",
     "late-state": "'optimizer/state/0' was changed outside of run.commit; run.commit of step 5 found it",
+    "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of run.commit; a forward after step 2 did it",
     "late-statistics": "a forward in training mode after step 2 did it",
 }
 

@@ -64,7 +64,7 @@ class Counting(torch.nn.Linear):
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        first = Counting(8, 16) if args.case == "extra" else torch.nn.Linear(8, 16)
+        first = Counting(8, 16) if "extra" in args.case else torch.nn.Linear(8, 16)
         self.blocks = torch.nn.Sequential(first, torch.nn.Dropout(0.25), torch.nn.Tanh())
         # What both forward and the update change, as a closure's forward would, cannot be carried.
         self.norm = torch.nn.Identity() if args.case.startswith("lbfgs") else torch.nn.BatchNorm1d(16)
@@ -233,6 +233,13 @@ def evaluate(run, model, average, optimizer, number):
         model.head.bias.requires_grad_(False)
     elif kind == "late-mode":
         model.eval()
+    elif kind == "extra-restored":
+        with run.restored():
+            note(validation=validate(run, model, number), step=number, rank=run.rank)
+    elif kind == "late-extra":
+        model.eval()
+        model(HELD_OUT[0])
+        model.train()
     elif kind == "late-state" and number == 4:  # the first three steps are checked anyway
         optimizer.state.clear()
     elif kind == "late-statistics":
@@ -252,7 +259,9 @@ def train(run):
     replica = run.replicate(model)
     judge = run.replicate(critic)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
-    if args.case == "entry-option":
+    if args.case == "extra-entry":
+        model.blocks[0](HELD_OUT[0])
+    elif args.case == "entry-option":
         optimizer.param_groups[0]["lr"] *= 0.5
     elif args.case == "entry-mode":
         model.blocks.eval()
@@ -285,7 +294,7 @@ def train(run):
                 maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y) + judge(replica(x)).mean() / 8)
             else:
-                if args.case == "extra" or args.case.startswith("entry"):
+                if args.case in ("extra", "extra-entry") or args.case.startswith("entry"):
                     maybe_die(run, step.number)
                 step.backward(loss_function(replica(x), y))
         if args.case.startswith("update"):

@@ -342,6 +342,30 @@ def test_a_restored_section_leaves_nothing_behind(fails):
     assert optimizer.param_groups[0]["lr"] == 0.1 and "z" not in optimizer.state[net.one]
 
 
+class Counting(torch.nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_a_restored_section_leaves_extra_state_as_it_was():
+    registry = Registry()
+    model = torch.nn.Sequential(Counting(2, 2))
+    registry.add("model", model)
+    model(torch.ones(2))
+    with restored(registry):
+        model(torch.ones(2))
+    assert model[0].calls == 1
+
+
 VALUES = [
     None, {"a": (1, [2.5, float("nan")]), 3: "x"}, b"\x00\xff", torch.arange(6).reshape(2, 3).to(torch.bfloat16),
     torch.empty(0), torch.tensor(True), {"amax": [torch.ones(2), {"n": torch.tensor(1e-45)}]},

@@ -39,12 +39,10 @@ class Capsule:
 
     def __init__(self, registry: Registry) -> None:
         found: dict[str, Slot] = {}
-        self._extra: list[tuple[str, torch.nn.Module]] = []  # modules that have extra state
+        self._extra = extra_state.named(registry.objects)
         self._saved_extra: dict[str, Any] = {}
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
-                for path, module in extra_state.modules_with_extra_state(item):
-                    self._extra.append((f"{owner}/{path}", module))
                 seen: set[int] = set()
                 for path, slot in buffer_slots(item):
                     buffer = buffer_in(slot)
@@ -94,6 +92,11 @@ class Capsule:
         self._compared = [*self._compared[-len(self._slots) :], *now]  # held: else its id may come back
         return dict(zip(buffers, zip(map(id, now), map(_version, now), strict=True), strict=True))
 
+    def changed_extra(self) -> str | None:
+        """What is not as it was saved, of what `get_extra_state` returns: a forward changed it since."""
+        now = extra_state.take(self._extra)
+        return next((name for name in now if now[name] != self._saved_extra.get(name, now[name])), None)
+
     def release(self, names: Iterable[str]) -> None:
         """These are protected like parameters from here on: the same on all ranks, changed by the update."""
         for name in names:
@@ -107,15 +110,12 @@ class Capsule:
         """
         moved = {name: self._slots[name] for name, each in self.versions().items() if before.get(name) != each}
         self.release(moved)
-        if self._extra:
-            now = extra_state.take(self._extra)
-            for name in now:
-                if now[name] != self._saved_extra.get(name, now[name]):
-                    raise KeepstepError(
-                        f"run.commit: the update changed what get_extra_state of '{name}' returns, which is carried as "
-                        "forward left it before the vote; an update may change tensors only (does it run a forward of "
-                        "this module? then keep its counters in buffers)"
-                    )
+        if name := self.changed_extra():
+            raise KeepstepError(
+                f"run.commit: the update changed what get_extra_state of '{name}' returns, which is carried as forward "
+                "left it before the vote; an update may change tensors only (does it run a forward of this module? "
+                "then keep its counters in buffers)"
+            )
         return moved
 
     def twin(self, name: str) -> torch.Tensor | None:
@@ -152,6 +152,7 @@ class Capsule:
             if name not in header["extra"]:
                 return False
             module.set_extra_state(extra_state.decoded(header["extra"][name]))
+        self._saved_extra = extra_state.take(self._extra)
         for name, dtype, shape, bytes_, device in header["buffers"]:
             buffer = self._room(name, dtype, shape, device)
             if buffer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,16 @@ def modules_with_extra_state(root: torch.nn.Module) -> Iterator[tuple[str, torch
     for path, module in root.named_modules():
         if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
             yield path, module
+
+
+def named(objects: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]:
+    """Those of all modules among `objects`."""
+    return [
+        (f"{owner}/{path}", module)
+        for owner, item in objects.items()
+        if isinstance(item, torch.nn.Module)
+        for path, module in modules_with_extra_state(item)
+    ]
 
 
 def encoded(name: str, value: Any) -> Any:
@@ -71,3 +81,11 @@ def decoded(value: Any) -> Any:
 def take(modules: Iterable[tuple[str, torch.nn.Module]]) -> dict[str, Any]:
     """Of each module, by name, what it returns now."""
     return {name: encoded(f"{name} (get_extra_state)", module.get_extra_state()) for name, module in modules}
+
+
+def put_back(modules: Iterable[tuple[str, torch.nn.Module]], taken: Mapping[str, Any]) -> None:
+    """They return what was `taken` again."""
+    now = take(modules)
+    for name, module in modules:
+        if now[name] != taken[name]:
+            module.set_extra_state(decoded(taken[name]))

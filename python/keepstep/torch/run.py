@@ -460,7 +460,11 @@ class Run:
             early_exit.install(module, self._session, self._check_before_forward)
         if self._first_loop and not self.rehearsing:
             self._first_loop = False
-            if self._version and self._capsule is not None and self._committed.changed_in_capsule():
+            if (
+                self._version
+                and self._capsule is not None
+                and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
+            ):
                 self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
             self._committed.begin_loop(self._version, after_fault=self.entry in ("recovery", "replacement"))
             self._evaluations.resume(self._version)
@@ -914,6 +918,8 @@ class Run:
             )
         if name := self._committed.changed_in_capsule():
             raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
+        if self._capsule is not None and (name := self._capsule.changed_extra()):
+            raise KeepstepError(line_to_write(f"{name} (get_extra_state)", f"a forward after step {number} did it"))
 
     def _check_before_forward(self) -> None:
         """A protected module's forward begins: outside of a step's own computation it uses what was committed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from keepstep.torch import extra_state
 from keepstep.torch.registry import BESIDE, Registry
 
 
@@ -14,6 +15,8 @@ class Snapshot:
         self._registry = registry
         flat = registry.flatten()
         self._tensors = {name: tensor.clone() for name, tensor in flat.tensors.items()}
+        self._extra = extra_state.named(registry.objects)
+        self._taken = extra_state.take(self._extra)
         self._values = {name: value for name, value in flat.values.items() if name != BESIDE}
 
     def restore(self) -> None:
@@ -27,3 +30,4 @@ class Snapshot:
             for name, target in targets.items():
                 target.copy_(self._tensors[name])
         self._registry.load_values(self._values, targets)
+        extra_state.put_back(self._extra, self._taken)
