@@ -134,6 +134,13 @@ def test_a_survivor_whose_state_is_not_the_commits_is_no_source(tmp_path, undist
     assert_same(job, undisturbed_case(case, world=world, extra=extra))
 
 
+def test_what_follows_the_last_commit_is_not_saved_as_the_last_step(tmp_path):
+    job = run_left(tmp_path, "last", extra=["--memory"])
+    assert job.exit_code != 0 and len(job.metrics) == 6, job.explain()
+    assert "'model/head.bias' was changed outside of run.commit; the last checkpoint found it" in job.output
+    assert not list((tmp_path / "saved").glob("step-*/.metadata")), job.explain()
+
+
 def test_what_a_retry_hid_is_told_at_the_end(tmp_path):
     job = run_left(tmp_path, "raises", until=4)
     assert job.exit_code == 0, job.explain()

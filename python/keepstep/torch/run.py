@@ -503,6 +503,7 @@ class Run:
         durable = self._durable
         if durable is None or self.rehearsing:
             return
+        self._refuse_changed("the last checkpoint found it")  # no commit follows that would
         with self.slow("the last checkpoint"):
             durable.save_last(self._version, self._capsule_ids())
 
