@@ -29,6 +29,7 @@ def made():
     torch.manual_seed(1)
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -36,6 +37,7 @@ def made():
     registry.add("net", net)
     registry.add("optimizer", optimizer)
     registry.add("count", torch.zeros(1, dtype=torch.int64))
+    registry.add("schedule", schedule)
     capsule = {id(buffer) for buffer in net.norm.buffers()}
     committed = Committed(registry, lambda: capsule)
     committed.record()
@@ -101,9 +103,14 @@ def state_loaded(net, optimizer, registry):
     return "optimizer/state"
 
 
+def schedule_stepped(net, optimizer, registry):
+    registry.objects["schedule"].step()  # the rate stays the same for long
+    return "schedule"
+
+
 CHANGES = [
     in_place, through_data, pointer, one_element_counted, large_buffer, loose_tensor, momentum, state_cleared,
-    state_assigned, state_loaded,
+    state_assigned, state_loaded, schedule_stepped,
 ]  # fmt: skip
 
 

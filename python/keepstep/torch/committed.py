@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
@@ -165,6 +166,21 @@ class Slots:
     def put_back(self) -> None:
         for number in self.others():
             self._dicts[number][self._keys[number]] = self._values[number]
+
+
+class Schedules:
+    """Learning-rate schedules among `objects`, and how many steps each has made."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self._named = {name: item for name, item in objects.items() if isinstance(item, LRScheduler)}
+        self._steps = self._now()
+
+    def _now(self) -> list[Any]:
+        return [getattr(item, "last_epoch", None) for item in self._named.values()]
+
+    def stepped(self) -> str | None:
+        """The name of one that has made more since."""
+        return next((n for n, was, now in zip(self._named, self._steps, self._now(), strict=True) if was != now), None)
 
 
 class OptimizerStates:
@@ -395,6 +411,7 @@ class Committed:
         self._manner = Manner([], [], {}, [], {})
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
+        self._schedules = Schedules({})
         self._new_states = 0  # how often they were others than before
         self._looked = False  # since the last commit, before a forward
         self._in_capsule: dict[str, Any] = {}  # its versions
@@ -412,6 +429,7 @@ class Committed:
         assert self._holders is not None
         if manner:
             self._manner = self._holders.take(self.wrapped)
+        self._schedules = Schedules(self._registry.objects)
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
@@ -455,10 +473,16 @@ class Committed:
     # ---- what was changed since ----
 
     def changed(self, written: bool = True) -> str | None:
-        """The name of the first protected tensor that is not as the commit left it, as far as can be seen."""
+        """The name of the first protected tensor, or schedule, that is not as the commit left it, as far as can be
+        seen."""
         if self._holders is None:
             return None
-        return self._holders.replaced() or self._states.replaced() or self._pieces.first_changed(written=written)
+        return (
+            self._holders.replaced()
+            or self._states.replaced()
+            or self._schedules.stepped()
+            or self._pieces.first_changed(written=written)
+        )
 
     def changed_in_capsule(self) -> str | None:
         """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
