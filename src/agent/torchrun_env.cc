@@ -8,9 +8,9 @@
 #include <filesystem>
 
 #include "agent/output_pump.h"
-#include "agent/private_folder.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/private_folder.h"
 
 namespace keepstep::agent {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/fd.h"
+#include "base/private_folder.h"
 
 namespace keepstep::cli {
 namespace {
@@ -21,20 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPause{100};  // a folder on a network tells nobody that a file came
 constexpr size_t kMostBytes = 4097;
-
-Status check_folder(const std::string& folder) {
-  struct stat info{};
-  if (lstat(folder.c_str(), &info) != 0) {
-    return errno_status("look at the folder " + folder);
-  }
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrFormat("the job token cannot be left in %s: it must be a folder of this user that nobody else may "
-                        "write to; chmod go-w it, or name another one with --token-dir",
-                        folder));
-  }
-  return absl::OkStatus();
-}
 
 // NOT_FOUND: not yet there.
 StatusOr<JobToken> read_token(const std::string& path) {
@@ -80,10 +67,10 @@ StatusOr<LeftToken> leave_token(const std::string& path, const JobToken& token) 
   const std::string folder = fs::path(path).parent_path();
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return errno_status("make the folder " + folder + " for the job token (--token-dir names another)");
+  if (const Status status = make_private(folder, Others::kMayLook).status(); !status.ok()) {
+    return Status(status.code(), absl::StrFormat("the job token cannot be left in %s: %s (--token-dir names another)",
+                                                 folder, status.message()));
   }
-  KEEPSTEP_RETURN_IF_ERROR(check_folder(folder));
   const std::string half = absl::StrFormat("%s.%s", path, to_hex(random_nonce()));
   const Fd file(open(half.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) {

@@ -1,4 +1,4 @@
-#include "agent/private_folder.h"
+#include "base/private_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-namespace keepstep::agent {
+namespace keepstep {
 namespace {
 
 using ::testing::HasSubstr;
@@ -26,25 +26,29 @@ class PrivateFolder : public ::testing::Test {
 };
 
 TEST_F(PrivateFolder, is_made_for_this_user_alone) {
-  EXPECT_EQ(why_not_private(above_ + "/new"), "");
+  EXPECT_TRUE(make_private(above_ + "/new", Others::kMayLook).ok());
   struct stat made{};
   ASSERT_EQ(stat((above_ + "/new").c_str(), &made), 0);
   EXPECT_EQ(made.st_mode & 0777, 0700U);
-  EXPECT_EQ(why_not_private(above_ + "/new"), "");  // and is still there
+  EXPECT_TRUE(make_private(above_ + "/new", Others::kMayLook).ok());  // and is still there
 }
 
 TEST_F(PrivateFolder, is_none_that_others_can_write_to_or_have_put_there) {
   std::filesystem::create_directory(above_ + "/open");
   ASSERT_EQ(chmod((above_ + "/open").c_str(), 0775), 0);
-  EXPECT_THAT(why_not_private(above_ + "/open"), HasSubstr("others can write to"));
+  EXPECT_THAT(std::string(make_private(above_ + "/open", Others::kMayLook).status().message()),
+              HasSubstr("others can write to"));
   std::filesystem::create_directory(above_ + "/mine");
   std::filesystem::create_symlink(above_ + "/mine", above_ + "/link");
-  EXPECT_THAT(why_not_private(above_ + "/link"), HasSubstr("is no folder"));
-  EXPECT_THAT(why_not_private(above_ + "/missing/new"), HasSubstr("cannot be made"));
+  EXPECT_THAT(std::string(make_private(above_ + "/link", Others::kMayLook).status().message()),
+              HasSubstr("is no folder"));
+  EXPECT_THAT(std::string(make_private(above_ + "/missing/new", Others::kMayLook).status().message()),
+              HasSubstr("cannot be made"));
   if (geteuid() == 0) {
     std::filesystem::create_directory(above_ + "/theirs");
     ASSERT_EQ(chown((above_ + "/theirs").c_str(), 65534, 65534), 0);
-    EXPECT_THAT(why_not_private(above_ + "/theirs"), HasSubstr("belongs to another user (uid 65534)"));
+    EXPECT_THAT(std::string(make_private(above_ + "/theirs", Others::kMayLook).status().message()),
+                HasSubstr("belongs to another user (uid 65534)"));
   }
 }
 
@@ -57,11 +61,11 @@ TEST_F(PrivateFolder, is_the_first_that_is_private_or_a_new_one) {
   warning.clear();
   const std::string fresh = private_folder({above_ + "/open"}, &warning);
   EXPECT_THAT(fresh, StartsWith(above_ + "/open-"));
-  EXPECT_EQ(why_not_private(fresh), "");
+  EXPECT_TRUE(make_private(fresh, Others::kMayLook).ok());
   warning.clear();
   EXPECT_EQ(private_folder({above_ + "/next"}, &warning), above_ + "/next");
   EXPECT_EQ(warning, "");
 }
 
 }  // namespace
-}  // namespace keepstep::agent
+}  // namespace keepstep
