@@ -1,13 +1,26 @@
 """For all tests: what a process inherits from whoever started them, and how several pytests share the tests out."""
 
+import atexit
 import itertools
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 # Behind `&` of a script SIGINT is ignored, and so it would be in every command that a test starts and sends a Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Jobs of tests are found by commands of the same pytest, and leave nothing where other jobs of this user are.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="keepstep-runtime-")
+
+
+@atexit.register
+def remove_runtime_folder(folder=os.environ["XDG_RUNTIME_DIR"], pid=os.getpid()):
+    if os.getpid() == pid:  # not at the end of a process that a test forked
+        shutil.rmtree(folder, ignore_errors=True)
+
 
 for folder in ("servers", "held_files"):
     sys.path.insert(0, str(Path(__file__).resolve().parent / folder))

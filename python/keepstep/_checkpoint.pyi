@@ -228,6 +228,11 @@ class Catalog:
 def folder_of(step: int) -> str: ...
 def step_of(folder: str) -> int | None: ...
 def data_file_name(rank: int, number: int, token: int, attempt: int) -> str: ...
+def connect_local(path: str) -> int:
+    """A descriptor, which is the caller's, of a connection to who listens there (src/base/local_socket.h)."""
+
+def is_trusted(fd: int) -> bool:
+    """Whether the process at the other end of a Unix socket is this user's, or root's."""
 
 class StoredFiles:
     """Files of a checkpoint in one or more places (range_reader.h)."""

@@ -95,9 +95,9 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_RETURN_IF_ERROR(loop_->watch(signal_fd_.get(), [this] { on_signal(); }));
   open_door();
   open_endpoint();
+  open_temp();
   open_rings();
   open_drain();
-  open_temp();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
       Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
@@ -154,7 +154,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
 }
 
 void Agent::open_rings() {
-  rings_socket_ = worker::ring_socket_name(to_hex(random_nonce()));
+  rings_socket_ = std::filesystem::absolute(temp_.path() / "rings");
   auto rings = RingService::open(*loop_, rings_socket_, [this](const RingService::News& news) {
     journal_.write(news.event, {}, news.because,
                    {{"ring", news.ring}, {"batch", static_cast<int64_t>(news.batch)}, {"pid", int64_t{news.pid}}});
@@ -168,7 +168,7 @@ void Agent::open_rings() {
 }
 
 void Agent::open_drain() {
-  drain_socket_ = "keepstep-drain-" + to_hex(random_nonce());
+  drain_socket_ = std::filesystem::absolute(temp_.path() / "drain");
   auto drain = DrainProcess::open(
       *loop_, drain_socket_, config_.spec.python, config_.node,
       {[this](const std::string& event, const std::string& because) { journal_.write(event, {}, because); },
@@ -678,6 +678,7 @@ void Agent::periodic() {
   watch_clock();
   leave_in_time();
   watch_memory_questions();
+  keep_door_open();
   finish_if_empty();
   update_status();
   status_.refresh();

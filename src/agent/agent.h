@@ -163,6 +163,7 @@ class Agent {
 
   // agent_control.cc: what comes through the control door, and injected faults
   void open_door();
+  void keep_door_open();
   void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
   void open_endpoint();
   void on_asked(const std::string& request, const std::function<void(const std::string&)>& answer);
@@ -319,6 +320,7 @@ class Agent {
   std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
   std::string job_;                             // its name for commands
   std::unique_ptr<ControlDoor> door_;
+  int64_t door_checked_ns_ = 0;
   std::string rings_socket_;             // where ranks ask for rings; empty: nowhere
   std::unique_ptr<RingService> rings_;   // null then
   std::string drain_socket_;             // where ranks hand over what they save; empty: nowhere

@@ -21,6 +21,7 @@ using worker::MessageType;
 
 namespace {
 
+constexpr int64_t kDoorCheckNs = 5'000'000'000;
 constexpr const char* kLive = "live/";  // keys of faults that came through the door
 
 // What the user called the job, else the script's name and four letters: the same on all nodes, another each time.
@@ -49,10 +50,9 @@ void Agent::open_door() {
       faults_.emplace(std::to_string(i), *std::move(spec));
     }
   }
-  const DoorName name = make_door_name(job_name(config_.spec));
-  job_ = name.job;
+  job_ = job_in_names(job_name(config_.spec));
   auto door = ControlDoor::open(
-      *loop_, name.text,
+      *loop_, job_,
       [this](const nlohmann::json& request, const ControlDoor::Answer& answer) { on_request(request, answer); },
       [this](const std::string& because, uint64_t count) {
         journal_.write("refused", {}, "control door: " + because, {{"count", static_cast<int64_t>(count)}});
@@ -64,6 +64,18 @@ void Agent::open_door() {
   }
   door_ = *std::move(door);
   journal_.write("control_door", {}, "", {{"job", job_}, {"pid", int64_t{getpid()}}});
+}
+
+// The last session of a user takes all in /run/user/UID along when it ends, and the job may go on.
+void Agent::keep_door_open() {
+  if (door_ == nullptr || monotonic_ns() < door_checked_ns_ + kDoorCheckNs) {
+    return;
+  }
+  door_checked_ns_ = monotonic_ns();
+  const std::string before = door_->path();
+  if (door_->keep_open().ok() && door_->path() != before) {
+    journal_.write("control_door", {}, "somebody had removed its file", {{"job", job_}, {"pid", int64_t{getpid()}}});
+  }
 }
 
 // The other way in: a command that proved the job token to node 0's coordinator.

@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_split.h"
 #include "base/local_socket.h"
 #include "base/shared_memory.h"
 #include "base/token.h"
@@ -18,8 +16,9 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr std::string_view kPrefix = "keepstep/job/";
+constexpr std::string_view kPrefix = "job-";
 constexpr size_t kMaxJobBytes = 48;
+constexpr size_t kRandomDigits = 8;
 constexpr size_t kInlineBytes = 60 * 1024;  // more goes by descriptor: a socket's buffer holds only so much
 
 bool fit_for_name(char c) {
@@ -28,32 +27,21 @@ bool fit_for_name(char c) {
 
 }  // namespace
 
-DoorName make_door_name(std::string_view job) {
-  DoorName name;
-  name.uid = getuid();
-  name.job = std::string(job.substr(0, kMaxJobBytes));
-  std::replace_if(name.job.begin(), name.job.end(), [](char c) { return !fit_for_name(c); }, '-');
-  name.text =
-      absl::StrFormat("%s%d/%s/%s", std::string(kPrefix), name.uid, name.job, to_hex(random_nonce()).substr(0, 8));
+std::string job_in_names(std::string_view job) {
+  std::string name(job.substr(0, kMaxJobBytes));
+  std::replace_if(name.begin(), name.end(), [](char c) { return !fit_for_name(c); }, '-');
   return name;
 }
 
-std::optional<DoorName> parse_door_name(std::string_view text) {
-  if (!text.starts_with(kPrefix)) {
-    return std::nullopt;
+std::vector<DoorName> find_doors() {
+  std::vector<DoorName> doors;
+  for (const std::string& path : names_held(kPrefix)) {
+    const std::string name = path.substr(path.rfind('/') + 1 + kPrefix.size());
+    if (const size_t end = name.rfind('-'); end != std::string::npos) {
+      doors.push_back({name.substr(0, end), path});
+    }
   }
-  const std::vector<std::string> parts = absl::StrSplit(std::string(text.substr(kPrefix.size())), '/');
-  DoorName name;
-  if (parts.size() != 3 || parts[1].empty()) {
-    return std::nullopt;
-  }
-  const auto [end, error] = std::from_chars(parts[0].data(), parts[0].data() + parts[0].size(), name.uid);
-  if (error != std::errc() || end != parts[0].data() + parts[0].size()) {
-    return std::nullopt;
-  }
-  name.job = parts[1];
-  name.text = std::string(text);
-  return name;
+  return doors;
 }
 
 nlohmann::json error_answer(const std::string& message) { return {{"ok", false}, {"error", message}}; }
@@ -70,16 +58,31 @@ std::string answer_text(const nlohmann::json& body) {
   return text;
 }
 
-StatusOr<std::unique_ptr<ControlDoor>> ControlDoor::open(EventLoop& loop, const std::string& name, Handler handler,
+StatusOr<std::unique_ptr<ControlDoor>> ControlDoor::open(EventLoop& loop, const std::string& job, Handler handler,
                                                          Refused refused) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name));
-  std::unique_ptr<ControlDoor> door(new ControlDoor(loop, std::move(listener), std::move(handler), std::move(refused)));
-  KEEPSTEP_RETURN_IF_ERROR(loop.watch(door->listener_.get(), [raw = door.get()] { raw->on_connection(); }));
+  std::unique_ptr<ControlDoor> door(new ControlDoor(loop, job, std::move(handler), std::move(refused)));
+  KEEPSTEP_RETURN_IF_ERROR(door->listen());
   return door;
 }
 
+Status ControlDoor::listen() {
+  const std::string random = to_hex(random_nonce()).substr(0, kRandomDigits);
+  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(absl::StrFormat("%s%s-%s", kPrefix, job_, random)));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name.path()));
+  if (listener_.valid()) {
+    loop_.unwatch(listener_.get());
+  }
+  name_ = std::move(name);
+  listener_ = std::move(listener);
+  return loop_.watch(listener_.get(), [this] { on_connection(); });
+}
+
+Status ControlDoor::keep_open() { return name_.found() ? absl::OkStatus() : listen(); }
+
 ControlDoor::~ControlDoor() {
-  loop_.unwatch(listener_.get());
+  if (listener_.valid()) {
+    loop_.unwatch(listener_.get());
+  }
   for (const auto& [id, client] : clients_) {
     loop_.unwatch(client.socket.fd());
   }

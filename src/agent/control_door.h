@@ -1,8 +1,7 @@
 // The launcher's control door: where `keepstep stacks`, `inject` and `jobs` of the same user knock.
 //
-// An abstract Unix socket, so nothing stays behind whatever ends the launcher, and no other machine can reach it. The
-// kernel says who connects (base/local_socket.h): another user is refused before a byte is read. No token is asked
-// for: whoever may knock may signal the launcher and read its memory anyway.
+// A socket in a folder that nobody else can enter (base/runtime_folder.h), and the kernel says who connects
+// (base/local_socket.h). No token is asked for: whoever may knock may signal the launcher and read its memory anyway.
 //
 // A packet is one request, a JSON object of at most kMaxRequestBytes; each is answered by one packet, also a JSON
 // object, with the request's "id" if it had one. A large answer is {"bytes": N} with a sealed memfd that holds it.
@@ -19,13 +18,14 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/event_loop.h"
 #include "base/fd.h"
 #include "base/packet_socket.h"
+#include "base/runtime_folder.h"
 #include "base/status.h"
 #include "proto/convert.h"
 
@@ -36,16 +36,16 @@ inline constexpr size_t kMaxAnswerBytes = proto::kMaxAnswerBytes;
 inline constexpr size_t kMostClients = 16;           // at once
 inline constexpr size_t kMostRequestsPerClient = 8;  // unanswered
 
-// The socket's name says whose job it is, so that a look at /proc/net/unix is a list of jobs.
+// `job` as names of doors have it: what is not fit for a name becomes '-', and it is cut at 48 bytes.
+std::string job_in_names(std::string_view job);
+
+// Where somebody listens.
 struct DoorName {
-  uid_t uid = 0;
   std::string job;
-  std::string text;  // the whole name, without the leading NUL
+  std::string path;
 };
-// "keepstep/job/UID/JOB/RANDOM"; what is not fit for a name in `job` becomes '-', and it is cut at 48 bytes.
-DoorName make_door_name(std::string_view job);
-// nullopt: not the name of a control door.
-std::optional<DoorName> parse_door_name(std::string_view text);
+// The doors of all running jobs of this user, whose names say which job it is.
+std::vector<DoorName> find_doors();
 
 class ControlDoor {
  public:
@@ -56,12 +56,15 @@ class ControlDoor {
   // Something was refused; `because` names the process. Counted by the door; called for the 1st, 2nd, 4th, ... time.
   using Refused = std::function<void(const std::string& because, uint64_t count)>;
 
-  // ALREADY_EXISTS when somebody has the name. The loop must outlive the door.
-  static StatusOr<std::unique_ptr<ControlDoor>> open(EventLoop& loop, const std::string& name, Handler handler,
+  // Of a job by the name that job_in_names() made. The loop must outlive the door.
+  static StatusOr<std::unique_ptr<ControlDoor>> open(EventLoop& loop, const std::string& job, Handler handler,
                                                      Refused refused);
   ~ControlDoor();
 
+  // Makes its file again if somebody removed it (HeldName::found). Clients stay.
+  Status keep_open();
   size_t clients() const { return clients_.size(); }
+  const std::string& path() const { return name_.path(); }
 
  private:
   struct Client {
@@ -71,8 +74,9 @@ class ControlDoor {
     size_t unanswered = 0;
   };
 
-  ControlDoor(EventLoop& loop, Fd listener, Handler handler, Refused refused)
-      : loop_(loop), listener_(std::move(listener)), handler_(std::move(handler)), refused_(std::move(refused)) {}
+  ControlDoor(EventLoop& loop, const std::string& job, Handler handler, Refused refused)
+      : loop_(loop), job_(job), handler_(std::move(handler)), refused_(std::move(refused)) {}
+  Status listen();
   void on_connection();
   void on_packet(uint64_t id);
   void answer(uint64_t id, const nlohmann::json& request_id, nlohmann::json body);
@@ -81,6 +85,8 @@ class ControlDoor {
   void make_room();
 
   EventLoop& loop_;
+  const std::string job_;
+  HeldName name_;
   Fd listener_;
   Handler handler_;
   Refused refused_;

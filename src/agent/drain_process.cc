@@ -36,10 +36,10 @@ bool is_whole(const nlohmann::json& message, const char* name) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<DrainProcess>> DrainProcess::open(EventLoop& loop, const std::string& socket_name,
+StatusOr<std::unique_ptr<DrainProcess>> DrainProcess::open(EventLoop& loop, const std::string& path,
                                                            const std::string& python, brain::NodeId node,
                                                            Callbacks callbacks) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(socket_name));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(path));
   std::unique_ptr<DrainProcess> drain(new DrainProcess(loop, std::move(listener), python, node, std::move(callbacks)));
   KEEPSTEP_RETURN_IF_ERROR(loop.watch(drain->listener_.get(), [raw = drain.get()] { raw->on_call(); }));
   return drain;

@@ -33,8 +33,8 @@ class DrainProcess {
     std::function<void(brain::NodeId to, const std::string& message)> on_message;
   };
 
-  // ALREADY_EXISTS when somebody has the socket's name. The loop must outlive this.
-  static StatusOr<std::unique_ptr<DrainProcess>> open(EventLoop& loop, const std::string& socket_name,
+  // Ranks call at `path` (base/local_socket.h). The loop must outlive this.
+  static StatusOr<std::unique_ptr<DrainProcess>> open(EventLoop& loop, const std::string& path,
                                                       const std::string& python, brain::NodeId node,
                                                       Callbacks callbacks);
   // Kills it.

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/temp_folder.h"
 #include "base/local_socket.h"
 
 namespace keepstep::agent {
@@ -24,8 +25,6 @@ class DrainProcessTest : public testing::Test {
  protected:
   void open(const std::string& program) {
     loop_ = *EventLoop::create();
-    name_ = "keepstep-drain-test-" + std::to_string(getpid()) +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
     auto drain = DrainProcess::open(*loop_, name_, program, 0,
                                     {[this](const std::string& event, const std::string& because) {
                                        const std::lock_guard lock(mutex_);
@@ -56,7 +55,8 @@ class DrainProcessTest : public testing::Test {
   }
 
   std::unique_ptr<EventLoop> loop_;
-  std::string name_;
+  const TempFolder folder_ = *TempFolder::create();
+  const std::string name_ = folder_.path() / "drain";
   std::unique_ptr<DrainProcess> drain_;
   std::thread thread_;
   std::mutex mutex_;

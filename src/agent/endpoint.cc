@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cstring>
@@ -137,23 +136,9 @@ StatusOr<SocketAddress> own_address(const std::string& host, uint16_t port, cons
                                                        who_must, host, absl::StrJoin(refused, ", ")));
 }
 
-// A name in the namespace of abstract sockets is as wide as that of TCP ports, is taken at once, and ends with us.
-StatusOr<Fd> claim_endpoint(const SocketAddress& own) {
-  const std::string name = absl::StrFormat("keepstep-node-0-%s", own.text());
-  sockaddr_un address{.sun_family = AF_UNIX};
-  if (name.size() + 1 > sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrFormat("the address %s is too long", own.text()));
-  }
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  Fd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) {
-    return errno_status("create a Unix socket");
-  }
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return errno == EADDRINUSE ? StatusOr<Fd>(Fd()) : errno_status("claim the endpoint " + own.text());
-  }
-  return fd;
+StatusOr<HeldName> claim_endpoint(const SocketAddress& own) {
+  StatusOr<HeldName> name = HeldName::take(absl::StrFormat("endpoint-%s-%s", own.text(), this_machine()));
+  return absl::IsAlreadyExists(name.status()) ? HeldName() : std::move(name);
 }
 
 StatusOr<Route> find_route(const std::string& host, uint16_t port, std::chrono::milliseconds timeout,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/runtime_folder.h"
 #include "base/status.h"
 #include "base/tcp_socket.h"
 #include "brain/rank_table.h"
@@ -27,9 +28,9 @@ StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t p
 // run where --rdzv-endpoint points") begins the message.
 StatusOr<SocketAddress> own_address(const std::string& host, uint16_t port, const std::string& who_must);
 
-// The claim to be node 0 of the endpoint `own`, among the launchers of this machine, for as long as the descriptor is
-// open; an invalid one: another launcher has it.
-StatusOr<Fd> claim_endpoint(const SocketAddress& own);
+// The claim to be node 0 of the endpoint `own`, among this user's launchers on this machine. One that is not held:
+// another launcher has it.
+StatusOr<HeldName> claim_endpoint(const SocketAddress& own);
 
 // How this node reaches the coordinator.
 struct Route {

@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "base/runtime_folder_testing.h"
+
 namespace keepstep::agent {
 namespace {
 
@@ -34,6 +36,20 @@ TEST(Endpoint, addresses_are_the_same_as_text_and_in_the_table) {
   }
   EXPECT_EQ(*address_from_text("10.0.0.7"), brain::ipv4(10, 0, 0, 7));
   EXPECT_FALSE(address_from_text("node-a").ok());
+}
+
+TEST(Endpoint, one_launcher_of_the_machine_claims_it_until_it_ends) {
+  const OwnRuntimeFolder own;
+  {
+    const auto first = claim_endpoint({"fd00:1111:2222:3333:4444:5555:6666:7777", 65535});
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_TRUE(first->held());
+    const auto second = claim_endpoint({"fd00:1111:2222:3333:4444:5555:6666:7777", 65535});
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_FALSE(second->held());
+    EXPECT_TRUE(claim_endpoint({"10.0.0.7", 65535})->held());
+  }
+  EXPECT_TRUE(own.empty());
 }
 
 TEST(Endpoint, a_route_names_both_of_its_ends) {

@@ -34,14 +34,15 @@ comm::CommConfig config_for(uint32_t world) {
 }  // namespace
 
 StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(worker::node_socket_name(job)));
+  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(worker::node_name(job)));
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::create());
-  KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RingService> rings,
-                            RingService::open(*loop, worker::ring_socket_name(job), [](const RingService::News& news) {
-                              spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch,
-                                           news.because);
-                            }));
-  std::unique_ptr<NodeService> service(new NodeService(std::move(loop), std::move(listener)));
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<RingService> rings,
+      RingService::open(*loop, worker::rings_beside(name.path()), [](const RingService::News& news) {
+        spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch, news.because);
+      }));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name.path()));  // the last: whoever finds it finds all
+  std::unique_ptr<NodeService> service(new NodeService(std::move(name), std::move(loop), std::move(listener)));
   service->rings_ = std::move(rings);
   return service;
 }

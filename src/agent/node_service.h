@@ -5,7 +5,8 @@
 //   join(key, rank, world)  ->  once all have come, one arena a rank and a generation's page, to all of them
 //   a member's end without leave, or abort  ->  the communicator is interrupted, and every member told why
 //
-// Connections come from processes of the same user, which the kernel vouches for (base/local_socket.h).
+// Connections come from processes of the same user: nobody else can enter the folder of its sockets
+// (base/runtime_folder.h).
 // One thread, an EventLoop; run() is that thread.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "agent/store.h"
 #include "base/fd.h"
 #include "base/packet_socket.h"
+#include "base/runtime_folder.h"
 #include "base/shared_memory.h"
 #include "base/status.h"
 #include "comm/communicator.h"
@@ -30,12 +32,13 @@ namespace keepstep::agent {
 
 class NodeService {
  public:
-  // Serves `job`. ALREADY_EXISTS when another agent does on this machine.
+  // Serves `job`. ALREADY_EXISTS when another agent does on this machine: its name is a lock.
   static StatusOr<std::unique_ptr<NodeService>> create(const std::string& job);
   // Until the last client has gone for a moment, or nobody came within half a minute.
   void run();
 
   size_t refused() const { return refused_; }
+  const std::string& path() const { return name_.path(); }
 
  private:
   struct Client {
@@ -57,7 +60,8 @@ class NodeService {
     bool interrupted = false;
   };
 
-  NodeService(std::unique_ptr<EventLoop> loop, Fd listener) : loop_(std::move(loop)), listener_(std::move(listener)) {}
+  NodeService(HeldName name, std::unique_ptr<EventLoop> loop, Fd listener)
+      : name_(std::move(name)), loop_(std::move(loop)), listener_(std::move(listener)) {}
   void on_connection();
   void on_packet(const std::shared_ptr<Client>& client);
   void on_message(Client& client, const worker::Message& message, std::vector<Fd> fds);
@@ -73,6 +77,7 @@ class NodeService {
                 std::span<const int> fds = {});
   void stop_if_idle();
 
+  HeldName name_;  // the last to go
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<RingService> rings_;
   Fd listener_;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/local_socket.h"
+#include "base/runtime_folder_testing.h"
 #include "worker/node_link.h"
 
 namespace keepstep::agent {
@@ -24,7 +25,11 @@ class NodeServiceTest : public testing::Test {
     service_ = *std::move(service);
     thread_ = std::thread([this] { service_->run(); });
   }
-  void TearDown() override { thread_.join(); }
+  void TearDown() override {
+    thread_.join();
+    service_.reset();
+    EXPECT_TRUE(own_.empty());
+  }
 
   std::unique_ptr<NodeLink> link() {
     auto link = NodeLink::connect(job_);
@@ -32,6 +37,7 @@ class NodeServiceTest : public testing::Test {
     return *std::move(link);
   }
 
+  OwnRuntimeFolder own_;
   const std::string job_ =
       "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
   std::unique_ptr<NodeService> service_;
@@ -75,7 +81,7 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
   EXPECT_FALSE(links[0]->interrupted());
 
   const auto survivor = link();
-  auto lost = connect_local(worker::node_socket_name(job_));
+  auto lost = connect_local(service_->path());
   ASSERT_TRUE(lost.ok()) << lost.status();
   ASSERT_TRUE(
       lost->send(worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}}))
@@ -117,7 +123,7 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
        {std::string("garbage"), std::string(100'000, 'x'),
         worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
         worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
-    auto stranger = connect_local(worker::node_socket_name(job_));
+    auto stranger = connect_local(service_->path());
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     ASSERT_TRUE(stranger->send(bytes).ok());
     EXPECT_TRUE(absl::IsUnavailable(stranger->receive().status())) << bytes.size();

@@ -74,8 +74,8 @@ std::string reap(const Fd& pidfd) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<RingService>> RingService::open(EventLoop& loop, const std::string& socket_name, Note note) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(socket_name));
+StatusOr<std::unique_ptr<RingService>> RingService::open(EventLoop& loop, const std::string& path, Note note) {
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(path));
   std::unique_ptr<RingService> service(new RingService(loop, std::move(listener), std::move(note)));
   KEEPSTEP_RETURN_IF_ERROR(loop.watch(service->listener_.get(), [raw = service.get()] { raw->on_connection(); }));
   return service;

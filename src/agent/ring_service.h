@@ -4,9 +4,10 @@
 // Ranks that read the same part of one loader's order share a ring. One whose part is in none gets another one, beside
 // them, so nobody who reads is disturbed; a ring that is read no more goes as soon as the name has another one.
 //
-// It listens on a socket of its own, for processes of the same user. One connection is one reader of one ring; its end
-// frees the reader's row. A loader process is told apart by the socket pair that a rank was handed to start it with.
-// What a client says is checked; a client that says nonsense is let go, the others go on.
+// It listens on a socket of its own, which only processes of the same user reach (base/local_socket.h). One connection
+// is one reader of one ring; its end frees the reader's row. A loader process is told apart by the socket pair that a
+// rank was handed to start it with. What a client says is checked; a client that says nonsense is let go, the others go
+// on.
 //
 // Loop thread only.
 #pragma once
@@ -42,8 +43,8 @@ class RingService {
   };
   using Note = std::function<void(const News& news)>;
 
-  // ALREADY_EXISTS when somebody has the socket's name. The loop must outlive the service.
-  static StatusOr<std::unique_ptr<RingService>> open(EventLoop& loop, const std::string& socket_name, Note note);
+  // Listens at `path` (base/local_socket.h). The loop must outlive the service.
+  static StatusOr<std::unique_ptr<RingService>> open(EventLoop& loop, const std::string& path, Note note);
   // Ends the loader processes.
   ~RingService();
 

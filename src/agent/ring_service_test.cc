@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "agent/temp_folder.h"
 #include "base/local_socket.h"
 #include "data/ring_testing.h"
 #include "worker/ring_link.h"
@@ -46,8 +47,6 @@ class RingServiceTest : public testing::Test {
  protected:
   void SetUp() override {
     loop_ = *EventLoop::create();
-    name_ = worker::ring_socket_name("test-" + std::to_string(getpid()) +
-                                     testing::UnitTest::GetInstance()->current_test_info()->name());
     auto service = RingService::open(*loop_, name_, [this](const RingService::News& news) {
       const std::lock_guard lock(mutex_);
       news_.push_back(news);
@@ -140,7 +139,8 @@ class RingServiceTest : public testing::Test {
     return pid;
   }
 
-  std::string name_;
+  const TempFolder folder_ = *TempFolder::create();
+  const std::string name_ = folder_.path() / "rings";
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<RingService> service_;
   std::mutex mutex_;

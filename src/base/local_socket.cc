@@ -4,76 +4,97 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstring>
+#include <filesystem>
+
+#include "base/private_folder.h"
 
 namespace keepstep {
 namespace {
 
-constexpr size_t kMaxNameBytes = 100;
+constexpr int kPackets = SOCK_SEQPACKET | SOCK_CLOEXEC;
+constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr int kBacklog = 4096;  // the kernel lowers it to net.core.somaxconn
 
-struct Address {
-  sockaddr_un address{};
-  socklen_t bytes = 0;
+struct Place {
+  Fd folder;
+  sockaddr_un address{};  // good as long as the folder is open
+  const sockaddr* name() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-StatusOr<Address> address_of(const std::string& name) {
-  if (name.empty() || name.size() > kMaxNameBytes) {
+StatusOr<Place> place_of(const std::string& path) {
+  const std::filesystem::path whole(path);
+  Place place;
+  KEEPSTEP_ASSIGN_OR_RETURN(place.folder, open_private(whole.parent_path(), Others::kMayNot));
+  const std::string address = absl::StrFormat("/proc/self/fd/%d/%s", place.folder.get(), whole.filename().string());
+  if (!whole.has_filename() || address.size() >= sizeof place.address.sun_path) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a socket name has 1 to %d bytes, this one %d", kMaxNameBytes, name.size()));
+        absl::StrFormat("'%s' is no path for a socket: its last part must have 1 to 80 characters", path));
   }
-  Address result;
-  result.address.sun_family = AF_UNIX;
-  std::memcpy(result.address.sun_path + 1, name.data(), name.size());  // byte 0 stays NUL: an abstract address
-  result.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return result;
+  place.address.sun_family = AF_UNIX;
+  std::memcpy(place.address.sun_path, address.data(), address.size());
+  return place;
 }
 
-StatusOr<Peer> peer_of(int fd) {
+StatusOr<Fd> new_socket(int type) {
+  Fd fd(socket(AF_UNIX, type, 0));
+  if (!fd.valid()) {
+    return errno_status("create a socket (raise the limit on open files with `ulimit -n`?)");
+  }
+  return fd;
+}
+
+StatusOr<Fd> listen_at(const std::string& path, int type) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const Place place, place_of(path));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, new_socket(type));
+  if (bind(fd.get(), place.name(), sizeof place.address) != 0) {
+    return errno == EADDRINUSE ? absl::AlreadyExistsError(absl::StrFormat(
+                                     "the socket %s exists. If no process listens there any more, remove it", path))
+                               : errno_status("bind the socket " + path);
+  }
+  if (listen(fd.get(), kBacklog) != 0) {
+    return errno_status("listen on " + path);
+  }
+  return fd;
+}
+
+StatusOr<Fd> connect_to(const std::string& path, int type) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const Place place, place_of(path));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, new_socket(type));
+  if (connect(fd.get(), place.name(), sizeof place.address) != 0) {
+    return errno == ECONNREFUSED || errno == ENOENT ? absl::NotFoundError("nobody listens at " + path)
+                                                    : errno_status("connect to " + path);
+  }
+  if (const StatusOr<Peer> peer = trusted_peer(fd.get()); !peer.ok()) {
+    return Status(peer.status().code(), absl::StrFormat("%s: %s", path, peer.status().message()));
+  }
+  return fd;
+}
+
+}  // namespace
+
+StatusOr<Fd> listen_local(const std::string& path) { return listen_at(path, kPackets); }
+
+StatusOr<Fd> listen_local_stream(const std::string& path) { return listen_at(path, kStream); }
+
+StatusOr<PacketSocket> connect_local(const std::string& path) {
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(path, kPackets));
+  return PacketSocket(std::move(fd));
+}
+
+StatusOr<Fd> connect_local_stream(const std::string& path) { return connect_to(path, kStream); }
+
+StatusOr<Peer> trusted_peer(int fd) {
   ucred who{};
   socklen_t bytes = sizeof who;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
     return errno_status("ask who is at the other end of a socket");
   }
-  return Peer{who.pid, who.uid};
-}
-
-bool trusted(const Peer& peer) { return peer.uid == getuid() || peer.uid == 0; }
-
-}  // namespace
-
-StatusOr<Fd> listen_local(const std::string& name) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Address address, address_of(name));
-  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) {
-    return errno_status("create a socket (raise the limit on open files with `ulimit -n`?)");
-  }
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.address), address.bytes) != 0) {
-    return errno == EADDRINUSE ? absl::AlreadyExistsError("another process listens as " + name)
-                               : errno_status("listen as " + name);
-  }
-  if (listen(fd.get(), SOMAXCONN) != 0) {
-    return errno_status("listen as " + name);
-  }
-  return fd;
-}
-
-StatusOr<PacketSocket> connect_local(const std::string& name) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Address address, address_of(name));
-  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) {
-    return errno_status("create a socket (raise the limit on open files with `ulimit -n`?)");
-  }
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.address), address.bytes) != 0) {
-    return errno == ECONNREFUSED ? absl::NotFoundError("nobody listens as " + name)
-                                 : errno_status("connect to " + name);
-  }
-  KEEPSTEP_ASSIGN_OR_RETURN(const Peer peer, peer_of(fd.get()));
-  if (!trusted(peer)) {
+  if (who.uid != geteuid() && who.uid != 0) {
     return absl::PermissionDeniedError(
-        absl::StrFormat("%s belongs to user %d, not to user %d: refused", name, peer.uid, getuid()));
+        absl::StrFormat("process %d of user %d: refused; this process is of user %d", who.pid, who.uid, geteuid()));
   }
-  return PacketSocket(std::move(fd));
+  return Peer{who.pid, who.uid};
 }
 
 StatusOr<Accepted> accept_local(const Fd& listener) {
@@ -81,10 +102,7 @@ StatusOr<Accepted> accept_local(const Fd& listener) {
   if (!fd.valid()) {
     return errno_status("accept a connection");
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(const Peer peer, peer_of(fd.get()));
-  if (!trusted(peer)) {
-    return absl::PermissionDeniedError(absl::StrFormat("process %d of user %d: refused", peer.pid, peer.uid));
-  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const Peer peer, trusted_peer(fd.get()));
   return Accepted{PacketSocket(std::move(fd)), peer};
 }
 

@@ -45,6 +45,7 @@ class PacketSocket {
 
   int fd() const { return fd_.get(); }
   bool valid() const { return fd_.valid(); }
+  int release() { return fd_.release(); }  // the caller's from here on
 
  private:
   Status send_flagged(std::string_view bytes, std::span<const int> fds, int flags) const;

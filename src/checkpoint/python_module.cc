@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/local_socket.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dcp/metadata.h"
 #include "checkpoint/file_recipe.h"
@@ -521,6 +522,17 @@ void bind_reading(nb::module_& module) {
       .def("problems", &Verifier::problems, "What is wrong, the first hundred.");
 }
 
+void bind_sockets(nb::module_& module) {
+  module.def(
+      "connect_local",
+      [](const std::string& path) {
+        PacketSocket socket = value_or_throw(unlocked([&] { return connect_local(path); }));
+        return socket.release();
+      },
+      "path"_a, "A descriptor, which is the caller's, of a connection to who listens there.");
+  module.def("is_trusted", [](int fd) { return trusted_peer(fd).ok(); }, "fd"_a);
+}
+
 }  // namespace
 }  // namespace keepstep::checkpoint
 
@@ -539,4 +551,5 @@ NB_MODULE(_checkpoint, module) {
   bind_owner(module);
   bind_catalog(module);
   bind_reading(module);
+  bind_sockets(module);
 }

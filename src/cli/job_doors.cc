@@ -1,18 +1,12 @@
 #include "cli/job_doors.h"
 
 #include <poll.h>
-#include <pwd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/local_socket.h"
 #include "base/shared_memory.h"
 
@@ -21,39 +15,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string user_name(uid_t uid) {
-  const passwd* entry = getpwuid(uid);
-  return entry == nullptr ? absl::StrFormat("user %d", uid) : absl::StrFormat("user %s", entry->pw_name);
-}
-
 bool same_folder(const std::string& a, const std::string& b) {
   std::error_code error;
   return !a.empty() && !b.empty() && std::filesystem::equivalent(a, b, error) && !error;
 }
 
 std::string list_of(const Jobs& jobs) {
-  if (jobs.mine.empty()) {
+  if (jobs.empty()) {
     return "No job of yours runs on this machine.";
   }
   return "Jobs of yours on this machine: " +
-         absl::StrJoin(jobs.mine, "; ", [](std::string* out, const RunningJob& job) { out->append(job.text()); });
+         absl::StrJoin(jobs, "; ", [](std::string* out, const RunningJob& job) { out->append(job.text()); });
 }
 
 }  // namespace
-
-std::vector<agent::DoorName> doors_in(std::string_view proc_net_unix) {
-  std::vector<agent::DoorName> doors;
-  std::set<std::string> seen;  // a listener's connections have its name too
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(std::string(proc_net_unix), '\n'))) {
-    if (const size_t at = line.find(" @"); at != std::string::npos) {
-      auto door = agent::parse_door_name(line.substr(at + 2));
-      if (door.has_value() && seen.insert(door->text).second) {
-        doors.push_back(*std::move(door));
-      }
-    }
-  }
-  return doors;
-}
 
 std::string RunningJob::text() const {
   if (!problem.empty()) {
@@ -66,13 +41,9 @@ std::string RunningJob::text() const {
 }
 
 StatusOr<DoorClient> DoorClient::open(const agent::DoorName& door) {
-  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(door.text));
-  ucred who{};
-  socklen_t bytes = sizeof who;
-  if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
-    return errno_status("ask which process a job's launcher is");
-  }
-  return DoorClient(std::move(socket), who.pid);
+  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(door.path));
+  KEEPSTEP_ASSIGN_OR_RETURN(const Peer launcher, trusted_peer(socket.fd()));
+  return DoorClient(std::move(socket), launcher.pid);
 }
 
 StatusOr<DoorClient> DoorClient::open(const RunningJob& job) {
@@ -122,14 +93,8 @@ StatusOr<nlohmann::json> accepted(nlohmann::json answer, const std::string& who)
 }
 
 Jobs find_jobs(milliseconds limit) {
-  std::ifstream file("/proc/net/unix");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   Jobs jobs;
-  for (agent::DoorName& door : doors_in(text)) {
-    if (door.uid != getuid()) {
-      jobs.of_others.push_back(std::move(door));
-      continue;
-    }
+  for (const agent::DoorName& door : agent::find_doors()) {
     RunningJob job{door, 0, {}, ""};
     const StatusOr<DoorClient> client = DoorClient::open(door);
     if (!client.ok()) {
@@ -142,9 +107,9 @@ Jobs find_jobs(milliseconds limit) {
     } else {
       job.problem = std::string(described.status().message());
     }
-    jobs.mine.push_back(std::move(job));
+    jobs.push_back(std::move(job));
   }
-  std::sort(jobs.mine.begin(), jobs.mine.end(), [](const RunningJob& a, const RunningJob& b) {
+  std::sort(jobs.begin(), jobs.end(), [](const RunningJob& a, const RunningJob& b) {
     return std::pair(a.door.job, a.pid) < std::pair(b.door.job, b.pid);
   });
   return jobs;
@@ -155,12 +120,12 @@ Jobs without_other_nodes(Jobs jobs) {
     return job.problem.empty() && job.description.value("node", 0) == 0;
   };
   std::set<std::string> with_first;
-  for (const RunningJob& job : jobs.mine) {
+  for (const RunningJob& job : jobs) {
     if (is_first(job)) {
       with_first.insert(job.door.job);
     }
   }
-  std::erase_if(jobs.mine, [&](const RunningJob& job) {
+  std::erase_if(jobs, [&](const RunningJob& job) {
     return job.problem.empty() && !is_first(job) && with_first.contains(job.door.job);
   });
   return jobs;
@@ -168,13 +133,13 @@ Jobs without_other_nodes(Jobs jobs) {
 
 StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
   if (word.empty()) {
-    if (jobs.mine.size() == 1) {
-      return jobs.mine.front();
+    if (jobs.size() == 1) {
+      return jobs.front();
     }
-    return absl::NotFoundError(jobs.mine.empty() ? list_of(jobs) : "Several jobs run; say which. " + list_of(jobs));
+    return absl::NotFoundError(jobs.empty() ? list_of(jobs) : "Several jobs run; say which. " + list_of(jobs));
   }
   std::vector<RunningJob> meant;
-  for (const RunningJob& job : jobs.mine) {
+  for (const RunningJob& job : jobs) {
     if (job.door.job == word || std::to_string(job.pid) == word ||
         (job.problem.empty() && same_folder(job.description.value("journal", ""), word))) {
       meant.push_back(job);
@@ -187,12 +152,6 @@ StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' means %d launchers; say which by its pid: %s", word, meant.size(),
         absl::StrJoin(meant, "; ", [](std::string* out, const RunningJob& job) { out->append(job.text()); })));
-  }
-  for (const agent::DoorName& door : jobs.of_others) {
-    if (door.job == word) {
-      return absl::PermissionDeniedError(
-          absl::StrFormat("'%s' is a job of %s; only that user's commands are let in", word, user_name(door.uid)));
-    }
   }
   return absl::NotFoundError(absl::StrFormat(
       "no job '%s' (a job's name, its journal's folder, its launcher's pid, or HOST:PORT). %s", word, list_of(jobs)));

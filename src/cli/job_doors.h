@@ -2,12 +2,9 @@
 // requests to it.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agent/control_door.h"
@@ -15,9 +12,6 @@
 #include "base/status.h"
 
 namespace keepstep::cli {
-
-// All control doors, of all users, that /proc/net/unix lists in `text`. Pure.
-std::vector<agent::DoorName> doors_in(std::string_view proc_net_unix);
 
 // One launcher, as it described itself; or why it did not.
 struct RunningJob {
@@ -52,12 +46,8 @@ class DoorClient {
 // answer of this version.
 StatusOr<nlohmann::json> accepted(nlohmann::json answer, const std::string& who);
 
-struct Jobs {
-  std::vector<RunningJob> mine;
-  std::vector<agent::DoorName> of_others;
-};
-// Asks every launcher of this user on this machine (and in this network namespace) who it is; one that does not answer
-// within `limit` has a problem.
+using Jobs = std::vector<RunningJob>;
+// Asks every launcher of this user on this machine who it is; one that does not answer within `limit` has a problem.
 Jobs find_jobs(std::chrono::milliseconds limit = std::chrono::seconds(3));
 
 // Without launchers of other nodes where that of node 0 of the same job runs here too: for what node 0 decides. Pure.

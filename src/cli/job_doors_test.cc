@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 RunningJob job(const std::string& name, pid_t pid, const std::string& journal = "") {
   RunningJob running;
-  running.door = {getuid(), name, "keepstep/job/0/" + name + "/00"};
+  running.door = {name, ""};
   running.pid = pid;
   running.description = {{"journal", journal}, {"step", 7}, {"node", 1}, {"nodes", 2}};
   return running;
@@ -22,35 +22,21 @@ std::string error_of(const Jobs& jobs, const std::string& word) {
   return chosen.ok() ? "" : std::string(chosen.status().message());
 }
 
-TEST(JobDoors, doors_are_found_among_all_sockets_of_the_machine_once_each) {
-  const auto doors = doors_in(
-      "Num       RefCount Protocol Flags    Type St Inode Path\n"
-      "0000: 00000002 00000000 00010000 0005 01 11 @keepstep/job/1000/train-4f2a/0011aabb\n"
-      "0000: 00000003 00000000 00000000 0005 03 12 @keepstep/job/1000/train-4f2a/0011aabb\n"
-      "0000: 00000002 00000000 00010000 0001 01 13 /run/dbus @odd\n"
-      "0000: 00000002 00000000 00010000 0005 01 14 @keepstep/job/0/other/ff\n");
-  ASSERT_EQ(doors.size(), 2u);
-  EXPECT_EQ(doors[0].job, "train-4f2a");
-  EXPECT_EQ(doors[0].uid, 1000u);
-  EXPECT_EQ(doors[1].job, "other");
-}
-
 TEST(JobDoors, a_job_is_meant_by_name_pid_or_its_journals_folder) {
-  const Jobs jobs{{job("a", 10, "/tmp"), job("b", 11)}, {}};
+  const Jobs jobs{job("a", 10, "/tmp"), job("b", 11)};
   EXPECT_EQ(choose_job(jobs, "b")->pid, 11);
   EXPECT_EQ(choose_job(jobs, "10")->pid, 10);
   EXPECT_EQ(choose_job(jobs, "/usr/../tmp")->pid, 10);
-  EXPECT_EQ(choose_job({{job("a", 10)}, {}}, "")->pid, 10);
+  EXPECT_EQ(choose_job({job("a", 10)}, "")->pid, 10);
 }
 
 TEST(JobDoors, what_is_not_there_is_answered_with_what_is) {
-  const Jobs jobs{{job("a", 10), job("b", 11)}, {{4242, "theirs", ""}}};
+  const Jobs jobs{job("a", 10), job("b", 11)};
   EXPECT_THAT(error_of(jobs, "c"), HasSubstr("no job 'c'"));
   EXPECT_THAT(error_of(jobs, "c"), HasSubstr("a (pid 10, node 1 of 2, step 7); b (pid 11"));
   EXPECT_THAT(error_of(jobs, ""), HasSubstr("Several jobs run"));
   EXPECT_THAT(error_of({}, ""), HasSubstr("No job of yours runs"));
-  EXPECT_THAT(error_of(jobs, "theirs"), HasSubstr("is a job of user 4242"));
-  const Jobs nodes{{job("a", 10), job("a", 11)}, {}};
+  const Jobs nodes{job("a", 10), job("a", 11)};
   EXPECT_THAT(error_of(nodes, "a"), HasSubstr("'a' means 2 launchers; say which by its pid"));
   EXPECT_EQ(choose_job(nodes, "11")->pid, 11);
 }
@@ -61,9 +47,9 @@ TEST(JobDoors, what_node_0_decides_is_asked_of_its_launcher_where_several_run_he
     door.job = name;
     return RunningJob{door, pid, {{"node", node}}, ""};
   };
-  const Jobs jobs = {{launcher("a", 1, 1), launcher("a", 2, 0), launcher("b", 3, 1)}, {}};
+  const Jobs jobs = {launcher("a", 1, 1), launcher("a", 2, 0), launcher("b", 3, 1)};
   const Jobs left = without_other_nodes(jobs);
-  ASSERT_EQ(left.mine.size(), 2u);
+  ASSERT_EQ(left.size(), 2u);
   EXPECT_EQ(choose_job(left, "a")->pid, 2);
   EXPECT_EQ(choose_job(left, "b")->pid, 3) << "it says itself that it cannot decide";
 }

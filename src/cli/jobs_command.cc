@@ -54,14 +54,14 @@ int jobs_main(const std::vector<std::string>& args) {
     return 2;
   }
   const Jobs jobs = find_jobs();
-  if (jobs.mine.empty() && !as_json) {
+  if (jobs.empty() && !as_json) {
     std::puts("No job of yours runs on this machine.");
     return 0;
   }
   if (!as_json) {
     std::printf("%-28s %8s %6s %8s %-12s %s\n", "JOB", "PID", "NODE", "STEP", "RANKS HERE", "");
   }
-  for (const RunningJob& job : jobs.mine) {
+  for (const RunningJob& job : jobs) {
     if (as_json) {
       const nlohmann::json line =
           job.problem.empty()

@@ -18,8 +18,8 @@ constexpr const char* kHelp = R"(usage: keepstep node --job NAME
 
 Serves the ranks of job NAME on this machine that were not started by `keepstep run`: shared memory for backend
 "keepstep", and a Store without a root. Such ranks start it by themselves and it ends after them, so nobody needs to
-call it. It listens on an abstract Unix socket, for processes of the same user, and goes into the background once it
-does.
+call it. It listens on a Unix socket in a folder of this user alone ($XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep or
+/tmp/keepstep-UID), and goes into the background once it does.
 
 exit codes: 0 it serves the job, or another one does already; 1 it could not listen; 2 wrong options.
 )";

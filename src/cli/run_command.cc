@@ -64,7 +64,7 @@ struct Meeting {
   brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
   agent::NodePorts ports;
   agent::TempFolder folder;                      // one node: for the coordinator's socket
-  Fd claim;                                      // node 0's, to the endpoint
+  HeldName claim;                                // node 0's, to the endpoint
   std::unique_ptr<agent::CoordinatorLink> seat;  // keeps the number of a node that had none
 };
 
@@ -98,9 +98,15 @@ StatusOr<SocketAddress> own_endpoint(const agent::JobSpec& spec, Meeting& meetin
       SocketAddress own,
       agent::own_address(spec.endpoint_host, spec.endpoint_port,
                          "node 0 listens at --rdzv-endpoint (or --master-addr) and must run on that machine"));
-  KEEPSTEP_ASSIGN_OR_RETURN(meeting.claim, agent::claim_endpoint(own));
-  if (spec.any_node_rank && !meeting.claim.valid()) {
-    return absl::NotFoundError("another launcher of this machine listens");
+  StatusOr<HeldName> claim = agent::claim_endpoint(own);
+  if (spec.any_node_rank) {
+    KEEPSTEP_RETURN_IF_ERROR(claim.status());
+    if (!claim->held()) {
+      return absl::NotFoundError("another launcher of this machine listens");
+    }
+  }
+  if (claim.ok()) {  // --node-rank 0 is node 0 in any case
+    meeting.claim = *std::move(claim);
   }
   return own;
 }

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "net/unix_socket.h"
+#include "base/local_socket.h"
 
 namespace keepstep::net {
 namespace {
@@ -32,13 +32,14 @@ std::string text_of(const Address& address) {
 
 StatusOr<Fd> listen_at(const Address& address) {
   const auto* tcp = std::get_if<SocketAddress>(&address);
-  return tcp != nullptr ? listen_tcp(*tcp) : listen_unix(std::get<UnixPath>(address).path);
+  return tcp != nullptr ? listen_tcp(*tcp) : listen_local_stream(std::get<UnixPath>(address).path);
 }
 
 StatusOr<Fd> connect_to(const Address& address, Deadline deadline) {
   const auto* tcp = std::get_if<SocketAddress>(&address);
   if (tcp == nullptr) {
-    return connect_unix(std::get<UnixPath>(address).path);
+    StatusOr<Fd> fd = connect_local_stream(std::get<UnixPath>(address).path);
+    return absl::IsNotFound(fd.status()) ? absl::UnavailableError(fd.status().message()) : std::move(fd);
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, start_connect(*tcp));
   if (!wait_for(fd.get(), POLLOUT, deadline)) {

@@ -23,7 +23,7 @@ using Address = std::variant<SocketAddress, UnixPath>;
 StatusOr<Address> parse_address(std::string_view text);
 std::string text_of(const Address& address);
 
-// A non-blocking listening socket at `address`. Errors: tcp_socket.h, unix_socket.h.
+// A non-blocking listening socket at `address`. Errors: tcp_socket.h, local_socket.h.
 StatusOr<Fd> listen_at(const Address& address);
 // A connected, non-blocking socket. UNAVAILABLE: nothing listens there, or it cannot be reached. DEADLINE_EXCEEDED.
 StatusOr<Fd> connect_to(const Address& address, Deadline deadline);

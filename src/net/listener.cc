@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/engine_thread.h"
+#include "base/local_socket.h"
 #include "base/log.h"
-#include "net/unix_socket.h"
 
 namespace keepstep::net {
 namespace {
@@ -122,8 +122,8 @@ void Listener::admit(Fd fd) {
   std::string source;
   std::string peer = text_of(address_);
   if (std::holds_alternative<UnixPath>(address_)) {
-    if (const Status status = check_same_user(fd.get(), peer); !status.ok()) {
-      return refuse(refused_, status);
+    if (const auto user = trusted_peer(fd.get()); !user.ok()) {
+      return refuse(refused_, user.status());
     }
   } else {
     const StatusOr<SocketAddress> from = peer_address(fd.get());

@@ -9,18 +9,28 @@
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
 #include "base/local_socket.h"
+#include "base/runtime_folder.h"
 #include "worker/comm_config.h"
 #include "worker/page.h"
 
 namespace keepstep::worker {
 
-std::string node_socket_name(const std::string& job) {
-  return absl::StrFormat("keepstep-node-%d-%016x", getuid(), checksum(job.data(), job.size()));
+std::string node_name(const std::string& job) {
+  return absl::StrFormat("node-%016x-%s", checksum(job.data(), job.size()), this_machine());
 }
 
 StatusOr<std::unique_ptr<NodeLink>> NodeLink::connect(const std::string& job) {
-  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(node_socket_name(job)));
-  std::unique_ptr<NodeLink> link(new NodeLink(std::move(socket)));
+  StatusOr<PacketSocket> socket = absl::NotFoundError("the job has no agent on this machine");
+  std::string path;
+  for (const std::string& folder : runtime_folders()) {
+    path = folder + "/" + node_name(job);
+    socket = connect_local(path);
+    if (!absl::IsNotFound(socket.status())) {
+      break;
+    }
+  }
+  KEEPSTEP_RETURN_IF_ERROR(socket.status());
+  std::unique_ptr<NodeLink> link(new NodeLink(*std::move(socket), path));
   link->pid_ = getpid();
   link->send(MessageType::kAttach, {{"pid", getpid()}});
   link->thread_ = std::thread([raw = link.get()] { raw->run(); });

@@ -1,6 +1,6 @@
 // A rank that keepstep did not start (torchrun, srun, a test) and the agent of its node: a Store, and communicators.
 //
-// The agent listens under a name that follows from the job (`node_socket_name`); it starts by itself where there is
+// The agent listens under a name that follows from the job (`node_name`); it starts by itself where there is
 // none (python/keepstep/_node.py). A link is either a Store or, after `join`, one communicator's membership: what the
 // rank loses with the link is the membership, so the end of its process is the end of its part in it. There is no
 // recovery here: when a member ends without leave(), the communicator is interrupted for all the others.
@@ -26,8 +26,10 @@
 
 namespace keepstep::worker {
 
-// The name of the socket of the agent that serves `job` on this machine, for this user. Any text; it is hashed.
-std::string node_socket_name(const std::string& job);
+// The name that the agent that serves `job` on this machine holds (base/runtime_folder.h). Any text; it is hashed.
+std::string node_name(const std::string& job);
+// Where that agent answers for rings, if it listens at `path` itself.
+inline std::string rings_beside(const std::string& path) { return path + "+rings"; }
 
 class NodeLink {
  public:
@@ -43,6 +45,8 @@ class NodeLink {
   Status join(const std::string& key, uint32_t rank, uint32_t world, int64_t timeout_ms);
   // After join. Whoever keeps it must let go before close().
   std::shared_ptr<comm::Communicator> communicator() { return communicator_; }
+  // Where the agent answers for rings (ring_link.h).
+  std::string rings_socket() const { return rings_beside(path_); }
   // Interrupts the communicator for all its ranks, within microseconds here, and tells them why.
   void abort(const std::string& because);
   bool interrupted() const;
@@ -54,13 +58,14 @@ class NodeLink {
                              int64_t timeout_ms);
 
  private:
-  explicit NodeLink(PacketSocket socket) : socket_(std::move(socket)) {}
+  NodeLink(PacketSocket socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
   void run();
   void handle(const Message& message, std::vector<Fd> fds);
   Status enter(const nlohmann::json& body, std::vector<Fd> fds);  // under mutex_
   void send(MessageType type, nlohmann::json body, std::span<const int> fds = {});
 
   PacketSocket socket_;
+  const std::string path_;  // of the agent's socket
   pid_t pid_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

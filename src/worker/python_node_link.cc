@@ -45,6 +45,7 @@ void bind_node_link(nb::module_& module) {
              std::shared_ptr<comm::Communicator> communicator = self.communicator();
              return communicator == nullptr ? nullptr : std::make_unique<CommunicatorHandle>(std::move(communicator));
            })
+      .def_prop_ro("rings_socket", &NodeLink::rings_socket)
       .def("abort", &NodeLink::abort, "because"_a)
       .def("interrupted", &NodeLink::interrupted)
       .def("why_interrupted", &NodeLink::why_interrupted, nb::call_guard<nb::gil_scoped_release>())

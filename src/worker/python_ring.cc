@@ -115,10 +115,10 @@ void bind_ring(nb::module_& module) {
   nb::class_<Ring>(module, "Ring", "A rank's place in a ring of batches (src/worker/ring_link.h, src/data/ring.h).")
       .def_static(
           "connect",
-          [](const std::string& socket_name) {
-            return new Ring(value_or_throw(without_gil([&] { return RingLink::connect(socket_name); })));
+          [](const std::string& path) {
+            return new Ring(value_or_throw(without_gil([&] { return RingLink::connect(path); })));
           },
-          "socket_name"_a)
+          "path"_a)
       .def(
           "open",
           [](Ring& ring, const std::string& name, uint32_t round, uint32_t ahead, uint32_t behind, uint64_t limit_bytes,
@@ -176,7 +176,6 @@ void bind_ring(nb::module_& module) {
           },
           "A socket for the loader process that the caller is to start; -1: it is not.")
       .def("writer", [](const Ring& ring) { return new RingWriter(ring.link().memory()); });
-  module.def("ring_socket_name", &ring_socket_name, "job"_a);
 }
 
 }  // namespace keepstep::worker

@@ -4,19 +4,14 @@
 
 #include <utility>
 
-#include "base/checksum.h"
 #include "base/local_socket.h"
 
 namespace keepstep::worker {
 
-std::string ring_socket_name(const std::string& job) {
-  return absl::StrFormat("keepstep-rings-%d-%016x", getuid(), checksum(job.data(), job.size()));
-}
-
 RingLink::RingLink(PacketSocket socket) : socket_(std::move(socket)), pid_(getpid()) {}
 
-StatusOr<std::unique_ptr<RingLink>> RingLink::connect(const std::string& socket_name) {
-  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(socket_name));
+StatusOr<std::unique_ptr<RingLink>> RingLink::connect(const std::string& path) {
+  KEEPSTEP_ASSIGN_OR_RETURN(PacketSocket socket, connect_local(path));
   return std::unique_ptr<RingLink>(new RingLink(std::move(socket)));
 }
 

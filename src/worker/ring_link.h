@@ -18,13 +18,10 @@ namespace keepstep::worker {
 inline constexpr size_t kMaxRingNameBytes = 200;
 inline constexpr size_t kMaxRingMessageBytes = 4096;
 
-// The name of the socket where the agent of `job` answers for rings on this machine, for this user. Any text; hashed.
-std::string ring_socket_name(const std::string& job);
-
 class RingLink {
  public:
-  // NOT_FOUND: nobody listens under `socket_name`.
-  static StatusOr<std::unique_ptr<RingLink>> connect(const std::string& socket_name);
+  // NOT_FOUND: nobody listens at `path`.
+  static StatusOr<std::unique_ptr<RingLink>> connect(const std::string& path);
   ~RingLink();
 
   // Joins the ring of this name, for items from `position` on; the first one to come makes it, and one that cannot give

@@ -1,21 +1,28 @@
 """Commands that talk to a running job: `keepstep jobs`, `stacks` and `inject`, through its control door."""
 
+import errno
 import json
+import os
+import shutil
 import signal
 import socket
+import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from harness import finish
 from running_jobs import command, refused
 
 
 def door(name):
-    """The address of a job's control door, as /proc/net/unix has it."""
-    with open("/proc/net/unix") as file:
-        for line in file:
-            if f"/{name}/" in line:
-                return "\0" + line.split("@", 1)[1].strip()
-    raise AssertionError(f"no door of {name}")
+    """The path of a job's control door."""
+    (lock,) = names().glob(f"job-{name}-*+lock")
+    return str(lock).removesuffix("+lock")
+
+
+def names():
+    """Where processes of this user have their names, in these tests."""
+    return Path(os.environ["XDG_RUNTIME_DIR"]) / "keepstep"
 
 
 def test_jobs_are_listed_and_found_by_name_pid_and_journal_and_others_say_what_there_is(running):
@@ -38,6 +45,7 @@ def test_jobs_are_listed_and_found_by_name_pid_and_journal_and_others_say_what_t
     for job in (first, second):
         job.stop()
     assert first.name not in command("jobs").stdout
+    assert not list(names().iterdir())
 
 
 def test_stacks_name_who_does_something_else_whatever_holds_it(running):
@@ -147,6 +155,44 @@ def test_rubbish_at_the_door_and_clients_that_stall_do_not_disturb_the_job(runni
     assert job.name in command("jobs").stdout
     assert any("control door: process" in line["because"] for line in job.journal("refused"))
     job.wait_for_steps()
+    job.stop()
+
+
+def test_another_user_finds_no_door_and_what_a_killed_launcher_left_is_cleared_away(running):
+    job = running("lonely", world=1)
+    job.wait_for_steps()
+    path = Path(door(job.name))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    if os.getuid() == 0:
+        assert error_of_stranger(path) == errno.EACCES
+    job.process.kill()
+    job.process.wait()
+    assert path.is_socket()
+    assert job.name not in command("jobs").stdout
+    assert not list(names().iterdir())
+
+
+def error_of_stranger(path):
+    """errno of another user's process that connects there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(str(path))
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_door_whose_file_somebody_removed_comes_back(running):
+    job = running("reborn", world=1)
+    job.wait_for_steps()
+    shutil.rmtree(names())
+    job.wait_for_event("control_door", 2)
+    assert job.name in command("jobs").stdout
     job.stop()
 
 

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -38,10 +38,11 @@ class Drain:
 
     def __init__(self, node=0, environment=(), before_exec=None, job="one job"):
         self.job = job
-        self.name = f"keepstep-drain-test-{uuid.uuid4()}"
+        self.folder = tempfile.TemporaryDirectory()  # of this user alone
+        self.path = f"{self.folder.name}/drain"
         self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(b"\0" + self.name.encode())
+        self.listener.bind(self.path)
         self.listener.listen()
         fds = (self.listener.fileno(), theirs.fileno())
         self.start = lambda: subprocess.Popen(
@@ -52,7 +53,7 @@ class Drain:
         self._theirs = theirs
 
     def link(self, place):
-        return Link(self.name, place.as_uri(), self.job)
+        return Link(self.path, place.as_uri(), self.job)
 
     def end(self):
         packets.send(self.agent, {"end": True})
@@ -66,6 +67,7 @@ class Drain:
 
     def close(self):
         self.listener.close()
+        self.folder.cleanup()
         self._theirs.close()
         if self.agent.fileno() >= 0:
             self.agent.shutdown(socket.SHUT_RDWR)  # also where a thread reads from it

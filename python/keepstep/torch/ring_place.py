@@ -37,15 +37,14 @@ class RingPlace:
         self._link: _engine.NodeLink | None = None  # keeps the agent of a node alive
         current = session_or_none()
         if current is None:
-            job = _job_of_ranks()
-            self._link = _node.link(job)
-            socket_name = _engine.ring_socket_name(job)
+            self._link = _node.link(_job_of_ranks())
+            socket_path = self._link.rings_socket
         else:
-            socket_name = current.welcome["rings"]
-            if not socket_name:
+            socket_path = current.welcome["rings"]
+            if not socket_path:
                 raise KeepstepError("cached: this node's agent could not open its door for rings; see its log")
         try:
-            self._ring = _engine.Ring.connect(socket_name)
+            self._ring = _engine.Ring.connect(socket_path)
         except RuntimeError as error:
             raise KeepstepError(f"cached: cannot reach this node's agent: {error}") from None
         if current is not None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint.drain import packets
 from keepstep.checkpoint.drain.news import MOST_MESSAGE_BYTES
@@ -95,7 +96,7 @@ def main() -> None:
                 print(f"keepstep: the process that writes checkpoints cannot be called: {error}", file=sys.stderr)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            if not packets.is_trusted(connection) or threading.active_count() > MOST_CONNECTIONS:
+            if not _checkpoint.is_trusted(connection.fileno()) or threading.active_count() > MOST_CONNECTIONS:
                 connection.close()
                 continue
             threading.Thread(target=service.serve, args=(connection,), name="keepstep-rank", daemon=True).start()

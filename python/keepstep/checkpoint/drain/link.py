@@ -29,8 +29,8 @@ class Link:
     ended. After that the next call begins anew, with another one.
     """
 
-    def __init__(self, socket_name: str, url: str, job: str) -> None:
-        self._socket_name = socket_name
+    def __init__(self, socket_path: str, url: str, job: str) -> None:
+        self._socket_path = socket_path
         self._url = url
         self._job = job
         self._connection: socket.socket | None = None
@@ -41,8 +41,8 @@ class Link:
         """Lets the agent start the process, and waits for nothing."""
         if self._connection is None:
             try:
-                self._connection = packets.connect(self._socket_name)
-            except OSError as error:
+                self._connection = packets.connect(self._socket_path)
+            except KeepstepError as error:
                 raise KeepstepError(
                     "the agent of this node starts no process that writes checkpoints (drain_ended in the journal says "
                     f"why): {error}"

@@ -7,9 +7,9 @@ import json
 import mmap
 import os
 import socket
-import struct
 from typing import Any
 
+from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 
 MOST_PACKET_BYTES = 160 * 1024  # src/base/packet_socket.h
@@ -19,24 +19,12 @@ MOST_FDS = 4
 Message = dict[str, Any]
 
 
-def connect(name: str) -> socket.socket:
-    """To who listens under this abstract name, if it is this user's. OSError: nobody does."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def connect(path: str) -> socket.socket:
+    """To who listens there. KeepstepError: nobody does, or another user."""
     try:
-        connection.connect(b"\0" + name.encode())
-        if not is_trusted(connection):
-            raise PermissionError("it belongs to another user")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def is_trusted(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's, or root's."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
-    return uid in (os.getuid(), 0)
+        return socket.socket(fileno=_checkpoint.connect_local(path))
+    except _checkpoint.Error as error:
+        raise KeepstepError(str(error)) from None
 
 
 def send(connection: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
