@@ -38,7 +38,9 @@ TEST(AgentFaults, a_full_disk_refuses_writes_with_ENOSPC_until_it_is_drained) {
   disk.drain();
   EXPECT_EQ(write(log.get(), "three\n", 6), 6);
   EXPECT_EQ(std::filesystem::file_size(folder + "/log"), 10u);
-  EXPECT_FALSE(FullDisk().fill({make_folder()}).ok());  // nothing there to fail
+  const std::string empty = make_folder();
+  EXPECT_FALSE(FullDisk().fill({empty}).ok());  // nothing there to fail
+  std::filesystem::remove_all(empty);
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(elsewhere);
 }

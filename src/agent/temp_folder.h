@@ -1,11 +1,13 @@
 // A folder for the temporary files of this node's workers, one folder inside for each: what a killed worker cannot
 // remove itself goes with it. Python's multiprocessing, which loaders use, puts its sockets there (worker.py).
 //
-// Only what lies inside is ever removed, and links are not followed. Loop thread only.
+// Only what lies inside is ever removed, and links are not followed. A lock on a file inside tells a living folder from
+// one whose launcher was killed: the next one that is made removes that, if it is of this machine. Loop thread only.
 #pragma once
 
 #include <filesystem>
 
+#include "base/fd.h"
 #include "base/status.h"
 #include "brain/types.h"
 
@@ -28,6 +30,7 @@ class TempFolder {
 
  private:
   std::filesystem::path path_;
+  Fd lock_;
 };
 
 }  // namespace keepstep::agent
