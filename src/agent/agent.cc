@@ -14,6 +14,7 @@
 #include "agent/ports.h"
 #include "agent/ring_service.h"
 #include "agent/torchrun_env.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/terminal_text.h"
@@ -543,6 +544,12 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
           {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
     }
     fds.push_back(config_.ports.listeners.at(assignment.local_rank).get());
+    const Identity identity = effect.identity;
+    const StatusOr<net::SharedKey> key =
+        net::SharedKey::data_of(link_->data_secret(), identity.term, identity.generation);
+    KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
+    body["data_key"] = key->hex();
+    body["data_plane"] = config_.spec.data_plane;
   }
   tell(*it->second, MessageType::kPrepare, effect.identity, std::move(body), fds);
   tell_notice(*it->second);

@@ -314,9 +314,6 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"learn", config_.spec.preload && !preload_sent_},
                          {"term_is_notice", is_notice(config_.spec, SIGTERM)},
                          {"comm", worker::to_json(comm_config_)}};
-  if (config_.spec.several_nodes()) {
-    body["token"] = config_.token.secret();  // for the connections between ranks
-  }
   tell(*process, MessageType::kWelcome, {}, std::move(body));
   process->attached = true;
   if (config_.spec.no_python) {

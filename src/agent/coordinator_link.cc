@@ -46,6 +46,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
   void close();
   void abandon();
   uint32_t term() const { return term_; }
+  const std::string& data_secret() const { return data_secret_; }
   brain::NodeId node() const { return node_; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
@@ -77,6 +78,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
   // Changed until the welcome only.
   brain::NodeId node_;
   uint32_t term_ = 0;
+  std::string data_secret_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -250,13 +252,15 @@ StatusOr<std::optional<brain::Effect>> CoordinatorLink::Impl::handle(const contr
 }
 
 Status CoordinatorLink::Impl::on_welcome(const control::FromCoordinator& message) {
-  if (!message.has_welcome() || message.term() != term_) {
+  if (!message.has_welcome() || message.term() != term_ ||
+      message.welcome().data_secret().size() != net::SharedKey::kBytes) {
     return absl::InternalError(absl::StrFormat("the coordinator at %s sent no welcome after our hello", address_));
   }
   node_ = message.node();
   if (node_ == proto::kAnyNode || (asked_node_ != proto::kAnyNode && node_ != asked_node_)) {
     return absl::InternalError(absl::StrFormat("the coordinator at %s welcomed another node", address_));
   }
+  data_secret_ = message.welcome().data_secret();
   phase_ = Phase::kAttending;
   attended_ = true;
   changed_.notify_all();
@@ -387,6 +391,7 @@ void CoordinatorLink::send(const brain::Event& event) { impl_->send(event); }
 Status CoordinatorLink::route(brain::NodeId to, std::string message) { return impl_->route(to, std::move(message)); }
 brain::NodeId CoordinatorLink::node() const { return impl_->node(); }
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
+const std::string& CoordinatorLink::data_secret() const { return impl_->data_secret(); }
 uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }
 void CoordinatorLink::abandon() { impl_->abandon(); }

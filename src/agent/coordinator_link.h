@@ -51,6 +51,8 @@ class CoordinatorLink {
   brain::NodeId node() const;
   // The coordinator's term, from its welcome.
   uint32_t term() const;
+  // What the keys of the connections between ranks are derived from (net/shared_key.h), from its welcome.
+  const std::string& data_secret() const;
 
   // Bytes of all messages that came, without TLS' records.
   uint64_t received_bytes() const;

@@ -18,7 +18,6 @@
 
 #include "agent/worker_process.h"
 #include "base/tcp_socket.h"
-#include "base/token.h"
 #include "brain/step_commit.h"
 #include "worker/comm_config.h"
 #include "worker/engine.h"
@@ -138,8 +137,8 @@ class Job {
     workers_[rank]->engine.reset();
   }
   void start(Rank rank) {
-    workers_[rank] = std::make_unique<Worker>(
-        next_worker_++, json{{"comm", worker::to_json(kConfig)}, {"token", token_.secret()}, {"spare", false}});
+    workers_[rank] =
+        std::make_unique<Worker>(next_worker_++, json{{"comm", worker::to_json(kConfig)}, {"spare", false}});
   }
 
   json table() const {
@@ -149,7 +148,7 @@ class Job {
     }
     return entries;
   }
-  json body(Rank rank, Version version) const {
+  json body(Rank rank, Version version, Identity identity) const {
     json ids = json::array();
     json ranks = json::array();
     for (Rank other = 0; other < world(); ++other) {
@@ -158,9 +157,17 @@ class Job {
         ranks.push_back(other);
       }
     }
-    return {{"rank", rank},     {"version", version}, {"workers", ids},
-            {"ranks", ranks},   {"nodes", table()},   {"newcomer", false},
-            {"entry", "start"}, {"because", "test"},  {"environment", json::object()}};
+    return {{"rank", rank},
+            {"version", version},
+            {"workers", ids},
+            {"ranks", ranks},
+            {"nodes", table()},
+            {"newcomer", false},
+            {"entry", "start"},
+            {"because", "test"},
+            {"environment", json::object()},
+            {"data_key", net::SharedKey::data_of(secret_, identity.term, identity.generation)->hex()},
+            {"data_plane", "tls"}};
   }
   std::vector<int> fds(Rank rank) const {
     std::vector<int> result = {generations_[nodes_[rank]]->fd()};
@@ -192,7 +199,7 @@ class Job {
   void prepare(Identity identity, Version version) {
     create(identity, version);
     for (Rank rank = 0; rank < world(); ++rank) {
-      worker(rank).tell(MessageType::kPrepare, identity, body(rank, version), fds(rank));
+      worker(rank).tell(MessageType::kPrepare, identity, body(rank, version, identity), fds(rank));
       worker(rank).tell(
           MessageType::kActivate, identity,
           {{"version", version}, {"sources", json::array()}, {"targets", json::array()}, {"compare", false}});
@@ -220,7 +227,7 @@ class Job {
 
  private:
   const std::vector<uint32_t> nodes_;
-  const JobToken token_ = JobToken::random();
+  const std::string secret_ = net::SharedKey::random_data_secret();
   brain::WorkerId next_worker_ = 1;
   std::vector<Fd> listeners_;
   std::vector<std::unique_ptr<Generation>> generations_;
@@ -465,12 +472,13 @@ TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {
       [](json& body, std::vector<int>&) { body["nodes"][1][0] = 0; },
       [](json& body, std::vector<int>&) { body.erase("nodes"); },
       [](json&, std::vector<int>& fds) { fds.pop_back(); },
+      [](json& body, std::vector<int>&) { body["data_key"] = "00"; },
   };
   uint32_t number = 0;
   for (const auto& mistake : mistakes) {
     const Identity identity{1, ++number};
     job.create(identity, 0);
-    json body = job.body(0, 0);
+    json body = job.body(0, 0, identity);
     std::vector<int> fds = job.fds(0);
     mistake(body, fds);
     job.worker(0).tell(MessageType::kPrepare, identity, body, fds);

@@ -163,7 +163,7 @@ TEST(HangWatch, ranks_that_wait_for_another_node_are_reported_and_the_agent_ther
 
 // The limits are of different modules: one that finds a link silent must be over before a rank is named for it.
 TEST(HangWatch, a_silent_link_is_told_by_the_ranks_before_anybody_is_named_for_it) {
-  const comm::TcpConfig tcp{.token = JobToken::random()};
+  const comm::TcpConfig tcp{.key = *net::SharedKey::data(std::string(64, '0'), 1, 1)};
   const brain::Time keepalive = std::chrono::seconds(kKeepaliveIdleS + kKeepaliveProbes * kKeepaliveIntervalS);
   const brain::Time told = std::max({keepalive, brain::Time(tcp.connect_ns), brain::Time(tcp.silent_ns)});
   EXPECT_GT(brain::HangConfig{}.link_limit, told + brain::Time(tcp.patience_ns) + std::chrono::seconds(5));

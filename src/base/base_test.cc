@@ -151,21 +151,6 @@ TEST(FutexTest, a_sleeper_is_woken_and_a_changed_word_does_not_sleep) {
   waker.join();
 }
 
-TEST(JobTokenTest, a_proof_holds_for_its_token_role_nonces_and_identity_only) {
-  const JobToken token = JobToken::random();
-  const JobToken other = JobToken::random();
-  const std::string mine = random_nonce();
-  const std::string theirs = random_nonce();
-  const std::string proof = token.prove("agent", mine, theirs, "node 3");
-  EXPECT_TRUE(token.verify(proof, "agent", mine, theirs, "node 3"));
-  EXPECT_FALSE(other.verify(proof, "agent", mine, theirs, "node 3"));
-  EXPECT_FALSE(token.verify(proof, "coordinator", mine, theirs, "node 3"));
-  EXPECT_FALSE(token.verify(proof, "agent", theirs, mine, "node 3"));
-  EXPECT_FALSE(token.verify(proof, "agent", mine, theirs, "node 4"));
-  EXPECT_FALSE(token.verify(proof.substr(1), "agent", mine, theirs, "node 3"));
-  EXPECT_FALSE(token.verify("", "agent", mine, theirs, "node 3"));
-}
-
 TEST(JobTokenTest, short_tokens_are_refused_and_white_space_is_trimmed) {
   EXPECT_FALSE(JobToken::parse("short").ok());
   EXPECT_FALSE(JobToken::parse(std::string(5000, 'a')).ok());

@@ -1,7 +1,5 @@
-// The job token: proves on every connection that both sides belong to the job, without sending the token.
-//
-// Challenge and response with HMAC-SHA-256 (RFC 2104): each side sends a nonce, each answers with
-// HMAC(token, role || nonces || identity). Compared in constant time.
+// The job token: a secret that all members of a job have. It never crosses the network: keys are derived from it
+// (net/shared_key.h).
 #pragma once
 
 #include <string>
@@ -11,7 +9,6 @@
 
 namespace keepstep {
 
-inline constexpr size_t kNonceBytes = 16;
 // Handshakes can be recorded, and short tokens then tried out (docs/design/security.md).
 inline constexpr size_t kLeastTokenBytes = 32;
 
@@ -22,12 +19,6 @@ class JobToken {
   // INVALID_ARGUMENT unless kLeastTokenBytes to 4096 bytes after trimming white space.
   static StatusOr<JobToken> parse(std::string_view text);
 
-  // The proof that the holder of the token, acting as `role`, saw both nonces and claims `identity`.
-  std::string prove(std::string_view role, std::string_view own_nonce, std::string_view peer_nonce,
-                    std::string_view identity) const;
-  bool verify(std::string_view proof, std::string_view role, std::string_view own_nonce, std::string_view peer_nonce,
-              std::string_view identity) const;
-
   const std::string& secret() const { return secret_; }
 
  private:
@@ -35,7 +26,7 @@ class JobToken {
   std::string secret_;
 };
 
-// kNonceBytes random bytes.
+// 16 random bytes.
 std::string random_nonce();
 // Lower-case hex of `bytes`.
 std::string to_hex(std::string_view bytes);

@@ -262,6 +262,10 @@ std::vector<RunOption> address_options() {
        "Under srun, with several nodes and no token: where node 0 leaves a random one for the others, in a file for "
        "this user alone that is removed once all have come.",
        "~/.keepstep", "a folder that all nodes share and nobody else may write to"},
+      {group, "data-plane", 0, "tls|plain",
+       "How the ranks' data is protected between nodes. tls: encrypted. plain: others on the network can read it, and "
+       "nobody can change it unnoticed; faster, for a network of the cluster's own.",
+       "tls", "the same on all nodes"},
   };
 }
 

@@ -339,6 +339,12 @@ void Reader::recovery() {
       mistake(*apart, "give warn or refuse");
     }
   }
+  if (const auto plane = tokens_.last("data-plane")) {
+    spec_.data_plane = plane->value;
+    if (plane->value != "tls" && plane->value != "plain") {
+      mistake(*plane, "give tls or plain");
+    }
+  }
   if (const auto action = tokens_.last("on-notice")) {
     spec_.requeue_on_notice = action->value == "requeue";
     if (action->value != "stop" && action->value != "requeue") {

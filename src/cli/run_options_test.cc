@@ -625,6 +625,12 @@ TEST_F(RunOptions, the_limit_on_clocks_is_given_or_off_and_what_follows_is_a_war
               UnorderedElementsAre(HasSubstr("give off, or seconds"), HasSubstr("give warn or refuse")));
 }
 
+TEST_F(RunOptions, the_data_plane_is_encrypted_unless_asked_otherwise) {
+  EXPECT_EQ(spec({}).data_plane, "tls");
+  EXPECT_EQ(spec({"--data-plane", "plain"}).data_plane, "plain");
+  EXPECT_THAT(mistakes({"--data-plane", "none"}), UnorderedElementsAre(HasSubstr("give tls or plain")));
+}
+
 TEST_F(RunOptions, flags_and_numbers_reach_the_job) {
   const auto spec =
       this->spec({"--check", "--digests=on", "--digest-every=7", "--no-preload", "--seed=18446744073709551615",

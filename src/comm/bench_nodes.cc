@@ -5,8 +5,8 @@
 //
 // OPERATION is all_reduce (float32), or stream: parts of BYTES from rank 0 to the last rank, REPEATS of them, into the
 // same buffer again and again as iperf3 does; or messages: the same with send and receive. ADDRESS: IP:PORT of each
-// rank. The job token is in KEEPSTEP_TOKEN; SOCKET_BUFFER_BYTES sets another size of the kernel's buffers (0: as the
-// system tunes it).
+// rank. The key of the data plane is in DATA_KEY, as 64 digits of hex; SOCKET_BUFFER_BYTES sets another size of the
+// kernel's buffers (0: as the system tunes it), and PLAIN=1 protects frames by MACs instead of TLS.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -148,15 +148,16 @@ void messages(Communicator& comm, const Setup& setup, Rank self) {
   }
 }
 
-void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std::byte* arenas, Rank self,
+void run_rank(const Setup& setup, const net::SharedKey& key, std::byte* region, std::byte* arenas, Rank self,
               std::atomic<uint32_t>& interrupted) {
   const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
   StatusOr<Fd> listener = listen_tcp(setup.addresses[self]);
   if (!listener.ok()) {
     fail(std::string(listener.status().message()));
   }
-  TcpConfig tcp{.identity = {1, 1}, .self = self, .addresses = setup.addresses, .token = token};
+  TcpConfig tcp{.identity = {1, 1}, .self = self, .addresses = setup.addresses, .key = key};
   tcp.streams = setup.streams;
+  tcp.protection = std::getenv("PLAIN") != nullptr ? Protection::kMac : Protection::kTls;
   if (const char* bytes = std::getenv("SOCKET_BUFFER_BYTES"); bytes != nullptr) {
     tcp.socket_buffer_bytes = std::strtoull(bytes, nullptr, 10);
   }
@@ -180,13 +181,13 @@ void run_rank(const Setup& setup, const JobToken& token, std::byte* region, std:
 }
 
 int main_of(int argc, char** argv) {
-  const char* secret = std::getenv("KEEPSTEP_TOKEN");
+  const char* secret = std::getenv("DATA_KEY");
   if (argc < 9 || secret == nullptr) {
-    fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream|messages BYTES REPEATS ADDRESS... , and KEEPSTEP_TOKEN");
+    fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream|messages BYTES REPEATS ADDRESS... , and DATA_KEY");
   }
-  const StatusOr<JobToken> token = JobToken::parse(secret);
-  if (!token.ok()) {
-    fail(std::string(token.status().message()));
+  const StatusOr<net::SharedKey> key = net::SharedKey::data(secret, 1, 1);
+  if (!key.ok()) {
+    fail(std::string(key.status().message()));
   }
   const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
   Setup setup{static_cast<uint32_t>(number(1)),
@@ -211,7 +212,7 @@ int main_of(int argc, char** argv) {
     const pid_t pid = fork();
     KEEPSTEP_CHECK(pid >= 0, "fork");
     if (pid == 0) {
-      run_rank(setup, *token, region, arenas, setup.node * setup.ranks_per_node + local, *interrupted);
+      run_rank(setup, *key, region, arenas, setup.node * setup.ranks_per_node + local, *interrupted);
       _exit(0);
     }
   }

@@ -2,6 +2,7 @@
 
 #include "comm/hierarchical.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,18 +12,21 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <random>
 
 #include "base/clock.h"
 #include "comm/tcp/handshake.h"
 #include "comm/tcp/wire.h"
 #include "comm/test_world.h"
+#include "net/connection.h"
 
 namespace keepstep::comm {
 namespace {
 
 using tcp::FrameKind;
 using tcp::Hello;
+using testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -37,9 +41,10 @@ TestWorld world_of(const std::string& nodes) { return TestWorld(nodes.size(), sm
 
 // ---- who is let in
 
-// Connects as `hello` with `token`; true when the acceptor took it. Keeps the connection in `fd`.
-bool dial(const TestWorld& world, const Hello& hello, const JobToken& token, Fd* fd = nullptr) {
-  tcp::Dial dial(world.addresses()[hello.to], hello, token, 0);
+// Connects as `hello`; true when the acceptor took it. Keeps the connection in `stream`.
+bool dial(const TestWorld& world, const Hello& hello, const net::SharedKey& key,
+          std::optional<net::TlsStream>* stream = nullptr) {
+  tcp::Dial dial(world.addresses()[hello.to], hello, *net::TlsContext::create(key), 0);
   while (true) {
     switch (dial.step()) {
       case tcp::Dial::State::kUnderWay: {
@@ -48,9 +53,9 @@ bool dial(const TestWorld& world, const Hello& hello, const JobToken& token, Fd*
         break;
       }
       case tcp::Dial::State::kDone: {
-        Fd taken = dial.take();
-        if (fd != nullptr) {
-          *fd = std::move(taken);
+        net::TlsStream taken = dial.take();
+        if (stream != nullptr) {
+          *stream = std::move(taken);
         }
         return true;
       }
@@ -71,7 +76,8 @@ void send_raw(const TestWorld& world, Rank to, const std::string& bytes) {
   poll_fd.events = POLLIN;
   poll(&poll_fd, 1, -1);
   char byte = 0;
-  EXPECT_LE(recv(fd->get(), &byte, 1, 0), 0) << "it was answered";
+  while (recv(fd->get(), &byte, 1, MSG_DONTWAIT) > 0) {  // an alert, at most
+  }
 }
 
 class Strangers : public testing::Test {
@@ -93,7 +99,8 @@ class Strangers : public testing::Test {
     expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
     EXPECT_EQ(data[29'999], 2.0F);
   }
-  Hello hello(uint32_t stream = 1) const { return {{1, 1}, 1, 0, stream, {}}; }
+  Hello hello(uint32_t stream = 1) const { return {{1, 1}, 1, 0, stream}; }
+  net::SharedKey key() const { return key_of({1, 1}, world_.secret()); }
   // The acceptor counts in its own time.
   uint64_t await(uint64_t Transport::Counters::* counter, uint64_t least = 1) {
     uint64_t count = 0;
@@ -109,57 +116,64 @@ class Strangers : public testing::Test {
   std::unique_ptr<Communicator> one_;
 };
 
-TEST_F(Strangers, without_the_token_are_refused_and_counted) {
-  EXPECT_FALSE(dial(world_, hello(), JobToken::random())) << "the acceptor did not know the dialer's token either";
-  EXPECT_EQ(await(&Transport::Counters::wrong_token), 1U);
+TEST_F(Strangers, without_the_key_are_refused_and_counted) {
+  EXPECT_FALSE(dial(world_, hello(), key_of({1, 1}, net::SharedKey::random_data_secret())));
+  EXPECT_EQ(await(&Transport::Counters::wrong_key), 1U);
   expect_that_the_job_goes_on();
 }
 
-TEST_F(Strangers, who_guess_a_proof_are_refused_and_counted) {
-  // Hears the challenge and answers with nonsense, as who does not check the acceptor's proof would.
-  StatusOr<Fd> fd = start_connect(world_.addresses()[0]);
-  ASSERT_TRUE(fd.ok());
-  pollfd poll_fd{fd->get(), POLLOUT, 0};
-  poll(&poll_fd, 1, -1);
-  std::array<std::byte, tcp::kHelloBytes> bytes;
-  encode(hello(), std::span<std::byte, tcp::kHelloBytes>(bytes));
-  ASSERT_EQ(send(fd->get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  poll_fd.events = POLLIN;
-  poll(&poll_fd, 1, -1);
-  std::array<std::byte, tcp::kAnswerBytes> answer;
-  ASSERT_EQ(recv(fd->get(), answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
-  std::array<std::byte, tcp::kProofBytes> proof;
-  encode(tcp::Proof{}, std::span<std::byte, tcp::kProofBytes>(proof));
-  ASSERT_EQ(send(fd->get(), proof.data(), proof.size(), 0), static_cast<ssize_t>(proof.size()));
-  EXPECT_EQ(await(&Transport::Counters::wrong_token), 1U);
+TEST_F(Strangers, of_another_generation_are_refused_and_counted) {
+  for (const uint32_t generation : {0U, 2U}) {
+    Hello other = hello();
+    other.identity = {1, generation};
+    EXPECT_FALSE(dial(world_, other, key_of(other.identity, world_.secret())));
+  }
+  EXPECT_EQ(await(&Transport::Counters::other_generation, 2), 2U);
+  // One that has this generation's key and names another one lies.
+  Hello liar = hello();
+  liar.identity = {1, 0};
+  EXPECT_FALSE(dial(world_, liar, key()));
+  EXPECT_EQ(await(&Transport::Counters::unknown_rank), 1U);
   expect_that_the_job_goes_on();
 }
 
-TEST_F(Strangers, of_an_old_generation_are_refused_and_counted) {
-  Hello old = hello();
-  old.identity = {1, 0};
-  EXPECT_FALSE(dial(world_, old, world_.token()));
-  EXPECT_EQ(await(&Transport::Counters::old_generation), 1U);
-  Hello newer = hello();
-  newer.identity = {1, 2};
-  EXPECT_FALSE(dial(world_, newer, world_.token())) << "it has to try again";
-  EXPECT_EQ(transport_->counters().old_generation, 1U);
+TEST_F(Strangers, that_protect_frames_in_another_way_are_told) {
+  Hello plain = hello();
+  plain.protection = Protection::kMac;
+  tcp::Dial dial(world_.addresses()[0], plain, *net::TlsContext::create(key()), 0);
+  tcp::Dial::State state;
+  while ((state = dial.step()) == tcp::Dial::State::kUnderWay) {
+    pollfd poll_fd{dial.fd(), dial.events(), 0};
+    poll(&poll_fd, 1, -1);
+  }
+  EXPECT_EQ(state, tcp::Dial::State::kRefused);
+  EXPECT_NE(dial.because().find("rank 0 was started with --data-plane tls, this one with --data-plane plain"),
+            std::string::npos)
+      << dial.because();
   expect_that_the_job_goes_on();
 }
 
 TEST_F(Strangers, that_name_no_rank_of_this_generation_are_refused_and_counted) {
   Hello unknown = hello();
   unknown.from = 7;
-  EXPECT_FALSE(dial(world_, unknown, world_.token()));
+  EXPECT_FALSE(dial(world_, unknown, key()));
   EXPECT_EQ(await(&Transport::Counters::unknown_rank), 1U);
   expect_that_the_job_goes_on();
-  EXPECT_FALSE(dial(world_, hello(), world_.token())) << "that stream is connected already";
+  EXPECT_FALSE(dial(world_, hello(), key())) << "that stream is connected already";
   EXPECT_EQ(await(&Transport::Counters::unknown_rank, 2), 2U);
   expect_that_the_job_goes_on();
 }
 
 TEST_F(Strangers, that_speak_nonsense_are_refused_and_counted) {
   send_raw(world_, 0, "GET / HTTP/1.1\r\nHost: rank-0.example\r\n\r\n........");
+  EXPECT_EQ(await(&Transport::Counters::wrong_key), 1U);
+  Fd fd = *start_connect(world_.addresses()[0]);
+  pollfd poll_fd{fd.get(), POLLOUT, 0};
+  poll(&poll_fd, 1, -1);
+  net::TlsStream stream =
+      *net::prove_key(std::move(fd), "rank 0", *net::TlsContext::create(key()), net::Deadline::never());
+  ASSERT_TRUE(stream.write(std::string(tcp::kHelloBytes, 'x')).ok());
+  ASSERT_EQ(*stream.flush(), 0);
   EXPECT_EQ(await(&Transport::Counters::malformed), 1U);
   expect_that_the_job_goes_on();
 }
@@ -175,10 +189,10 @@ TEST_F(Strangers, that_say_nothing_do_not_keep_anyone_waiting) {
 }
 
 TEST_F(Strangers, a_peer_that_sends_a_malformed_frame_loses_that_connection_only) {
-  Fd fd;
-  ASSERT_TRUE(dial(world_, hello(0), world_.token(), &fd));  // as rank 1, for messages
-  const std::string nonsense(tcp::kFrameHeaderBytes, 'x');
-  ASSERT_GT(send(fd.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL), 0);
+  std::optional<net::TlsStream> stream;
+  ASSERT_TRUE(dial(world_, hello(0), key(), &stream));  // as rank 1, for messages
+  ASSERT_TRUE(stream->write(std::string(tcp::kFrameHeaderBytes, 'x')).ok());
+  ASSERT_EQ(*stream->flush(), 0);
   EXPECT_EQ(await(&Transport::Counters::malformed), 1U);
   expect_that_the_job_goes_on();
 }
@@ -199,19 +213,24 @@ TEST(Generations, an_endpoint_outlives_the_processes_that_used_it) {
 
 TEST(Generations, connections_that_an_old_one_left_waiting_are_refused_by_the_next) {
   TestWorld world = world_of("01");
-  StatusOr<Fd> left = start_connect(world.addresses()[0]);  // nobody accepts yet
-  ASSERT_TRUE(left.ok());
-  pollfd poll_fd{left->get(), POLLOUT, 0};
-  poll(&poll_fd, 1, -1);
-  std::array<std::byte, tcp::kHelloBytes> bytes;
-  encode(Hello{{1, 1}, 1, 0, 1, {}}, std::span<std::byte, tcp::kHelloBytes>(bytes));
-  ASSERT_GT(send(left->get(), bytes.data(), bytes.size(), 0), 0);
+  const Hello hello{{1, 1}, 1, 0, 1};
+  tcp::Dial left(world.addresses()[0], hello, *net::TlsContext::create(key_of({1, 1}, world.secret())), 0);
+  while (left.step() == tcp::Dial::State::kUnderWay && !left.reached()) {  // nobody accepts yet
+    pollfd poll_fd{left.fd(), left.events(), 0};
+    poll(&poll_fd, 1, -1);
+  }
   world.begin_generation();
   const auto transport = world.transport(0);
   const auto comm = world.communicator(0, transport);
-  while (transport->counters().old_generation == 0) {
+  while (transport->counters().other_generation == 0) {
     std::this_thread::yield();
   }
+  tcp::Dial::State state;
+  while ((state = left.step()) == tcp::Dial::State::kUnderWay) {
+    pollfd poll_fd{left.fd(), left.events(), 0};
+    poll(&poll_fd, 1, -1);
+  }
+  EXPECT_EQ(state, tcp::Dial::State::kTryAgain);
 }
 
 size_t entries_of(const char* folder) {
@@ -377,11 +396,38 @@ TEST(MessagesAcrossNodes, that_a_link_broke_is_told_with_both_its_ends_and_why) 
     expect_done(comm, comm.receive(kWorld, &number, sizeof(number), 1, 1));
     const Completion completion = finish(comm, comm.receive(kWorld, &number, sizeof(number), 1, 1));
     EXPECT_EQ(completion.outcome, Outcome::kFailed);
-    EXPECT_NE(completion.error.find("the link between rank 0 and rank 1 broke (it closed the connection)"),
-              std::string::npos)
-        << completion.error;
+    EXPECT_THAT(completion.error, testing::AllOf(HasSubstr("the link between rank 0 and rank 1 broke"),
+                                                 HasSubstr("the peer closed it, or died")));
     EXPECT_NE(comm.broken_link(), "");
   });
+}
+
+// ---- without encryption
+
+TEST(PlainDataPlane, carries_collectives_and_messages_of_one_generation_after_another) {
+  TestWorld world = world_of("01");
+  world.protect(Protection::kMac);
+  for (int generation = 0; generation < 3; ++generation) {
+    const bool cut_off = generation == 1;  // in the middle of a sum and of a message
+    world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
+      std::vector<float> data(300'000, 1.0F);
+      std::vector<uint8_t> message = pattern(1'000'000, self);
+      const OpId sum = comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
+      const OpId moved = self == 0 ? comm.send(kWorld, message.data(), message.size(), 1, 7)
+                                   : comm.receive(kWorld, message.data(), message.size(), 0, 7);
+      if (cut_off) {
+        world.interrupt();
+        finish(comm, sum);
+        finish(comm, moved);
+        return;
+      }
+      expect_done(comm, sum);
+      expect_done(comm, moved);
+      EXPECT_EQ(data[299'999], 2.0F);
+      EXPECT_EQ(message, pattern(1'000'000, 0));
+    });
+    world.begin_generation();
+  }
 }
 
 // ---- groups

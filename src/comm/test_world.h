@@ -24,7 +24,6 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/tcp_socket.h"
-#include "base/token.h"
 #include "comm/communicator.h"
 #include "comm/progress.h"
 #include "comm/tcp/tcp_transport.h"
@@ -44,6 +43,11 @@ inline std::string mode_name(Mode mode) { return mode == Mode::kProcesses ? "pro
 
 inline CommConfig small_config() {
   return {.max_world = 8, .groups = 4, .slot_bytes = 64 << 10, .group_slot_bytes = 16 << 10, .ring_bytes = 16 << 10};
+}
+
+inline net::SharedKey key_of(brain::Identity identity,
+                             const std::string& secret = std::string(net::SharedKey::kBytes, 's')) {
+  return *net::SharedKey::data_of(secret, identity.term, identity.generation);
 }
 
 class TestWorld {
@@ -85,10 +89,15 @@ class TestWorld {
   std::byte* generation(uint32_t node = 0) { return base_ + 4096 + node * generation_; }
   uint32_t node_of(Rank rank) const { return nodes_.empty() ? 0 : nodes_[rank]; }
   const std::vector<SocketAddress>& addresses() const { return addresses_; }
-  const JobToken& token() const { return token_; }
+  const std::string& secret() const { return secret_; }
+  void protect(Protection protection) { protection_ = protection; }
 
   TcpConfig tcp_config(Rank self) const {
-    TcpConfig config{.identity = identity_, .self = self, .addresses = addresses_, .token = token_};
+    TcpConfig config{.identity = identity_,
+                     .self = self,
+                     .addresses = addresses_,
+                     .key = key_of(identity_, secret_),
+                     .protection = protection_};
     config.stripe_bytes = 16 << 10;  // small, so that tests see several
     config.message_frame_bytes = config_.ring_bytes;
     return config;
@@ -202,7 +211,8 @@ class TestWorld {
   CommConfig config_;
   std::vector<uint32_t> nodes_;
   brain::Identity identity_{1, 1};
-  JobToken token_ = JobToken::random();
+  const std::string secret_ = net::SharedKey::random_data_secret();
+  Protection protection_ = Protection::kTls;
   std::vector<SocketAddress> addresses_;
   std::vector<Fd> listeners_;
   size_t arenas_at_;

@@ -88,6 +88,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   const CoordinatorConfig config_;
   observe::Journal* const journal_;
+  const std::string data_secret_ = net::SharedKey::random_data_secret();
   net::LinkOptions link_options_;
   std::string address_;
   std::atomic<uint64_t> refused_ = 0;
@@ -148,7 +149,7 @@ void Coordinator::Impl::stop() {
 
 void Coordinator::Impl::attend(net::TlsStream connection) {
   std::shared_ptr<net::Link> link = hub_->add(std::move(connection), link_options_);
-  const auto stream = std::make_shared<AgentStream>(link, this, config_.membership.term,
+  const auto stream = std::make_shared<AgentStream>(link, this, config_.membership.term, data_secret_,
                                                     AgentStream::Clock::now() + config_.handshake_timeout);
   {
     const std::lock_guard lock(mutex_);

@@ -87,7 +87,7 @@ struct PlainMember {
     EXPECT_EQ(SSL_connect(ssl.get()), 1);
     far = host.inbox.connection();
   }
-  const char* complaint = nullptr;
+  TlsContext::Complaint complaint;
   Fd fd;
   SslPointer ssl;
   std::unique_ptr<Connection> far;

@@ -49,9 +49,8 @@ TEST(HandshakeTest, members_of_a_job_meet_and_know_each_others_address) {
   EXPECT_NE(ends.far->peer(), ends.near->peer());
 }
 
-TEST(HandshakeTest, another_token_or_rendezvous_id_or_purpose_is_refused_by_both_sides) {
-  const SharedKey others[] = {key_of("fedcba9876543210", "job-7"), key_of("0123456789abcdef", "job-8"),
-                              SharedKey::random_data()};
+TEST(HandshakeTest, another_token_or_rendezvous_id_is_refused_by_both_sides) {
+  const SharedKey others[] = {key_of("fedcba9876543210", "job-7"), key_of("0123456789abcdef", "job-8")};
   for (const SharedKey& key : others) {
     Host host;
     const auto connection = host.connect(key);
@@ -60,6 +59,17 @@ TEST(HandshakeTest, another_token_or_rendezvous_id_or_purpose_is_refused_by_both
                 testing::AllOf(HasSubstr(text_of(host.listener->address())), HasSubstr("refused our key")));
     EXPECT_EQ(host.inbox.refusal().code(), StatusCode::kUnauthenticated);
     EXPECT_THAT(std::string(host.inbox.refusal().message()), HasSubstr("another"));
+  }
+}
+
+TEST(HandshakeTest, a_key_for_another_purpose_or_generation_is_told_apart_from_a_wrong_one) {
+  const std::string secret(SharedKey::kBytes, 's');
+  const SharedKey older = *SharedKey::data_of(secret, 1, 7);
+  for (const SharedKey& ours : {key_of(), *SharedKey::data_of(secret, 1, 8)}) {
+    Host host({}, "127.0.0.1:0", ours);
+    const auto connection = host.connect(older);
+    EXPECT_EQ(connection.status().code(), StatusCode::kFailedPrecondition) << connection.status();
+    EXPECT_EQ(host.inbox.refusal().code(), StatusCode::kFailedPrecondition) << host.inbox.refusal();
   }
 }
 
@@ -89,7 +99,7 @@ TEST(HandshakeTest, our_key_with_a_wrong_proof_hears_nothing_but_an_alert) {
   Host host;
   const Fd fd = plain_socket(host.port());
   const auto context = context_of(key_of("fedcba9876543210"));
-  const char* complaint = nullptr;
+  TlsContext::Complaint complaint;
   const SslPointer ssl = context->start(Role::kConnects, &complaint).value();
   SSL_set1_groups_list(ssl.get(), "X25519:P-256");
   say_hello(ssl, fd);
@@ -101,7 +111,7 @@ TEST(HandshakeTest, the_right_key_without_diffie_hellman_is_refused) {
   for (const char* groups : {"P-256", "X448"}) {
     Host host;
     const Fd fd = plain_socket(host.port());
-    const char* complaint = nullptr;
+    TlsContext::Complaint complaint;
     const SslPointer ssl = host.context->start(Role::kConnects, &complaint).value();
     SSL_set_options(ssl.get(), SSL_OP_ALLOW_NO_DHE_KEX);
     SSL_set1_groups_list(ssl.get(), groups);
@@ -119,7 +129,7 @@ TEST(HandshakeTest, the_right_key_without_diffie_hellman_is_refused) {
 TEST(HandshakeTest, no_ticket_and_nothing_else_follows_the_handshake) {
   Host host;
   const Fd fd = plain_socket(host.port());
-  const char* complaint = nullptr;
+  TlsContext::Complaint complaint;
   const SslPointer ssl = host.context->start(Role::kConnects, &complaint).value();
   SSL_set_fd(ssl.get(), fd.get());
   ASSERT_EQ(SSL_connect(ssl.get()), 1);

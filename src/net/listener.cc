@@ -36,7 +36,21 @@ StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std:
   if (std::holds_alternative<SocketAddress>(address)) {
     KEEPSTEP_ASSIGN_OR_RETURN(bound, local_address(socket.get()));
   }
-  std::unique_ptr<Listener> listener(new Listener(std::move(socket), std::move(bound), std::move(context), options,
+  return start(std::move(socket), std::move(bound), std::move(context), options, std::move(on_member),
+               std::move(on_refused));
+}
+
+StatusOr<std::unique_ptr<Listener>> Listener::start(Fd socket, std::shared_ptr<const TlsContext> context,
+                                                    ListenerOptions options, OnMember on_member, OnRefused on_refused) {
+  KEEPSTEP_ASSIGN_OR_RETURN(SocketAddress bound, local_address(socket.get()));
+  return start(std::move(socket), std::move(bound), std::move(context), options, std::move(on_member),
+               std::move(on_refused));
+}
+
+StatusOr<std::unique_ptr<Listener>> Listener::start(Fd socket, Address address,
+                                                    std::shared_ptr<const TlsContext> context, ListenerOptions options,
+                                                    OnMember on_member, OnRefused on_refused) {
+  std::unique_ptr<Listener> listener(new Listener(std::move(socket), std::move(address), std::move(context), options,
                                                   std::move(on_member), std::move(on_refused)));
   if (!listener->stop_.valid()) {
     return errno_status("make an eventfd (raise the limit on open files with `ulimit -n`?)");
@@ -132,7 +146,7 @@ void Listener::admit(Fd fd) {
     }
     source = from->ip;
     peer = from->text();
-    tune_tcp(fd.get(), 0);
+    tune_tcp(fd.get(), options_.socket_buffer_bytes);
   }
   make_room(source);
   StatusOr<TlsStream> stream = TlsStream::create(context_, Role::kAccepts, std::move(fd), std::move(peer));

@@ -26,6 +26,7 @@ struct ListenerOptions {
   std::chrono::milliseconds handshake_limit = std::chrono::seconds(10);  // from accept to proof
   size_t max_strangers = 64;
   size_t max_strangers_per_source = 16;  // of one IP address; a unix socket's are all of this user
+  size_t socket_buffer_bytes = 0;        // of TCP (tcp_socket.h)
 };
 
 class Listener {
@@ -39,6 +40,10 @@ class Listener {
 
   // Listens at `address`. Errors of listen_at().
   static StatusOr<std::unique_ptr<Listener>> start(const Address& address, std::shared_ptr<const TlsContext> context,
+                                                   ListenerOptions options, OnMember on_member,
+                                                   OnRefused on_refused = nullptr);
+  // The same over `socket`, which listens already, without blocking. For TCP.
+  static StatusOr<std::unique_ptr<Listener>> start(Fd socket, std::shared_ptr<const TlsContext> context,
                                                    ListenerOptions options, OnMember on_member,
                                                    OnRefused on_refused = nullptr);
   // Ends the thread; connections that were let in live on. A unix socket's path is removed.
@@ -59,6 +64,9 @@ class Listener {
  private:
   struct Stranger;
 
+  static StatusOr<std::unique_ptr<Listener>> start(Fd socket, Address address,
+                                                   std::shared_ptr<const TlsContext> context, ListenerOptions options,
+                                                   OnMember on_member, OnRefused on_refused);
   Listener(Fd socket, Address address, std::shared_ptr<const TlsContext> context, ListenerOptions options,
            OnMember on_member, OnRefused on_refused);
   void run();

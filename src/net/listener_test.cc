@@ -119,7 +119,7 @@ TEST(ListenerTest, a_flood_from_one_address_does_not_touch_strangers_of_another)
     EXPECT_EQ(refusals[i].code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(refusals[i].message()), HasSubstr(local_address(flood[i].get()).value().text()));
   }
-  const char* complaint = nullptr;
+  TlsContext::Complaint complaint;
   const SslPointer ssl = host.context->start(Role::kConnects, &complaint).value();
   SSL_set_fd(ssl.get(), patient.get());
   EXPECT_EQ(SSL_connect(ssl.get()), 1);
@@ -166,7 +166,7 @@ TEST(ListenerTest, without_descriptors_it_pauses_warns_once_and_goes_on) {
   {
     Host host;
     const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const char* complaint = nullptr;
+    TlsContext::Complaint complaint;
     const SslPointer ssl = host.context->start(Role::kConnects, &complaint).value();
     SSL_set_fd(ssl.get(), fd.get());
     sockaddr_in address{};

@@ -71,7 +71,7 @@ Status TlsContext::set_up() {
   return absl::OkStatus();
 }
 
-StatusOr<SslPointer> TlsContext::start(Role role, const char** complaint) const {
+StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   ERR_clear_error();
   SslPointer ssl(SSL_new(context_));
   if (ssl == nullptr || SSL_set_app_data(ssl.get(), complaint) != 1) {
@@ -89,24 +89,24 @@ StatusOr<SslPointer> TlsContext::start(Role role, const char** complaint) const 
 
 // OpenSSL would go on without the key: to a request for another group, or to a certificate that we do not have.
 int TlsContext::look_at_hello(SSL* ssl, int* alert, void* self) {
-  const std::string_view ours = static_cast<const TlsContext*>(self)->key_.identity();
+  const std::string_view ours = static_cast<const TlsContext*>(self)->identity_;
   const auto offered = extension(ssl, TLSEXT_TYPE_psk);
   const auto modes = extension(ssl, TLSEXT_TYPE_psk_kex_modes);
-  const char* complaint = nullptr;
+  Complaint complaint;
   if (!offered.has_value()) {
-    complaint = "it offered no shared key: it is not of keepstep";
+    complaint.text = "it offered no shared key: it is not of keepstep";
     *alert = SSL_AD_HANDSHAKE_FAILURE;
   } else if (!offers_first(*offered, ours)) {
-    complaint = "it offered a key for another purpose: it is not of keepstep, or of another version";
+    complaint = {"it offered a key for another purpose or generation, or is of another version of keepstep", true};
     *alert = SSL_AD_UNKNOWN_PSK_IDENTITY;
   } else if (!modes.has_value() || !offers_diffie_hellman(*modes)) {
-    complaint = "it offered our key without Diffie-Hellman: it is not of keepstep";
+    complaint.text = "it offered our key without Diffie-Hellman: it is not of keepstep";
     *alert = SSL_AD_HANDSHAKE_FAILURE;
   }
-  if (complaint == nullptr) {
+  if (complaint.text == nullptr) {
     return SSL_CLIENT_HELLO_SUCCESS;
   }
-  *static_cast<const char**>(SSL_get_app_data(ssl)) = complaint;
+  *static_cast<Complaint*>(SSL_get_app_data(ssl)) = complaint;
   return SSL_CLIENT_HELLO_ERROR;
 }
 
@@ -123,7 +123,7 @@ SSL_SESSION* TlsContext::new_session(SSL* ssl) const {
 
 int TlsContext::find_session(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** session) {
   const auto* self = static_cast<const TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
-  const bool ours = self->key_.identity() == std::string_view(reinterpret_cast<const char*>(identity), bytes);
+  const bool ours = self->identity_ == std::string_view(reinterpret_cast<const char*>(identity), bytes);
   *session = ours ? self->new_session(ssl) : nullptr;
   return *session != nullptr ? 1 : 0;
 }
@@ -136,8 +136,8 @@ int TlsContext::use_session(SSL* ssl, const EVP_MD* digest, const unsigned char*
     return 0;
   }
   *session = self->new_session(ssl);
-  *identity = reinterpret_cast<const unsigned char*>(self->key_.identity().data());
-  *bytes = self->key_.identity().size();
+  *identity = reinterpret_cast<const unsigned char*>(self->identity_.data());
+  *bytes = self->identity_.size();
   return *session != nullptr ? 1 : 0;
 }
 

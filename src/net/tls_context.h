@@ -35,12 +35,16 @@ class TlsContext {
   static StatusOr<std::shared_ptr<const TlsContext>> create(const SharedKey& key);
   ~TlsContext();
 
-  // The TLS state of one connection, which must not outlive the context. `*complaint` must outlive it; it is set to a
-  // literal if the peer's first message is refused.
-  StatusOr<SslPointer> start(Role role, const char** complaint) const;
+  // Why a peer's first message was refused.
+  struct Complaint {
+    const char* text = nullptr;  // a literal; null: it was not
+    bool other_key = false;      // it offered a key for another purpose or generation
+  };
+  // The TLS state of one connection, which must not outlive the context; nor may `complaint` go before it.
+  StatusOr<SslPointer> start(Role role, Complaint* complaint) const;
 
  private:
-  explicit TlsContext(const SharedKey& key) : key_(key) {}
+  explicit TlsContext(const SharedKey& key) : key_(key), identity_(key.identity()) {}
   Status set_up();
 
   static int look_at_hello(SSL* ssl, int* alert, void* self);
@@ -50,6 +54,7 @@ class TlsContext {
   SSL_SESSION* new_session(SSL* ssl) const;
 
   const SharedKey key_;
+  const std::string identity_;
   SSL_CTX* context_ = nullptr;
 };
 

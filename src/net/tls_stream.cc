@@ -49,12 +49,18 @@ Status TlsStream::handshake_failed(int error) const {
   }
   const OpensslError why = take_openssl_error();
   if (SSL_is_server(ssl_.get()) == 1) {
-    const char* complaint = callbacks_->complaint;
-    if (why.reason == SSL_R_BINDER_DOES_NOT_VERIFY) {
-      complaint = "it has another key: another token or another rendezvous id";
-    }
-    return absl::UnauthenticatedError(absl::StrFormat("%s did not prove the key of this job: %s", peer_,
-                                                      complaint != nullptr ? complaint : why.text));
+    const TlsContext::Complaint& complaint = callbacks_->complaint;
+    const std::string text = complaint.text != nullptr ? complaint.text
+                             : why.reason == SSL_R_BINDER_DOES_NOT_VERIFY
+                                 ? "it has another key: another token or another rendezvous id"
+                                 : why.text;
+    return Status(complaint.other_key ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnauthenticated,
+                  absl::StrFormat("%s did not prove the key of this job: %s", peer_, text));
+  }
+  if (why.is_alert && why.reason == SSL_AD_REASON_OFFSET + SSL_AD_UNKNOWN_PSK_IDENTITY) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s refused our key (%s): it has one for another purpose or generation, or is of another version of keepstep",
+        peer_, why.text));
   }
   if (why.is_alert) {
     return absl::UnauthenticatedError(absl::StrFormat(
@@ -108,6 +114,7 @@ Status TlsStream::read_failed(int error) const {
 
 Status TlsStream::write(std::string_view bytes) {
   ERR_clear_error();
+  callbacks_->socket.out.erase(0, std::exchange(sent_, 0));
   for (std::string_view rest = bytes; !rest.empty();) {
     if (records_ >= records_per_key_) {
       KEEPSTEP_RETURN_IF_ERROR(change_key());
@@ -154,7 +161,6 @@ StatusOr<TlsStream::Wait> TlsStream::flush() {
       continue;
     }
     if (count < 0 && errno == EAGAIN) {
-      out.erase(0, std::exchange(sent_, 0));
       return Wait{POLLOUT};
     }
     if (count < 0) {
@@ -165,6 +171,20 @@ StatusOr<TlsStream::Wait> TlsStream::flush() {
   out.clear();
   sent_ = 0;
   return Wait{0};
+}
+
+void TlsStream::export_key(std::string_view label, std::span<unsigned char> key) const {
+  KEEPSTEP_CHECK(
+      SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) == 1,
+      "OpenSSL exports no key of a connection whose handshake is done");
+}
+
+StatusOr<Fd> TlsStream::take_socket() {
+  if (unsent_bytes() > 0 || has_pending()) {
+    return absl::FailedPreconditionError(absl::StrFormat("%s said more than it should before TLS ended", peer_));
+  }
+  ssl_.reset();
+  return std::move(fd_);
 }
 
 }  // namespace keepstep::net

@@ -37,6 +37,8 @@ class TlsStream {
   using Wait = short;
 
   // After 0 both sides have proved the key. UNAUTHENTICATED: the peer does not have our key or refused it.
+  // FAILED_PRECONDITION: one side's key is for another purpose or generation; not proved, so believe it only to try
+  // again.
   // UNAVAILABLE: the connection broke, or the side that accepted it does not speak TLS.
   StatusOr<Wait> handshake();
 
@@ -55,6 +57,11 @@ class TlsStream {
   StatusOr<Wait> flush();
   size_t unsent_bytes() const { return callbacks_->socket.out.size() - sent_; }
 
+  // Bytes that both ends of this connection know and nobody else (RFC 8446, 7.5); another `label`, others.
+  void export_key(std::string_view label, std::span<unsigned char> key) const;
+  // The socket without TLS, when all that was written is sent, and all that came is read: else FAILED_PRECONDITION.
+  StatusOr<Fd> take_socket();
+
   void set_records_per_key(uint64_t records) { records_per_key_ = records; }
   uint64_t key_changes() const { return key_changes_; }
 
@@ -71,7 +78,7 @@ class TlsStream {
 
   struct Callbacks {  // what OpenSSL writes to: stays where it is when the stream is moved
     BioSocket socket;
-    const char* complaint = nullptr;
+    TlsContext::Complaint complaint;
   };
 
   std::shared_ptr<const TlsContext> context_;

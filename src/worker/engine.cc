@@ -163,13 +163,6 @@ void Engine::handle(Message message, std::vector<Fd> fds) {
       welcome_ = std::move(message.body);
       comm_config_ = comm_config_from(welcome_.at("comm"));
       layout_ = std::make_unique<WorkerLayout>(comm_config_);  // a rank table may follow at once
-      if (welcome_.contains("token")) {
-        // It stays here: what Python sees of the welcome may end up in a log.
-        if (StatusOr<JobToken> token = JobToken::parse(welcome_.at("token").get<std::string>()); token.ok()) {
-          token_ = *std::move(token);
-        }
-        welcome_.erase("token");
-      }
       welcomed_ = true;
       break;
     case MessageType::kInherit:
@@ -273,6 +266,9 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
     prepared.ranks = message.body.at("ranks").get<std::vector<uint32_t>>();
     prepared.listener = std::move(fds.back());
     KEEPSTEP_RETURN_IF_ERROR(check_places(prepared));
+    KEEPSTEP_ASSIGN_OR_RETURN(prepared.key, net::SharedKey::data(message.body.at("data_key").get<std::string>(),
+                                                                 message.identity.term, message.identity.generation));
+    prepared.protection = message.body.at("data_plane") == "plain" ? comm::Protection::kMac : comm::Protection::kTls;
   } else {
     for (uint32_t rank = 0; rank < prepared.workers.size(); ++rank) {
       prepared.ranks.push_back(rank);
@@ -314,9 +310,6 @@ Status Engine::prepare(const Message& message, std::vector<Fd> fds) {
 Status Engine::check_places(const Prepared& prepared) const {
   const RankPlaces& places = prepared.places;
   const uint32_t self = prepared.assignment.rank;
-  if (!token_.has_value()) {
-    return absl::InvalidArgumentError("a rank table of several nodes, but the welcome had no job token");
-  }
   if (self >= places.world() || prepared.ranks.size() != prepared.workers.size()) {
     return absl::InvalidArgumentError("a rank table without this rank, or whose ranks do not match its workers");
   }
@@ -336,7 +329,8 @@ std::shared_ptr<comm::Transport> Engine::transport(Prepared& prepared) {
   comm::TcpConfig config{.identity = assignment_.identity,
                          .self = assignment_.rank,
                          .addresses = std::move(prepared.places.addresses),
-                         .token = *token_};
+                         .key = *prepared.key,
+                         .protection = prepared.protection};
   return comm::make_tcp_transport(std::move(config), std::move(prepared.listener));
 }
 

@@ -19,9 +19,9 @@
 
 #include "base/packet_socket.h"
 #include "base/shared_memory.h"
-#include "base/token.h"
 #include "brain/shard_copies.h"
 #include "comm/communicator.h"
+#include "comm/tcp/tcp_config.h"
 #include "state/cuda_copy.h"
 #include "state/hydration.h"
 #include "worker/capsule_copies.h"
@@ -217,10 +217,12 @@ class Engine {
  private:
   struct Prepared {
     Assignment assignment;
-    std::vector<uint32_t> workers;  // on this node, by rank
-    std::vector<uint32_t> ranks;    // theirs
-    RankPlaces places;              // of all ranks; empty: all are on this node
-    Fd listener;                    // where other nodes reach this rank
+    std::vector<uint32_t> workers;      // on this node, by rank
+    std::vector<uint32_t> ranks;        // theirs
+    RankPlaces places;                  // of all ranks; empty: all are on this node
+    Fd listener;                        // where other nodes reach this rank
+    std::optional<net::SharedKey> key;  // of the connections to them
+    comm::Protection protection = comm::Protection::kTls;
     SharedMemory generation;
   };
 
@@ -294,7 +296,6 @@ class Engine {
   std::unique_ptr<WorkerLayout> layout_;
   nlohmann::json fingerprint_;
   nlohmann::json welcome_;
-  std::optional<JobToken> token_;  // where there are several nodes
   std::atomic<uint32_t> node_{0};
   std::atomic<uint64_t> identity_{0};  // term << 32 | generation, for send()
 

@@ -10,7 +10,6 @@
 #include "base/engine_thread.h"
 #include "base/shared_memory.h"
 #include "base/tcp_socket.h"
-#include "base/token.h"
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
@@ -31,7 +30,7 @@ std::byte byte_of(uint32_t rank, size_t i) { return static_cast<std::byte>((i * 
 struct Plane {
   std::atomic<uint32_t> interrupted{0};
   SharedMemory memory;
-  JobToken token = JobToken::random();
+  std::string secret = net::SharedKey::random_data_secret();
   std::vector<SocketAddress> addresses;  // empty: over shared memory
   std::array<Fd, kRanks> listeners;
 };
@@ -48,8 +47,11 @@ comm::Endpoint endpoint_of(Plane& plane, uint32_t self) {
     }
   }
   if (tcp) {
-    comm::TcpConfig config{
-        .identity = {1, 1}, .self = self, .addresses = plane.addresses, .token = plane.token, .stripe_bytes = 32 << 10};
+    comm::TcpConfig config{.identity = {1, 1},
+                           .self = self,
+                           .addresses = plane.addresses,
+                           .key = *net::SharedKey::data_of(plane.secret, 1, 1),
+                           .stripe_bytes = 32 << 10};
     endpoint.transport = comm::make_tcp_transport(std::move(config), std::move(plane.listeners[self]));
   }
   return endpoint;

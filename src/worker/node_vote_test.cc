@@ -71,7 +71,7 @@ class Nodes {
     for (Rank rank = 0; rank < world(); ++rank) {
       NodeTree tree(nodes_, rank);
       if (tree.leads) {  // nobody else votes for its node
-        comm::TcpConfig tcp{.identity = kIdentity, .self = rank, .addresses = addresses, .token = token_};
+        comm::TcpConfig tcp{.identity = kIdentity, .self = rank, .addresses = addresses, .key = key_};
         tcp.patience_ns = 20'000'000;
         communicators_[rank] = std::make_unique<comm::Communicator>(
             kConfig, endpoint(rank, make_tcp_transport(tcp, std::move(listeners[rank]))));
@@ -186,7 +186,7 @@ class Nodes {
   std::vector<std::unique_ptr<Memory>> generations_;
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<WorkerPage> workers_;
-  JobToken token_ = JobToken::random();
+  const net::SharedKey key_ = *net::SharedKey::data_of(std::string(32, 's'), kIdentity.term, kIdentity.generation);
   std::mutex mutex_;
   std::string what_;
   std::atomic<uint32_t> told_ = 0;

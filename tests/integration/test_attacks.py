@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import JOBS, LIMIT_S, json_lines
-from several_nodes import finish_nodes, free_port, kill, start_node, wait_for_steps
+from several_nodes import finish_nodes, free_port, kill, start_node, start_nodes, wait_for_steps
 
 MOST_BYTES = 32 << 20  # that an attack may add to the launcher's memory
 # The beginning of HTTP/2, and one header that never ends: what gRPC 1.51 put into its memory without limit.
@@ -130,6 +131,52 @@ def test_floods_cost_nothing_and_a_lost_node_comes_back_through_1100_idle_connec
         rank: note["final"] for rank, note in reference.finals().items()
     }
     assert job.events("refused"), "strangers are journalled"
+
+
+def listening_ports(pid):
+    """TCP ports of loopback where a process listens."""
+    files = []
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            files.append(os.readlink(file))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in files]
+
+
+@pytest.mark.parametrize("plane", ["tls", "plain"])
+def test_floods_of_a_ranks_own_port_cost_nothing_and_a_killed_rank_comes_back(tmp_path, undisturbed, plane):
+    until = 100
+    what = [JOBS / "small.py", "--out", tmp_path, "--until", until, "--sleep", 0.1]
+    nodes = start_nodes(tmp_path, *what, world=1, options=["--data-plane", plane])
+    metrics = tmp_path / "journal" / "metrics.jsonl"
+    try:
+        wait_for_steps(tmp_path, 10)
+        ranks = [
+            next(line["pid"] for line in json_lines(tmp_path / "journal" / name) if line["event"] == "spawned")
+            for name in ("journal.jsonl", "journal.node1.jsonl")
+        ]
+        (port,) = listening_ports(ranks[0])
+        memory, files = resident_bytes(ranks[0]), descriptors(ranks[0])
+        for attack in (flood_of_headers, garbage, slow_loris):
+            attack(port)
+            grown = resident_bytes(ranks[0]) - memory
+            assert grown <= MOST_BYTES, f"{attack.__name__}: {grown >> 20} MiB more"
+            wait_for_steps(tmp_path, len(json_lines(metrics)) + 2)
+        with contextlib.ExitStack() as stack:
+            idle = [connect(stack, port) for _ in range(1100)]
+            wait_for_steps(tmp_path, len(json_lines(metrics)) + 2)
+            assert descriptors(ranks[0]) <= files + 64, "user code needs descriptors, too"
+            os.kill(ranks[1], signal.SIGKILL)
+            wait_for_steps(tmp_path, len(json_lines(metrics)) + 5)
+            hung_up_on(idle)
+        nodes[0].wait_for(lambda: descriptors(ranks[0]) <= files, f"return to {files} descriptors", LIMIT_S)
+        job = finish_nodes(nodes)
+    finally:
+        for node in nodes:
+            kill(node)
+    assert job.exit_code == 0 and not job.events("restart"), job.explain()
+    reference = undisturbed(2, until=until)
+    assert [line["loss"] for line in job.metrics] == [line["loss"] for line in reference.metrics], job.explain()
 
 
 MISCHIEF = ("change", "repeat", "drop", "reorder", "forge")

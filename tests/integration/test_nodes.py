@@ -4,7 +4,7 @@ import pytest
 
 from keepstep.bench import namespaces
 from keepstep.bench.environment import BenchError, bench_program
-from keepstep.bench.transport import Bench
+from keepstep.bench.transport import PLANES, Bench
 
 
 @pytest.fixture
@@ -21,11 +21,17 @@ def nodes():
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2])
-@pytest.mark.parametrize("size", [4096, 16 << 20])
-def test_ranks_in_two_namespaces_sum_up(nodes, ranks_per_node, size):
-    result = Bench(nodes, ranks_per_node, repeats=3).keepstep("all_reduce", size, 3, 2, ranks_per_node)
+@pytest.mark.parametrize(("size", "plane"), [(4096, "tls"), (16 << 20, "tls"), (16 << 20, "plain")])
+def test_ranks_in_two_namespaces_sum_up(nodes, ranks_per_node, size, plane):
+    result = Bench(nodes, ranks_per_node, repeats=3).keepstep("all_reduce", size, 3, 2, ranks_per_node, plane)
     assert result["fastest"] > 0
 
 
-def test_a_stream_between_two_namespaces_carries_all_its_bytes(nodes):
-    assert Bench(nodes, 1, repeats=1).keepstep("stream", 1 << 20, 50, 1, 1)["bytes_per_second"] > 0
+@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize("operation", ["stream", "messages"])
+def test_a_connection_between_two_namespaces_carries_all_its_bytes(nodes, operation, plane):
+    assert Bench(nodes, 1, repeats=1).keepstep(operation, 1 << 20, 50, 1, 1, plane)["bytes_per_second"] > 0
+
+
+def test_openssl_by_itself_can_be_compared_with(nodes):
+    assert Bench(nodes, 1, repeats=1).openssl(50) > 0

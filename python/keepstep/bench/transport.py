@@ -1,4 +1,4 @@
-"""``keepstep bench transport``: the data plane between two nodes, against iperf3 and Gloo.
+"""``keepstep bench transport``: the data plane between two nodes, against iperf3, OpenSSL by itself, and Gloo.
 
 The nodes are two network namespaces of this machine, joined by a veth pair, so the link is as fast as the CPUs copy.
 All share one run: what is measured alternates, and only ratios mean something.
@@ -23,6 +23,7 @@ from keepstep.bench.namespaces import Node, two_nodes
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
 STREAM_BYTES = 1 << 20  # of one part; the buffer is used again and again, as iperf3 does
 IPERF_PORT = 5201
+PLANES = ("tls", "plain")
 
 
 class Bench:
@@ -31,14 +32,14 @@ class Bench:
         self.ranks_per_node = ranks_per_node
         self.repeats = repeats
         self.program = bench_program("keepstep_nodes_bench")
-        self.environment = job_environment() | {"KEEPSTEP_TOKEN": secrets.token_hex(32)}
+        self.pump = bench_program("keepstep_tls_bench")
+        self.environment = job_environment() | {"DATA_KEY": secrets.token_hex(32)}
         self.port = 21_000
 
-    def _together(self, commands: list[list[str]]) -> str:
+    def _together(self, commands: list[list[str]], plane: str = "tls") -> str:
         """Runs all at the same time; what they printed."""
-        processes = [
-            subprocess.Popen(words, env=self.environment, stdout=subprocess.PIPE, text=True) for words in commands
-        ]
+        environment = self.environment | ({"PLAIN": "1"} if plane == "plain" else {})
+        processes = [subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) for words in commands]
         try:
             outputs = [process.communicate(timeout=300)[0] for process in processes]
         finally:
@@ -49,7 +50,9 @@ class Bench:
                 raise BenchError(f"`{' '.join(words)}` ended with {process.returncode}")
         return "".join(outputs)
 
-    def keepstep(self, operation: str, size: int, repeats: int, streams: int, ranks_per_node: int) -> dict[str, float]:
+    def keepstep(
+        self, operation: str, size: int, repeats: int, streams: int, ranks_per_node: int, plane: str
+    ) -> dict[str, float]:
         self.port += 100  # nobody waits for a port of the run before
         addresses = [f"{node.ip}:{self.port + local}" for node in self.nodes for local in range(ranks_per_node)]
         output = self._together(
@@ -59,9 +62,22 @@ class Bench:
                     *addresses,
                 )
                 for index, node in enumerate(self.nodes)
-            ]
+            ],
+            plane,
         )  # fmt: skip
         return dict(json.loads(output))
+
+    def openssl(self, mebibytes: int) -> float:
+        """Bytes per second of SSL_write into SSL_read, one connection."""
+        self.port += 100
+        address = f"{self.nodes[1].ip}:{self.port}"
+        output = self._together(
+            [
+                self.nodes[1].command(self.pump, "receive", address),
+                self.nodes[0].command(self.pump, "send", address, str(mebibytes)),
+            ]
+        )
+        return float(json.loads(output)["bytes_per_second"])
 
     def gloo(self, sizes: list[int]) -> dict[str, dict[str, float]]:
         self.port += 100
@@ -101,30 +117,47 @@ class Bench:
             server.wait()
 
 
-def measure_stream(bench: Bench, rounds: int, seconds: int) -> dict[str, Any]:
-    ours, theirs = [], []
-    repeats = 2000
+def measure_streams(bench: Bench, rounds: int, seconds: int) -> list[dict[str, Any]]:
+    """Without encryption against iperf3, with it against OpenSSL. ``stream``: parts of collectives, ``messages``."""
+    rates: dict[str, list[float]] = {}
     for _ in range(rounds):
-        theirs.append(bench.iperf3(seconds))
-        repeats = max(200, int(theirs[-1] * seconds / STREAM_BYTES))
-        ours.append(bench.keepstep("stream", STREAM_BYTES, repeats, 1, 1)["bytes_per_second"])
-    return {
-        "keepstep_bytes_per_second": statistics.median(ours),
-        "iperf3_bytes_per_second": statistics.median(theirs),
-        "ratio": round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
-    }
+        rates.setdefault("iperf3", []).append(bench.iperf3(seconds))
+        repeats = max(200, int(rates["iperf3"][-1] * seconds / STREAM_BYTES))
+        rates.setdefault("openssl", []).append(bench.openssl(repeats))
+        for plane in PLANES:
+            for operation in ("stream", "messages"):
+                rate = bench.keepstep(operation, STREAM_BYTES, repeats, 1, 1, plane)["bytes_per_second"]
+                rates.setdefault(f"{operation} {plane}", []).append(rate)
+    rows = []
+    for plane in PLANES:
+        peer = "iperf3" if plane == "plain" else "openssl"
+        for operation in ("stream", "messages"):
+            ours = rates[f"{operation} {plane}"]
+            ratios = (a / b for a, b in zip(ours, rates[peer], strict=True))
+            rows.append(
+                {
+                    "operation": operation,
+                    "data_plane": plane,
+                    "keepstep_bytes_per_second": statistics.median(ours),
+                    "peer": peer,
+                    "peer_bytes_per_second": statistics.median(rates[peer]),
+                    "ratio": round(statistics.median(ratios), 3),
+                }
+            )
+    return rows
 
 
-def measure_all_reduce(bench: Bench, sizes: list[int], streams: int) -> list[dict[str, Any]]:
+def measure_all_reduce(bench: Bench, sizes: list[int], streams: int, plane: str) -> list[dict[str, Any]]:
     gloo = bench.gloo(sizes)
     results = []
     for size in sizes:
         repeats = bench.repeats if size > 64 << 10 else 20 * bench.repeats
-        ours = bench.keepstep("all_reduce", size, repeats, streams, bench.ranks_per_node)["seconds"]
+        ours = bench.keepstep("all_reduce", size, repeats, streams, bench.ranks_per_node, plane)["seconds"]
         theirs = gloo[str(size)]["seconds"]
         results.append(
             {
                 "bytes": size,
+                "data_plane": plane,
                 "ranks": 2 * bench.ranks_per_node,
                 "keepstep_s": round(ours, 7),
                 "gloo_s": round(theirs, 7),
@@ -146,23 +179,25 @@ def main(arguments: list[str]) -> int:
     say = (lambda text: None) if options.json else print
     with two_nodes() as nodes:
         bench = Bench(nodes, 1, options.repeats)
-        stream = None
+        streams = []
         if shutil.which("iperf3") is None:
             say("iperf3 is not installed: the comparison of one stream is left out")
         else:
-            stream = measure_stream(bench, options.rounds, options.seconds)
+            streams = measure_streams(bench, options.rounds, options.seconds)
+        for row in streams:
             say(
-                f"one TCP stream: {stream['keepstep_bytes_per_second'] / 1e9:.2f} GB/s, iperf3 "
-                f"{stream['iperf3_bytes_per_second'] / 1e9:.2f} GB/s, ratio {stream['ratio']}"
+                f"{row['operation']:>8}, {row['data_plane']:>5}: {row['keepstep_bytes_per_second'] / 1e9:.2f} GB/s, "
+                f"{row['peer']} {row['peer_bytes_per_second'] / 1e9:.2f} GB/s, ratio {row['ratio']}"
             )
         sizes = []
         for ranks in options.ranks_per_node:
             bench.ranks_per_node = ranks
-            for row in measure_all_reduce(bench, SIZES, options.streams):
-                sizes.append(row)
-                say(
-                    f"all_reduce of {row['bytes']:>9} bytes, 2 nodes x {ranks}: {row['keepstep_s'] * 1e3:8.3f} ms, "
-                    f"Gloo {row['gloo_s'] * 1e3:8.3f} ms, ratio {row['ratio']}"
-                )
-    print(json.dumps({"stream": stream, "sizes": sizes, "machine": machine()}))
+            for plane in PLANES:
+                for row in measure_all_reduce(bench, SIZES, options.streams, plane):
+                    sizes.append(row)
+                    say(
+                        f"all_reduce of {row['bytes']:>9} bytes, 2 nodes x {ranks}, {plane:>5}: "
+                        f"{row['keepstep_s'] * 1e3:8.3f} ms, Gloo {row['gloo_s'] * 1e3:8.3f} ms, ratio {row['ratio']}"
+                    )
+    print(json.dumps({"streams": streams, "sizes": sizes, "machine": machine()}))
     return 0

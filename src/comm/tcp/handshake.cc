@@ -1,12 +1,10 @@
 #include "comm/tcp/handshake.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <string_view>
+#include <span>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,236 +12,179 @@
 namespace keepstep::comm::tcp {
 namespace {
 
-constexpr char kDialer[] = "data dialer";
-constexpr char kAcceptor[] = "data acceptor";
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
-template <size_t kSize>
-std::string_view view(const std::array<char, kSize>& array) {
-  return {array.data(), array.size()};
+// Reads on until `bytes` is full; whether it is.
+StatusOr<bool> fill(net::TlsStream& stream, std::span<std::byte> bytes, size_t& got) {
+  while (got < bytes.size()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const size_t count,
+                              stream.read({reinterpret_cast<char*>(bytes.data()) + got, bytes.size() - got}));
+    if (count == 0) {
+      return false;
+    }
+    got += count;
+  }
+  return true;
 }
-template <size_t kSize>
-void fill(std::array<char, kSize>& array, const std::string& bytes) {
-  std::copy_n(bytes.begin(), std::min(bytes.size(), kSize), array.begin());
-}
-template <size_t kBytes>
-std::span<std::byte, kBytes> room(SmallMessage& message) {
-  return std::span<std::byte, kBytes>(message.data(), kBytes);
-}
+
+const char* option_of(Protection protection) { return protection == Protection::kTls ? "tls" : "plain"; }
 
 }  // namespace
 
-SmallMessage::Progress SmallMessage::send(int fd) {
-  while (done_ < bytes_.size()) {
-    const ssize_t n = ::send(fd, bytes_.data() + done_, bytes_.size() - done_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) {
-      done_ += static_cast<size_t>(n);
-    } else if (errno == EAGAIN) {
-      return Progress::kWait;
-    } else if (errno != EINTR) {
-      return Progress::kClosed;
-    }
-  }
-  return Progress::kDone;
-}
-
-SmallMessage::Progress SmallMessage::receive(int fd) {
-  while (done_ < bytes_.size()) {
-    const ssize_t n = ::recv(fd, bytes_.data() + done_, bytes_.size() - done_, MSG_DONTWAIT);
-    if (n > 0) {
-      done_ += static_cast<size_t>(n);
-    } else if (n < 0 && errno == EAGAIN) {
-      return Progress::kWait;
-    } else if (n == 0 || errno != EINTR) {
-      return Progress::kClosed;
-    }
-  }
-  return Progress::kDone;
-}
-
 // ---- the side that connects
 
-Dial::Dial(const SocketAddress& address, const Hello& hello, const JobToken& token, size_t buffer_bytes)
-    : address_(address), hello_(hello), token_(token), buffer_bytes_(buffer_bytes) {
-  fill(hello_.nonce, random_nonce());
-}
-
-short Dial::events() const { return step_ == Step::kAnswer ? POLLIN : POLLOUT; }
+Dial::Dial(const SocketAddress& address, const Hello& hello, std::shared_ptr<const net::TlsContext> context,
+           size_t buffer_bytes)
+    : address_(address), hello_(hello), context_(std::move(context)), buffer_bytes_(buffer_bytes) {}
 
 Dial::State Dial::again(std::string why) {
   fd_.reset();
+  stream_.reset();
   why_ = std::move(why);
   return State::kTryAgain;
 }
 Dial::State Dial::refused(std::string why) {
-  fd_.reset();
-  why_ = std::move(why);
+  again(std::move(why));
   return State::kRefused;
 }
 
+Dial::State Dial::failed(const Status& why) {
+  if (absl::IsFailedPrecondition(why)) {
+    return again(absl::StrFormat("rank %d is not in generation %d: it has not begun there, or is over", hello_.to,
+                                 hello_.identity.generation));
+  }
+  if (absl::IsUnauthenticated(why)) {
+    return refused(std::string(why.message()));
+  }
+  reached_ = false;
+  return again(std::string(why.message()));
+}
+
+// Whether it is done, as the next.
+StatusOr<bool> Dial::connect() {
+  pollfd poll_fd{fd_.get(), POLLOUT, 0};
+  if (poll(&poll_fd, 1, 0) == 0) {
+    events_ = POLLOUT;
+    return false;
+  }
+  if (const int error = socket_error(fd_.get()); error != 0) {
+    return absl::UnavailableError(absl::StrFormat("connect to %s: %s", address_.text(), std::strerror(error)));
+  }
+  tune_tcp(fd_.get(), buffer_bytes_);
+  KEEPSTEP_ASSIGN_OR_RETURN(stream_,
+                            net::TlsStream::create(context_, net::Role::kConnects, std::move(fd_), address_.text()));
+  reached_ = true;
+  return true;
+}
+
+StatusOr<bool> Dial::prove() {
+  KEEPSTEP_ASSIGN_OR_RETURN(events_, stream_->handshake());
+  if (events_ != 0) {
+    return false;
+  }
+  encode(hello_, answer_);
+  KEEPSTEP_RETURN_IF_ERROR(stream_->write(text_of(answer_)));
+  return true;
+}
+
 Dial::State Dial::read_answer() {
-  const auto answer = parse_answer(room<kAnswerBytes>(message_));
+  const auto answer = parse_answer(answer_);
   if (!answer.has_value()) {
     return refused(absl::StrCat("what listens at ", address_.text(), " does not speak keepstep's data protocol"));
   }
-  switch (answer->verdict) {
-    case Verdict::kWelcome:
-      break;
-    case Verdict::kNotYet:
-      return again(absl::StrFormat("rank %d has not begun generation %d yet", hello_.to, hello_.identity.generation));
-    case Verdict::kOldGeneration:
-      return refused(absl::StrFormat("for rank %d generation %d is over", hello_.to, hello_.identity.generation));
-    case Verdict::kUnknownRank:
-      return refused(absl::StrFormat("what listens at %s is not rank %d, or does not know rank %d, in generation %d",
-                                     address_.text(), hello_.to, hello_.from, hello_.identity.generation));
+  if (answer->verdict == Verdict::kOtherProtection) {
+    return refused(absl::StrFormat(
+        "rank %d was started with --data-plane %s, this one with --data-plane %s; give all nodes the same", hello_.to,
+        option_of(answer->hello.protection), option_of(hello_.protection)));
   }
-  if (!token_.verify(view(answer->proof), kAcceptor, view(answer->nonce), view(hello_.nonce), hello_.claim())) {
-    return refused(absl::StrCat("what listens at ", address_.text(), " does not know the job token"));
+  if (answer->verdict != Verdict::kWelcome || answer->hello != hello_) {
+    return refused(absl::StrFormat("what listens at %s is not rank %d, or does not know rank %d, in generation %d",
+                                   address_.text(), hello_.to, hello_.from, hello_.identity.generation));
   }
-  Proof proof;
-  fill(proof.proof, token_.prove(kDialer, view(hello_.nonce), view(answer->nonce), hello_.claim()));
-  message_.start(kProofBytes);
-  encode(proof, room<kProofBytes>(message_));
-  step_ = Step::kProof;
-  return State::kUnderWay;
+  return State::kDone;
 }
 
 Dial::State Dial::step() {
-  using Progress = SmallMessage::Progress;
-  if (!fd_.valid()) {
+  if (!fd_.valid() && !stream_.has_value()) {
     StatusOr<Fd> fd = start_connect(address_);
     if (!fd.ok()) {
       return again(std::string(fd.status().message()));
     }
     fd_ = *std::move(fd);
+    events_ = POLLOUT;
     return State::kUnderWay;
   }
   while (true) {
+    StatusOr<bool> done = false;
     switch (step_) {
-      case Step::kConnect: {
-        pollfd poll_fd{fd_.get(), POLLOUT, 0};
-        if (poll(&poll_fd, 1, 0) == 0) {
-          return State::kUnderWay;
-        }
-        if (const int error = socket_error(fd_.get()); error != 0) {
-          return again(absl::StrFormat("connect to %s: %s", address_.text(), std::strerror(error)));
-        }
-        tune_tcp(fd_.get(), buffer_bytes_);
-        message_.start(kHelloBytes);
-        encode(hello_, room<kHelloBytes>(message_));
-        step_ = Step::kHello;
+      case Step::kConnect:
+        done = connect();
+        break;
+      case Step::kProve:
+        done = prove();
+        break;
+      case Step::kHello: {
+        const StatusOr<net::TlsStream::Wait> wait = stream_->flush();
+        events_ = wait.value_or(0);
+        done = wait.ok() ? StatusOr<bool>(*wait == 0) : wait.status();
         break;
       }
-      case Step::kHello:
-        switch (message_.send(fd_.get())) {
-          case Progress::kWait:
-            return State::kUnderWay;
-          case Progress::kClosed:
-            return again(absl::StrCat(address_.text(), " closed the connection"));
-          case Progress::kDone:
-            message_.start(kAnswerBytes);
-            step_ = Step::kAnswer;
-        }
-        break;
       case Step::kAnswer:
-        switch (message_.receive(fd_.get())) {
-          case Progress::kWait:
-            return State::kUnderWay;
-          case Progress::kClosed:
-            return again(absl::StrCat(address_.text(), " closed the connection before it answered"));
-          case Progress::kDone:
-            if (const State state = read_answer(); state != State::kUnderWay) {
-              return state;
-            }
+        events_ = POLLIN;
+        done = fill(*stream_, answer_, got_);
+        if (done.value_or(false)) {
+          return read_answer();
         }
         break;
-      case Step::kProof:
-        switch (message_.send(fd_.get())) {
-          case Progress::kWait:
-            return State::kUnderWay;
-          case Progress::kClosed:
-            return again(absl::StrCat(address_.text(), " closed the connection"));
-          case Progress::kDone:
-            return State::kDone;
-        }
     }
+    if (!done.ok()) {
+      return failed(done.status());
+    }
+    if (!*done) {
+      return State::kUnderWay;
+    }
+    step_ = static_cast<Step>(static_cast<int>(step_) + 1);
   }
 }
 
 // ---- the side that accepts
 
-Reception::Reception(Fd fd, const JobToken& token, Judge judge, size_t buffer_bytes)
-    : fd_(std::move(fd)), token_(token), judge_(std::move(judge)) {
-  tune_tcp(fd_.get(), buffer_bytes);
-  message_.start(kHelloBytes);
-}
-
-short Reception::events() const { return step_ == Step::kAnswer ? POLLOUT : POLLIN; }
-
-Reception::State Reception::refused(Refusal why) {
-  refusal_ = why;
-  fd_.reset();
-  return State::kRefused;
-}
-
-Reception::State Reception::read_hello() {
-  const auto hello = parse_hello(room<kHelloBytes>(message_));
-  if (!hello.has_value()) {
-    return refused(Refusal::kMalformed);
-  }
-  hello_ = *hello;
-  answer_.verdict = judge_(hello_);
-  if (answer_.verdict == Verdict::kWelcome) {
-    fill(answer_.nonce, random_nonce());
-    fill(answer_.proof, token_.prove(kAcceptor, view(answer_.nonce), view(hello_.nonce), hello_.claim()));
-  }
-  message_.start(kAnswerBytes);
-  encode(answer_, room<kAnswerBytes>(message_));
-  step_ = Step::kAnswer;
-  return State::kUnderWay;
-}
+Reception::Reception(net::TlsStream stream, Protection protection, Judge judge)
+    : stream_(std::move(stream)), protection_(protection), judge_(std::move(judge)), events_(POLLIN) {}
 
 Reception::State Reception::step() {
-  using Progress = SmallMessage::Progress;
-  while (true) {
-    const Progress progress = step_ == Step::kAnswer ? message_.send(fd_.get()) : message_.receive(fd_.get());
-    if (progress == Progress::kWait) {
+  if (!verdict_.has_value()) {
+    const StatusOr<bool> done = fill(stream_, bytes_, got_);
+    if (!done.ok()) {
+      return State::kGone;
+    }
+    if (!*done) {
       return State::kUnderWay;
     }
-    if (progress == Progress::kClosed) {
-      return refused(step_ == Step::kProof ? Refusal::kWrongToken : Refusal::kGone);
+    const std::optional<Hello> hello = parse_hello(bytes_);
+    if (!hello.has_value()) {
+      return State::kMalformed;
     }
-    switch (step_) {
-      case Step::kHello:
-        if (const State state = read_hello(); state != State::kUnderWay) {
-          return state;
-        }
-        break;
-      case Step::kAnswer:
-        switch (answer_.verdict) {
-          case Verdict::kWelcome:
-            message_.start(kProofBytes);
-            step_ = Step::kProof;
-            break;
-          case Verdict::kNotYet:
-            return refused(Refusal::kNotYet);
-          case Verdict::kOldGeneration:
-            return refused(Refusal::kOldGeneration);
-          case Verdict::kUnknownRank:
-            return refused(Refusal::kUnknownRank);
-        }
-        break;
-      case Step::kProof: {
-        const auto proof = parse_proof(room<kProofBytes>(message_));
-        if (!proof.has_value()) {
-          return refused(Refusal::kMalformed);
-        }
-        if (!token_.verify(view(proof->proof), kDialer, view(hello_.nonce), view(answer_.nonce), hello_.claim())) {
-          return refused(Refusal::kWrongToken);
-        }
-        return State::kDone;
-      }
+    hello_ = *hello;
+    verdict_ = judge_(hello_);
+    Answer answer{*verdict_, hello_};
+    answer.hello.protection = protection_;
+    encode(answer, bytes_);
+    if (!stream_.write(text_of(bytes_)).ok()) {
+      return State::kGone;
     }
   }
+  const StatusOr<net::TlsStream::Wait> wait = stream_.flush();
+  if (!wait.ok()) {
+    return State::kGone;
+  }
+  events_ = *wait;
+  if (*wait != 0) {
+    return State::kUnderWay;
+  }
+  return *verdict_ == Verdict::kWelcome ? State::kDone : State::kRefused;
 }
 
 }  // namespace keepstep::comm::tcp

@@ -1,104 +1,89 @@
-// Both sides of the handshake of one connection, as state machines that never wait. After it both know that the other
-// holds the job token and is in this generation, and which rank and stream it is.
+// How a connection between two ranks begins, on both sides, as state machines that never wait.
 //
-//   dialer -> acceptor   hello:  identity, from, to, stream, nonce
-//   acceptor -> dialer   answer: welcome, nonce, proof        or: not yet, old generation, unknown rank; then closed
-//   dialer -> acceptor   proof;  frames follow at once
+//   TLS with the generation's key (src/net/)
+//   dialer -> acceptor   hello:  generation, from, to, stream
+//   acceptor -> dialer   answer: the same, and whether the dialer is welcome; if not, the connection ends
 //
-// Connecting proves nothing, the handshake does. One thread each.
+// The key proves that the other end is in this generation, not which rank it is: each says whom it means, and both
+// check. One thread each.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/fd.h"
 #include "base/tcp_socket.h"
-#include "base/token.h"
 #include "comm/tcp/wire.h"
+#include "net/tls_stream.h"
 
 namespace keepstep::comm::tcp {
-
-// Sends and receives a message of a few bytes, piece by piece.
-class SmallMessage {
- public:
-  void start(size_t bytes) {
-    bytes_.assign(bytes, std::byte{});
-    done_ = 0;
-  }
-  std::byte* data() { return bytes_.data(); }
-  enum class Progress { kDone, kWait, kClosed };
-  Progress send(int fd);
-  Progress receive(int fd);
-
- private:
-  std::vector<std::byte> bytes_;
-  size_t done_ = 0;
-};
 
 // Connects to `address` and introduces itself.
 class Dial {
  public:
-  Dial(const SocketAddress& address, const Hello& hello, const JobToken& token, size_t buffer_bytes);
+  Dial(const SocketAddress& address, const Hello& hello, std::shared_ptr<const net::TlsContext> context,
+       size_t buffer_bytes);
 
   enum class State { kUnderWay, kDone, kTryAgain, kRefused };
   // Does what can be done now.
   State step();
-  // What to poll for (POLLIN or POLLOUT) before the next step. -1: there is no socket; step again when it is time to.
-  int fd() const { return fd_.get(); }
-  short events() const;
-  bool reached() const { return step_ != Step::kConnect; }  // something accepted the connection, whatever it is
-  Fd take() { return std::move(fd_); }                      // after kDone
-  const std::string& because() const { return why_; }       // after kTryAgain and kRefused
+  // What to poll for before the next step. -1: there is no socket; step again when it is time to.
+  int fd() const { return stream_.has_value() ? stream_->fd() : fd_.get(); }
+  short events() const { return events_; }
+  // Something is there that may answer yet: it accepted the connection and did not break it off.
+  bool reached() const { return reached_; }
+  net::TlsStream take() { return *std::move(stream_); }  // after kDone
+  const std::string& because() const { return why_; }    // after kTryAgain and kRefused
 
  private:
-  enum class Step { kConnect, kHello, kAnswer, kProof };
+  enum class Step { kConnect, kProve, kHello, kAnswer };
   State again(std::string why);
   State refused(std::string why);
+  State failed(const Status& why);
+  StatusOr<bool> connect();
+  StatusOr<bool> prove();
   State read_answer();
 
   const SocketAddress address_;
-  Hello hello_;
-  const JobToken& token_;
+  const Hello hello_;
+  const std::shared_ptr<const net::TlsContext> context_;
   const size_t buffer_bytes_;
-  Fd fd_;
+  Fd fd_;  // until TLS has it
+  std::optional<net::TlsStream> stream_;
   Step step_ = Step::kConnect;
-  SmallMessage message_;
+  short events_ = 0;
+  bool reached_ = false;
+  std::array<std::byte, kHelloBytes> answer_;
+  size_t got_ = 0;  // of it
   std::string why_;
 };
 
-// Why a connection was closed; each is counted.
-enum class Refusal { kNone, kNotYet, kOldGeneration, kUnknownRank, kWrongToken, kMalformed, kGone };
-
-// Hears out who connected.
+// Hears out who connected, and has proved the key.
 class Reception {
  public:
   // `judge` decides about a hello that is well formed.
   using Judge = std::function<Verdict(const Hello&)>;
-  Reception(Fd fd, const JobToken& token, Judge judge, size_t buffer_bytes);
+  Reception(net::TlsStream stream, Protection protection, Judge judge);
 
-  enum class State { kUnderWay, kDone, kRefused };
+  enum class State { kUnderWay, kDone, kRefused, kMalformed, kGone };  // kGone: it broke off
   State step();
-  int fd() const { return fd_.get(); }
-  short events() const;
-  Fd take() { return std::move(fd_); }
+  int fd() const { return stream_.fd(); }
+  short events() const { return events_; }
+  net::TlsStream take() { return std::move(stream_); }  // after kDone
   const Hello& hello() const { return hello_; }
-  Refusal refusal() const { return refusal_; }
 
  private:
-  enum class Step { kHello, kAnswer, kProof };
-  State refused(Refusal why);
-  State read_hello();
-
-  Fd fd_;
-  const JobToken& token_;
-  Judge judge_;
-  Step step_ = Step::kHello;
-  SmallMessage message_;
+  net::TlsStream stream_;
+  const Protection protection_;
+  const Judge judge_;
+  std::array<std::byte, kHelloBytes> bytes_;
+  size_t got_ = 0;  // of the hello
   Hello hello_;
-  Answer answer_;
-  Refusal refusal_ = Refusal::kNone;
+  std::optional<Verdict> verdict_;
+  short events_;
 };
 
 }  // namespace keepstep::comm::tcp

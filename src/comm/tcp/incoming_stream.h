@@ -2,45 +2,39 @@
 // only, and it never waits.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <optional>
+#include <cstdint>
 #include <string>
-#include <utility>
 
-#include "base/fd.h"
+#include "comm/tcp/frame_reader.h"
 #include "comm/tcp/pair_mirror.h"
-#include "comm/tcp/wire.h"
 
 namespace keepstep::comm::tcp {
 
 class IncomingStream {
  public:
-  explicit IncomingStream(Fd fd) : fd_(std::move(fd)) {}
+  explicit IncomingStream(FrameReader reader) : reader_(std::move(reader)) {}
 
-  enum class State { kWait, kChanged, kLost, kMalformed };  // kChanged: the thread of messages should know
+  struct Came {
+    bool changed = false;    // the thread of messages should know
+    bool more = false;       // come back before waiting for bytes: other links have their turn first
+    bool lost = false;       // why() tells
+    bool malformed = false;  // and it was lost for that
+  };
   // Takes in what came, a few frames at most.
-  State advance(PairMirror& mirror, std::atomic<uint64_t>& moved);
+  Came advance(PairMirror& mirror, std::atomic<uint64_t>& moved);
   // What still comes of the message under way is dropped. Not while advance() runs.
-  void drop() { destination_ = nullptr; }
+  void drop() { reader_.drop(); }
 
-  int fd() const { return fd_.get(); }
-  const std::string& why() const { return why_; }  // lost or malformed
+  int fd() const { return reader_.fd(); }
+  const std::string& why() const { return why_; }
 
  private:
-  State malformed();
-  std::optional<State> read();
-  bool begin(PairMirror& mirror);
+  Came malformed();
 
-  Fd fd_;
+  FrameReader reader_;
+  PairMirror::Place place_;  // of the frame under way
   std::string why_;
-  std::array<std::byte, kFrameHeaderBytes> header_;  // of the next frame
-  size_t got_ = 0;                                   // of it
-  std::optional<Frame> frame_;                       // under way
-  size_t left_ = 0;                                  // of its payload
-  std::byte* destination_ = nullptr;                 // null: it is dropped
-  bool ends_message_ = false;
 };
 
 }  // namespace keepstep::comm::tcp

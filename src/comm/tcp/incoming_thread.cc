@@ -10,14 +10,16 @@
 namespace keepstep::comm::tcp {
 namespace {
 
-constexpr int64_t kAcceptPauseNs = 100'000'000;  // after accept failed, say for want of descriptors
 constexpr int64_t kLongestSleepNs = 900'000'000;
+constexpr char kUnknown[] =
+    "it is of an unknown rank or stream, or of one that is connected already, or of a node that was started with "
+    "another --data-plane";
 
 }  // namespace
 
-IncomingThread::IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, Fd listener,
+IncomingThread::IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts,
                                std::function<void()> lost)
-    : config_(config), links_(links), parts_(parts), listener_(std::move(listener)), lost_(std::move(lost)) {}
+    : config_(config), links_(links), parts_(parts), lost_(std::move(lost)) {}
 
 IncomingThread::~IncomingThread() {
   if (thread_.joinable()) {
@@ -35,74 +37,65 @@ void IncomingThread::start(Bell& messages, std::atomic<uint64_t>& moved) {
 
 void IncomingThread::add_counters(Transport::Counters& counters) const {
   counters.accepted += accepted_;
-  counters.wrong_token += wrong_token_;
-  counters.old_generation += old_generation_;
+  counters.wrong_key += wrong_key_;
+  counters.other_generation += other_generation_;
   counters.unknown_rank += unknown_rank_;
   counters.malformed += malformed_;
   counters.too_slow += too_slow_;
 }
 
 Verdict IncomingThread::judge(const Hello& hello) const {
-  if (hello.identity != config_.identity) {
-    return hello.identity < config_.identity ? Verdict::kOldGeneration : Verdict::kNotYet;
-  }
   const bool known =
-      hello.to == config_.self && hello.from < config_.addresses.size() && hello.from != config_.self &&
-      hello.stream <= config_.streams &&
+      hello.identity == config_.identity && hello.to == config_.self && hello.from < config_.addresses.size() &&
+      hello.from != config_.self && hello.stream <= config_.streams &&
       (hello.stream == 0 ? !admitted_.contains(hello.from) : parts_.has_room(hello.from, hello.context, hello.stream));
-  return known ? Verdict::kWelcome : Verdict::kUnknownRank;
+  if (!known) {
+    return Verdict::kUnknownRank;
+  }
+  return hello.protection == config_.protection ? Verdict::kWelcome : Verdict::kOtherProtection;
 }
 
-void IncomingThread::refuse(Refusal why) {
-  const auto count = [](std::atomic<uint64_t>& counter, const char* what) {
-    if (counter.fetch_add(1) == 0) {  // the first of a kind; the others are counted
-      spdlog::warn("data plane: a connection was refused: {}", what);
-    }
-  };
-  switch (why) {
-    case Refusal::kWrongToken:
-      return count(wrong_token_, "it does not know the job token");
-    case Refusal::kOldGeneration:
-      return count(old_generation_, "it is of an older generation");
-    case Refusal::kUnknownRank:
-      return count(unknown_rank_, "it is of an unknown rank or stream, or of one that is connected already");
-    case Refusal::kMalformed:
-      return count(malformed_, "it does not speak keepstep's data protocol");
-    case Refusal::kNone:
-    case Refusal::kNotYet:
-    case Refusal::kGone:
-      return;
+void IncomingThread::count(std::atomic<uint64_t>& counter, const std::string& what) {
+  if (counter.fetch_add(1) == 0) {  // the first of a kind; the others are counted
+    spdlog::warn("data plane: a connection was refused: {}", what);
   }
 }
 
-void IncomingThread::accept_all(int64_t now_ns) {
-  while (now_ns >= accept_again_ns_) {
-    StatusOr<Fd> fd = accept_tcp(listener_.get());
-    if (!fd.ok()) {
-      spdlog::warn("data plane: {}", std::string(fd.status().message()));
-      accept_again_ns_ = now_ns + kAcceptPauseNs;
-      return;
-    }
-    if (!fd->valid()) {
-      return;
-    }
-    if (strangers_.size() >= config_.most_strangers) {  // the one that waits longest makes room
-      strangers_.erase(strangers_.begin());
-      too_slow_.fetch_add(1);
-    }
-    strangers_.push_back({std::make_unique<Reception>(
-                              *std::move(fd), config_.token, [this](const Hello& hello) { return judge(hello); },
-                              config_.socket_buffer_bytes),
+void IncomingThread::refused(const Status& why) {
+  if (absl::IsFailedPrecondition(why)) {
+    other_generation_.fetch_add(1);  // it tries again, and is over or will be welcome
+  } else if (absl::IsUnauthenticated(why)) {
+    count(wrong_key_, std::string(why.message()));
+  } else if (!absl::IsUnavailable(why)) {
+    too_slow_.fetch_add(1);
+  }
+}
+
+void IncomingThread::hear(net::TlsStream connection) {
+  {
+    const std::lock_guard lock(mutex_);
+    proved_.push_back(std::move(connection));
+  }
+  wake_up_.ring();
+}
+
+void IncomingThread::take_proved(int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  for (net::TlsStream& connection : proved_) {
+    newcomers_.push_back({std::make_unique<Reception>(std::move(connection), config_.protection,
+                                                      [this](const Hello& hello) { return judge(hello); }),
                           now_ns + config_.handshake_ns});
   }
+  proved_.clear();
 }
 
 void IncomingThread::admit(Reception& reception) {
   const Hello& hello = reception.hello();
+  FrameReader reader(reception.take(), config_.protection, hello.stream);
   const bool taken = hello.stream == 0 ? admitted_.insert(hello.from).second
-                                       : parts_.adopt(hello.from, hello.context, hello.stream, reception.take());
+                                       : parts_.adopt(hello.from, hello.context, hello.stream, std::move(reader));
   if (!taken) {
-    return refuse(Refusal::kUnknownRank);
+    return count(unknown_rank_, kUnknown);
   }
   accepted_.fetch_add(1);
   if (hello.stream > 0) {
@@ -110,22 +103,27 @@ void IncomingThread::admit(Reception& reception) {
   }
   MessageLink::Incoming& from = links_.at(hello.from).incoming;
   const std::lock_guard in_use(from.in_use);
-  from.stream = std::make_unique<IncomingStream>(reception.take());
+  from.stream = std::make_unique<IncomingStream>(std::move(reader));
 }
 
-void IncomingThread::hear(int64_t now_ns) {
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    switch (stranger.reception->step()) {
+void IncomingThread::hear_newcomers(int64_t now_ns) {
+  std::erase_if(newcomers_, [&](Newcomer& newcomer) {
+    switch (newcomer.reception->step()) {
       case Reception::State::kUnderWay:
         break;
       case Reception::State::kDone:
-        admit(*stranger.reception);
+        admit(*newcomer.reception);
         return true;
       case Reception::State::kRefused:
-        refuse(stranger.reception->refusal());
+        count(unknown_rank_, kUnknown);
+        return true;
+      case Reception::State::kMalformed:
+        count(malformed_, "it does not speak keepstep's data protocol");
+        return true;
+      case Reception::State::kGone:
         return true;
     }
-    if (now_ns >= stranger.deadline_ns) {
+    if (now_ns >= newcomer.deadline_ns) {
       too_slow_.fetch_add(1);
       return true;
     }
@@ -133,20 +131,20 @@ void IncomingThread::hear(int64_t now_ns) {
   });
 }
 
-bool IncomingThread::advance(MessageLink& link, int64_t now_ns) {
+IncomingStream::Came IncomingThread::advance(MessageLink& link, int64_t now_ns) {
   MessageLink::Incoming& in = link.incoming;
   const std::lock_guard in_use(in.in_use);
   if (in.stream == nullptr) {
-    return false;
+    return {};
   }
-  const IncomingStream::State state = in.stream->advance(link.mirror, *moved_);
-  if (state == IncomingStream::State::kLost || state == IncomingStream::State::kMalformed) {
-    malformed_.fetch_add(state == IncomingStream::State::kMalformed ? 1 : 0);
+  const IncomingStream::Came came = in.stream->advance(link.mirror, *moved_);
+  if (came.lost) {
+    malformed_.fetch_add(came.malformed ? 1 : 0);
     link.lose(in.stream->why(), now_ns);
     in.stream.reset();
     lost_();
   }
-  return state != IncomingStream::State::kWait;
+  return came;
 }
 
 // What to poll for, and until when.
@@ -154,14 +152,9 @@ int64_t IncomingThread::collect(const std::vector<MessageLink*>& links, std::vec
   int64_t until_ns = monotonic_ns() + kLongestSleepNs;
   fds.clear();
   fds.push_back({wake_up_.fd(), POLLIN, 0});
-  if (accept_again_ns_ > monotonic_ns()) {
-    until_ns = std::min(until_ns, accept_again_ns_);
-  } else {
-    fds.push_back({listener_.get(), POLLIN, 0});
-  }
-  for (const Stranger& stranger : strangers_) {
-    fds.push_back({stranger.reception->fd(), stranger.reception->events(), 0});
-    until_ns = std::min(until_ns, stranger.deadline_ns);
+  for (const Newcomer& newcomer : newcomers_) {
+    fds.push_back({newcomer.reception->fd(), newcomer.reception->events(), 0});
+    until_ns = std::min(until_ns, newcomer.deadline_ns);
   }
   for (const MessageLink* link : links) {
     if (link->incoming.stream != nullptr) {
@@ -179,17 +172,22 @@ void IncomingThread::loop() {
       return;
     }
     const int64_t now_ns = monotonic_ns();
-    accept_all(now_ns);
-    hear(now_ns);
+    take_proved(now_ns);
+    hear_newcomers(now_ns);
     const std::vector<MessageLink*> links = links_.all();
-    bool heard = false;
+    bool changed = false;
+    bool more = false;
     for (MessageLink* link : links) {
-      heard = advance(*link, now_ns) || heard;
+      const IncomingStream::Came came = advance(*link, now_ns);
+      changed = changed || came.changed || came.lost;
+      more = more || came.more;
     }
-    if (heard) {
+    if (changed) {
       ring(*messages_);
     }
-    wake_up_.sleep(fds, collect(links, fds));
+    if (!more) {
+      wake_up_.sleep(fds, collect(links, fds));
+    }
   }
 }
 

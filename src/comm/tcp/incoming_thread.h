@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
@@ -26,47 +27,50 @@ class IncomingThread {
  public:
   // `parts` takes over connections for parts. `lost` is called by the thread: a link of messages was. What is referred
   // to must outlive it.
-  IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, Fd listener,
-                 std::function<void()> lost);
+  IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, std::function<void()> lost);
   ~IncomingThread();
 
   void start(Bell& messages, std::atomic<uint64_t>& moved);
+  // A connection whose peer has proved the key. From any thread.
+  void hear(net::TlsStream connection);
+  // One that was turned away before. From any thread.
+  void refused(const Status& why);
   void add_counters(Transport::Counters& counters) const;
 
  private:
-  struct Stranger {
+  struct Newcomer {
     std::unique_ptr<Reception> reception;
     int64_t deadline_ns;
   };
 
   void loop();
-  void accept_all(int64_t now_ns);
-  void hear(int64_t now_ns);
+  void take_proved(int64_t now_ns);
+  void hear_newcomers(int64_t now_ns);
   void admit(Reception& reception);
-  void refuse(Refusal why);
+  void count(std::atomic<uint64_t>& counter, const std::string& what);
   Verdict judge(const Hello& hello) const;
-  bool advance(MessageLink& link, int64_t now_ns);
+  IncomingStream::Came advance(MessageLink& link, int64_t now_ns);
   int64_t collect(const std::vector<MessageLink*>& links, std::vector<pollfd>& fds) const;
 
   const TcpConfig& config_;
   MessageLinks& links_;
   PartGroups& parts_;
-  const Fd listener_;
   const std::function<void()> lost_;
   Bell* messages_ = nullptr;
   std::atomic<uint64_t>* moved_ = nullptr;
   WakeUp wake_up_;
   std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::vector<net::TlsStream> proved_;
 
   // The thread's own.
-  std::vector<Stranger> strangers_;
+  std::vector<Newcomer> newcomers_;
   std::set<Rank> admitted_;  // for messages
-  int64_t accept_again_ns_ = 0;
   std::thread thread_;
 
   std::atomic<uint64_t> accepted_ = 0;
-  std::atomic<uint64_t> wrong_token_ = 0;
-  std::atomic<uint64_t> old_generation_ = 0;
+  std::atomic<uint64_t> wrong_key_ = 0;
+  std::atomic<uint64_t> other_generation_ = 0;
   std::atomic<uint64_t> unknown_rank_ = 0;
   std::atomic<uint64_t> malformed_ = 0;
   std::atomic<uint64_t> too_slow_ = 0;

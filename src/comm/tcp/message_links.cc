@@ -10,7 +10,7 @@ void MessageLink::lose(const std::string& why, int64_t now_ns) {
   }
 }
 
-MessageLink& MessageLinks::link(Rank peer) { return links_.try_emplace(peer, config_, peer).first->second; }
+MessageLink& MessageLinks::link(Rank peer) { return links_.try_emplace(peer, config_, tls_, peer).first->second; }
 
 MessageLink& MessageLinks::at(Rank peer) {
   const std::lock_guard lock(mutex_);

@@ -23,8 +23,8 @@
 namespace keepstep::comm::tcp {
 
 struct MessageLink {
-  MessageLink(const TcpConfig& config, Rank peer)
-      : mirror(peer, config.message_frame_bytes), outgoing{.stream = SendStream(config, peer, 0)} {}
+  MessageLink(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls, Rank peer)
+      : mirror(peer, config.message_frame_bytes), outgoing{.stream = SendStream(config, std::move(tls), peer, 0)} {}
 
   PairMirror mirror;
   // `in_use` is held while memory of messages may be touched, so that who cancels them can wait until it is not; which
@@ -55,7 +55,8 @@ struct MessageLink {
 class MessageLinks {
  public:
   // `config` must outlive it.
-  explicit MessageLinks(const TcpConfig& config) : config_(config) {}
+  MessageLinks(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls)
+      : config_(config), tls_(std::move(tls)) {}
 
   // From any thread; what they give stays where it is.
   MessageLink& at(Rank peer);  // made when first asked for
@@ -79,6 +80,7 @@ class MessageLinks {
   MessageLink& link(Rank peer);  // under mutex_
 
   const TcpConfig& config_;
+  const std::shared_ptr<const net::TlsContext> tls_;
   std::mutex mutex_;  // guards the maps, not what is in them
   std::map<Rank, MessageLink> links_;
   std::map<std::pair<Rank, bool>, Bytes> bytes_;  // of the peer, outgoing

@@ -48,9 +48,9 @@ std::unique_ptr<Parts> PartGroups::open(uint64_t context) {
   Group& group = groups_[context];
   KEEPSTEP_CHECK(group.links == nullptr, "the parts of a group are opened once");
   group.links = &opened->links();
-  for (auto& [from, fd] : group.early) {
+  for (auto& [from, connection] : group.early) {
     --early_[from];
-    group.links->adopt(from, std::move(fd));
+    group.links->adopt(from, std::move(connection));
   }
   group.early.clear();
   return opened;
@@ -78,7 +78,7 @@ bool PartGroups::has_room(Rank from, uint64_t context, uint32_t stream) const {
   return has_room_locked(from, context, stream);
 }
 
-bool PartGroups::adopt(Rank from, uint64_t context, uint32_t stream, Fd fd) {
+bool PartGroups::adopt(Rank from, uint64_t context, uint32_t stream, FrameReader connection) {
   const std::lock_guard lock(mutex_);
   if (!has_room_locked(from, context, stream)) {
     return false;
@@ -86,10 +86,10 @@ bool PartGroups::adopt(Rank from, uint64_t context, uint32_t stream, Fd fd) {
   Group& group = groups_[context];
   group.known.insert({from, stream});
   if (group.links != nullptr) {
-    group.links->adopt(from, std::move(fd));
+    group.links->adopt(from, std::move(connection));
   } else {
     ++early_[from];
-    group.early.emplace_back(from, std::move(fd));
+    group.early.emplace_back(from, std::move(connection));
   }
   return true;
 }

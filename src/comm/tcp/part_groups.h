@@ -21,7 +21,8 @@ namespace keepstep::comm::tcp {
 class PartGroups {
  public:
   // `config` must outlive it.
-  explicit PartGroups(const TcpConfig& config) : shared_{.config = config} {}
+  PartGroups(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls)
+      : shared_{.config = config, .tls = std::move(tls)} {}
   // Before the first open().
   void start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved);
 
@@ -30,7 +31,7 @@ class PartGroups {
   // Whether stream `stream` of `from` may be connected to this group: it is not yet, and there is room.
   bool has_room(Rank from, uint64_t context, uint32_t stream) const;
   // Takes over a connection that proved where it belongs. False: there is no room for it any more.
-  bool adopt(Rank from, uint64_t context, uint32_t stream, Fd fd);
+  bool adopt(Rank from, uint64_t context, uint32_t stream, FrameReader connection);
   // All threads that sleep in a wait() look again.
   void wake();
   void add_counters(Transport::Counters& counters) const;
@@ -38,9 +39,9 @@ class PartGroups {
  private:
   class Opened;
   struct Group {
-    PartLinks* links = nullptr;                   // null: not opened here yet
-    std::set<std::pair<Rank, uint32_t>> known;    // streams that are connected
-    std::vector<std::pair<Rank, Fd>> early = {};  // those that wait for open()
+    PartLinks* links = nullptr;                            // null: not opened here yet
+    std::set<std::pair<Rank, uint32_t>> known;             // streams that are connected
+    std::vector<std::pair<Rank, FrameReader>> early = {};  // those that wait for open()
   };
   void close(uint64_t context);
   bool has_room_locked(Rank from, uint64_t context, uint32_t stream) const;

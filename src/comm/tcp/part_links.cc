@@ -31,7 +31,7 @@ PartLinks::Peer& PartLinks::peer(Rank rank) {
 SendStream& PartLinks::out(Rank rank, Peer& peer, size_t stream) {
   if (peer.out.empty()) {
     for (uint32_t i = 0; i < config_.streams; ++i) {
-      peer.out.push_back(std::make_unique<SendStream>(config_, rank, i + 1, context_));
+      peer.out.push_back(std::make_unique<SendStream>(config_, shared_.tls, rank, i + 1, context_));
     }
   }
   return *peer.out[stream];
@@ -66,10 +66,10 @@ void PartLinks::receive(PartRequest& request, Rank from, const PartKey& key, std
   peer(from).inbox.posted.push_back({&request, buffer});
 }
 
-void PartLinks::adopt(Rank from, Fd fd) {
+void PartLinks::adopt(Rank from, FrameReader connection) {
   {
     const std::lock_guard lock(mutex_);
-    adopted_.push_back({from, std::move(fd)});
+    adopted_.push_back({from, std::move(connection)});
     has_adopted_.store(true, std::memory_order_release);
   }
   wake();
@@ -83,7 +83,7 @@ void PartLinks::take_adopted() {
   }
   const std::lock_guard lock(mutex_);
   for (Adopted& adopted : adopted_) {
-    peer(adopted.from).in.push_back(std::make_unique<ReceiveStream>(std::move(adopted.fd)));
+    peer(adopted.from).in.push_back(std::make_unique<ReceiveStream>(std::move(adopted.connection)));
   }
   adopted_.clear();
   has_adopted_.store(false, std::memory_order_relaxed);

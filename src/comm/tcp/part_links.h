@@ -22,6 +22,7 @@ namespace keepstep::comm::tcp {
 // What all groups of a transport share.
 struct PartsShared {
   const TcpConfig& config;
+  const std::shared_ptr<const net::TlsContext> tls;
   const std::atomic<uint32_t>* interrupted = nullptr;
   std::atomic<uint64_t>* moved = nullptr;
   std::atomic<uint64_t> bytes_sent = 0;
@@ -44,7 +45,7 @@ class PartLinks {
   std::string why_lost(Rank peer) const;
 
   // A connection that proved to be a stream from `from`. Any thread.
-  void adopt(Rank from, Fd fd);
+  void adopt(Rank from, FrameReader connection);
   // The thread that sleeps in wait() looks again. Any thread.
   void wake();
 
@@ -75,7 +76,7 @@ class PartLinks {
   std::mutex mutex_;
   struct Adopted {
     Rank from;
-    Fd fd;
+    FrameReader connection;
   };
   std::vector<Adopted> adopted_;
 

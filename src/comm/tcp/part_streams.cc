@@ -1,12 +1,8 @@
 #include "comm/tcp/part_streams.h"
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,11 +22,7 @@ constexpr int64_t kLookForSilenceNs = 1'000'000'000;
 // ---- out
 
 void SendStream::push(const Frame& frame, const std::byte* payload, PartRequest* request) {
-  Outgoing& next = queue_.emplace_back();
-  encode(frame, std::span<std::byte, kFrameHeaderBytes>(next.header));
-  next.payload = payload;
-  next.bytes = frame.bytes;
-  next.request = request;
+  queue_.emplace_back(frame, payload, request);
 }
 
 short SendStream::events() const {
@@ -40,12 +32,12 @@ short SendStream::events() const {
   if (dial_ != nullptr) {
     return dial_->fd() >= 0 ? dial_->events() : 0;
   }
-  return fd_.valid() ? POLLOUT : 0;
+  return out_ != nullptr ? POLLOUT : 0;
 }
 
 int64_t SendStream::next_try_ns() const {
-  return lost_.empty() && !queue_.empty() && !fd_.valid() && (dial_ == nullptr || dial_->fd() < 0) ? retry_at_ns_
-                                                                                                   : kNoDeadline;
+  return lost_.empty() && !queue_.empty() && out_ == nullptr && (dial_ == nullptr || dial_->fd() < 0) ? retry_at_ns_
+                                                                                                      : kNoDeadline;
 }
 
 bool SendStream::connect(int64_t now_ns) {
@@ -53,7 +45,7 @@ bool SendStream::connect(int64_t now_ns) {
     if (now_ns < retry_at_ns_) {
       return false;
     }
-    dial_ = std::make_unique<Dial>(address_, hello_, config_.token, config_.socket_buffer_bytes);
+    dial_ = std::make_unique<Dial>(address_, hello_, tls_, config_.socket_buffer_bytes);
   }
   const Dial::State state = dial_->step();
   // Who accepts and does not answer yet may not have begun the generation; who does not accept at all is not there, or
@@ -73,7 +65,7 @@ bool SendStream::connect(int64_t now_ns) {
     case Dial::State::kUnderWay:
       return false;
     case Dial::State::kDone:
-      fd_ = dial_->take();
+      out_ = std::make_unique<FrameWriter>(dial_->take(), config_.protection);
       dial_.reset();
       return true;
     case Dial::State::kTryAgain:
@@ -110,10 +102,8 @@ bool SendStream::fell_silent(int64_t now_ns) {
   if (silent_ns < config_.silent_ns) {
     return false;
   }
-  lost_ = absl::StrFormat("nothing that was sent to %s has been acknowledged for %.1f s", address_.text(),
-                          static_cast<double>(silent_ns) * 1e-9);
-  dial_.reset();
-  fd_.reset();
+  lose(absl::StrFormat("nothing that was sent to %s has been acknowledged for %.1f s", address_.text(),
+                       static_cast<double>(silent_ns) * 1e-9));
   return true;
 }
 
@@ -128,9 +118,9 @@ bool SendStream::advance(int64_t now_ns) {
     return false;
   }
   bool any = false;
-  if (!fd_.valid()) {
+  if (out_ == nullptr) {
     any = connect(now_ns);
-    if (!fd_.valid()) {
+    if (out_ == nullptr) {
       return any;
     }
   }
@@ -140,71 +130,33 @@ bool SendStream::advance(int64_t now_ns) {
   return any;
 }
 
+void SendStream::lose(std::string why) {
+  lost_ = std::move(why);
+  dial_.reset();
+  out_.reset();
+}
+
 bool SendStream::write() {
   delay_if_injected();
-  // Several small frames leave in one call.
-  constexpr size_t kMostParts = 16;
-  iovec parts[kMostParts];
-  size_t count = 0;
-  size_t skip = sent_;
-  for (const Outgoing& out : queue_) {
-    if (count + 2 > kMostParts) {
-      break;
-    }
-    const auto add = [&](const std::byte* data, size_t bytes) {
-      const size_t skipped = std::min(skip, bytes);
-      skip -= skipped;
-      if (bytes > skipped) {
-        parts[count++] = {const_cast<std::byte*>(data) + skipped, bytes - skipped};
-      }
-    };
-    add(out.header.data(), out.header.size());
-    add(out.payload, out.bytes);
-  }
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = count;
-  const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) {
-      return errno == EINTR;
-    }
-    lost_ = absl::StrCat("sending to ", address_.text(), ": ", std::strerror(errno));
-    fd_.reset();
+  const StatusOr<bool> wrote = out_->write(queue_);
+  if (!wrote.ok()) {
+    lose(absl::StrCat("sending to ", address_.text(), ": ", wrote.status().message()));
     return true;
   }
-  sent_ += static_cast<size_t>(n);
-  while (!queue_.empty() && sent_ >= kFrameHeaderBytes + queue_.front().bytes) {
-    sent_ -= kFrameHeaderBytes + queue_.front().bytes;
-    if (PartRequest* request = queue_.front().request; request != nullptr) {
-      request->left -= queue_.front().bytes;
-      request->done = request->left == 0;
-    }
-    queue_.pop_front();
-  }
-  return true;
+  return *wrote;
 }
 
 void SendStream::cancel() {
-  if (queue_.empty()) {
-    return;
-  }
-  if (sent_ == 0) {
-    queue_.clear();
-    return;
-  }
-  queue_.erase(queue_.begin() + 1, queue_.end());
+  std::erase_if(queue_, [](const OutgoingFrame& frame) { return !frame.begun(); });
   copy_queued();
-  queue_.front().request = nullptr;
+  for (OutgoingFrame& frame : queue_) {
+    frame.disown();
+  }
 }
 
 void SendStream::copy_queued() {
-  for (Outgoing& out : queue_) {
-    if (out.own == nullptr && out.bytes > 0) {
-      out.own = std::make_unique_for_overwrite<std::byte[]>(out.bytes);
-      std::memcpy(out.own.get(), out.payload, out.bytes);
-      out.payload = out.own.get();
-    }
+  for (OutgoingFrame& frame : queue_) {
+    frame.copy();
   }
 }
 
@@ -219,81 +171,33 @@ Posted* Inbox::find(const PartKey& key) {
 bool ReceiveStream::lose(std::string why, bool malformed) {
   lost_ = std::move(why);
   malformed_ = malformed;
-  fd_.reset();
   return true;
 }
 
-// Reads what is there: first into the payload under way, then into the staging area.
-ReceiveStream::Read ReceiveStream::fill() {
-  std::byte scratch[16 << 10];
-  iovec parts[2];
-  int count = 0;
-  size_t direct = 0;
-  if (placed_ && left_ > 0) {  // the staging area is empty then
-    direct = destination_ != nullptr ? left_ : std::min(left_, sizeof scratch);
-    parts[count++] = {destination_ != nullptr ? destination_ : scratch, direct};
-  }
-  if (staged_begin_ > 0) {
-    std::memmove(staging_.get(), staging_.get() + staged_begin_, staged());
-    staged_end_ -= staged_begin_;
-    staged_begin_ = 0;
-  }
-  if (direct == left_ || !placed_) {
-    parts[count++] = {staging_.get() + staged_end_, kStagingBytes - staged_end_};
-  }
-  const ssize_t n = readv(fd_.get(), parts, count);
-  if (n > 0) {
-    const size_t placed = std::min<size_t>(n, direct);
-    left_ -= placed;
-    if (destination_ != nullptr) {
-      destination_ += placed;
-    }
-    staged_end_ += static_cast<size_t>(n) - placed;
-    return Read::kSome;
-  }
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-    return Read::kNothing;
-  }
-  lose(n == 0 ? "it closed the connection" : std::string("the connection: ") + std::strerror(errno));
-  return Read::kNothing;
-}
-
-bool ReceiveStream::take_header(Inbox& inbox, std::optional<GivenUp>& told) {
-  if (!frame_.has_value()) {
-    if (staged() < kFrameHeaderBytes) {
-      return false;
-    }
-    frame_ = parse_frame(
-        std::span<const std::byte, kFrameHeaderBytes>(staging_.get() + staged_begin_, kFrameHeaderBytes), 1);
-    if (!frame_.has_value()) {
-      return lose("it sent a malformed frame", true);
-    }
-    staged_begin_ += kFrameHeaderBytes;
-    placed_ = false;
-  }
-  if (frame_->context != inbox.context) {
+// True: the payload has a place, or the link is lost.
+bool ReceiveStream::begin(Inbox& inbox, std::optional<GivenUp>& told) {
+  const Frame& frame = reader_.frame();
+  if (frame.context != inbox.context) {
     return lose("it sent a frame of another group", true);
   }
-  if (frame_->kind == FrameKind::kGiveUp) {
-    const bool link = frame_->operation != 0;
-    if (!told.has_value()) {
-      told = GivenUp{frame_->part, link, link ? static_cast<Rank>(frame_->operation - 1) : 0};
-    }
-    frame_.reset();
-    return true;
+  if (frame.kind == FrameKind::kPart) {
+    return begin_part(inbox);
   }
-  return begin_part(inbox);
+  const bool link = frame.operation != 0;
+  if (!told.has_value()) {
+    told = GivenUp{frame.part, link, link ? static_cast<Rank>(frame.operation - 1) : 0};
+  }
+  reader_.place(nullptr);
+  return true;
 }
 
 bool ReceiveStream::begin_part(Inbox& inbox) {
-  left_ = frame_->bytes;
-  request_ = nullptr;
-  destination_ = nullptr;
+  const Frame& frame = reader_.frame();
   if (inbox.given_up) {
-    placed_ = true;
+    reader_.place(nullptr);
     return true;
   }
-  Posted* posted = inbox.find(frame_->key());
+  Posted* posted = inbox.find(frame.key());
   stuck_ = posted == nullptr;
   if (stuck_) {
     return false;
@@ -301,72 +205,56 @@ bool ReceiveStream::begin_part(Inbox& inbox) {
   PartRequest& request = *posted->request;
   if (!request.begun) {
     request.begun = true;
-    request.bytes = request.left = frame_->total;
+    request.bytes = request.left = frame.total;
   }
-  if (frame_->total != request.bytes || frame_->bytes > request.left || frame_->total > posted->buffer.size()) {
-    return lose(absl::StrCat("it sent ", frame_->total, " bytes where ", posted->buffer.size(), " were expected"),
-                true);
+  if (frame.total != request.bytes || frame.bytes > request.left || frame.total > posted->buffer.size()) {
+    return lose(absl::StrCat("it sent ", frame.total, " bytes where ", posted->buffer.size(), " were expected"), true);
   }
   request_ = &request;
-  destination_ = posted->buffer.data() + frame_->offset;
-  placed_ = true;
+  reader_.place(posted->buffer.data() + frame.offset);
   return true;
 }
 
-void ReceiveStream::take(size_t bytes) {
-  if (bytes > 0 && destination_ != nullptr) {
-    std::memcpy(destination_, staging_.get() + staged_begin_, bytes);
-    destination_ += bytes;
+void ReceiveStream::finish(Inbox& inbox) {
+  PartRequest* const request = std::exchange(request_, nullptr);
+  if (request == nullptr) {
+    return;
   }
-  staged_begin_ += bytes;
-  left_ -= bytes;
-}
-
-void ReceiveStream::finish_frame(Inbox& inbox) {
-  if (request_ != nullptr) {
-    inbox.bytes_taken += frame_->bytes;
-    request_->left -= frame_->bytes;
-    if (request_->left == 0) {
-      request_->done = true;
-      std::erase_if(inbox.posted, [&](const Posted& entry) { return entry.request == request_; });
-    }
+  inbox.bytes_taken += reader_.frame().bytes;
+  request->left -= reader_.frame().bytes;
+  if (request->left == 0) {
+    request->done = true;
+    std::erase_if(inbox.posted, [&](const Posted& entry) { return entry.request == request; });
   }
-  frame_.reset();
-  placed_ = false;
-  request_ = nullptr;
-  destination_ = nullptr;
 }
 
 bool ReceiveStream::advance(Inbox& inbox, std::optional<GivenUp>& told) {
-  if (!lost_.empty()) {
-    return false;
-  }
   bool any = false;
   while (lost_.empty()) {
-    if (placed_) {
-      take(std::min(left_, staged()));
-      if (left_ == 0) {
-        finish_frame(inbox);
-        any = true;
-        continue;
-      }
-    } else if (take_header(inbox, told)) {
-      any = true;
-      continue;
-    } else if (stuck_) {
-      break;
-    }
-    if (lost_.empty() && fill() == Read::kNothing) {
-      break;
+    switch (reader_.advance()) {
+      case FrameReader::Came::kNothing:
+        return any;
+      case FrameReader::Came::kLost:
+        return lose(reader_.why());
+      case FrameReader::Came::kMalformed:
+        return lose(reader_.why(), true);
+      case FrameReader::Came::kHeader:
+        if (!begin(inbox, told)) {
+          return any;
+        }
+        break;
+      case FrameReader::Came::kFrame:
+        finish(inbox);
+        break;
     }
     any = true;
   }
-  return any || !lost_.empty();
+  return any;
 }
 
 void ReceiveStream::cancel() {
   request_ = nullptr;
-  destination_ = nullptr;
+  reader_.drop();
   stuck_ = false;
 }
 

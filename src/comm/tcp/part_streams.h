@@ -1,18 +1,19 @@
-// One direction of one stream between two ranks: frames of parts going out, or coming in. They never wait.
+// One direction of one stream between two ranks: frames going out, or frames of parts coming in. They never wait.
 //
 // A part is cut into frames that say where in the part they belong, so several streams may share one part. The
 // receiving end puts a frame's bytes where the posted receive wants them; while there is none for the next frame it
 // leaves the stream alone, so nothing unexpected is ever stored and the sender feels it. One thread only.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/fd.h"
+#include "comm/tcp/frame_reader.h"
+#include "comm/tcp/frame_writer.h"
 #include "comm/tcp/handshake.h"
 #include "comm/tcp/tcp_config.h"
 #include "comm/tcp/wire.h"
@@ -21,43 +22,40 @@ namespace keepstep::comm::tcp {
 
 class SendStream {
  public:
-  // `config` must outlive it. `context`: of the group whose parts go over it.
-  SendStream(const TcpConfig& config, Rank to, uint32_t stream, uint64_t context = 0)
+  // What is referred to must outlive it. `context`: of the group whose parts go over it.
+  SendStream(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls, Rank to, uint32_t stream,
+             uint64_t context = 0)
       : config_(config),
+        tls_(std::move(tls)),
         address_(config.addresses[to]),
-        hello_{config.identity, config.self, to, stream, {}, context} {}
+        hello_{config.identity, config.self, to, stream, context, config.protection} {}
 
   // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
   void push(const Frame& frame, const std::byte* payload, PartRequest* request);
   // Connects, sends, and finds out that what was sent goes nowhere. True when something changed.
   bool advance(int64_t now_ns);
-  // Forgets what has not begun; of a frame half sent the rest is copied.
+  // Forgets what has not begun; of frames that have, the payload is copied.
   void cancel();
   // Copies what is queued, so that nobody else's memory is read any more.
   void copy_queued();
 
-  int fd() const { return dial_ != nullptr ? dial_->fd() : fd_.get(); }
+  int fd() const { return dial_ != nullptr ? dial_->fd() : out_ != nullptr ? out_->fd() : -1; }
   // What to poll for; 0: nothing.
   short events() const;
   // When to advance again without an event; kNoDeadline: never.
   int64_t next_try_ns() const;
   bool idle() const { return queue_.empty(); }
-  bool connected() const { return fd_.valid(); }
+  bool connected() const { return out_ != nullptr; }
   const std::string& lost() const { return lost_; }  // why it broke; empty while it did not
 
  private:
-  struct Outgoing {
-    std::array<std::byte, kFrameHeaderBytes> header;
-    const std::byte* payload;
-    size_t bytes;  // of the payload
-    PartRequest* request;
-    std::unique_ptr<std::byte[]> own;  // the payload, once cancelled
-  };
   bool connect(int64_t now_ns);
   bool fell_silent(int64_t now_ns);
   bool write();
+  void lose(std::string why);
 
   const TcpConfig& config_;
+  const std::shared_ptr<const net::TlsContext> tls_;
   const SocketAddress& address_;
   const Hello hello_;
   std::unique_ptr<Dial> dial_;
@@ -66,9 +64,8 @@ class SendStream {
   int64_t pause_ns_ = 0;
   int64_t silence_looked_for_ns_ = 0;
   int64_t silent_since_ns_ = 0;  // 0: not silent
-  Fd fd_;
-  std::deque<Outgoing> queue_;
-  size_t sent_ = 0;  // of the first one, its header included
+  std::unique_ptr<FrameWriter> out_;
+  std::deque<OutgoingFrame> queue_;
   std::string lost_;
 };
 
@@ -89,38 +86,26 @@ struct Inbox {
 
 class ReceiveStream {
  public:
-  explicit ReceiveStream(Fd fd) : fd_(std::move(fd)) {}
+  explicit ReceiveStream(FrameReader reader) : reader_(std::move(reader)) {}
 
   // Takes in what came. True when something changed. `told`: the first member that told that it ended the group.
   bool advance(Inbox& inbox, std::optional<GivenUp>& told);
   // Its posted receives are gone: what still comes of the frame under way is dropped.
   void cancel();
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return reader_.fd(); }
   bool stuck() const { return stuck_; }  // the next frame waits for a receive: do not poll
   const std::string& lost() const { return lost_; }
   bool malformed() const { return malformed_; }
 
  private:
-  enum class Read { kSome, kNothing };
-  Read fill();
-  bool take_header(Inbox& inbox, std::optional<GivenUp>& told);
+  bool begin(Inbox& inbox, std::optional<GivenUp>& told);
   bool begin_part(Inbox& inbox);
-  void take(size_t bytes);
-  void finish_frame(Inbox& inbox);
+  void finish(Inbox& inbox);
   bool lose(std::string why, bool malformed = false);
-  size_t staged() const { return staged_end_ - staged_begin_; }
 
-  static constexpr size_t kStagingBytes = 8192;  // headers, and small payloads together with them
-  Fd fd_;
-  std::unique_ptr<std::byte[]> staging_ = std::make_unique<std::byte[]>(kStagingBytes);
-  size_t staged_begin_ = 0;
-  size_t staged_end_ = 0;
-  std::optional<Frame> frame_;        // under way
-  bool placed_ = false;               // its payload has a destination, or is dropped
-  std::byte* destination_ = nullptr;  // null: dropped
-  PartRequest* request_ = nullptr;
-  size_t left_ = 0;  // of its payload
+  FrameReader reader_;
+  PartRequest* request_ = nullptr;  // of the frame under way
   bool stuck_ = false;
   std::string lost_;
   bool malformed_ = false;

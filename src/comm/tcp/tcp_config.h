@@ -7,10 +7,16 @@
 
 #include "base/fd.h"
 #include "base/tcp_socket.h"
-#include "base/token.h"
 #include "brain/types.h"
+#include "net/shared_key.h"
 
 namespace keepstep::comm {
+
+// How what goes from one node to another is protected. Both need the generation's key.
+enum class Protection : uint8_t {
+  kTls = 0,  // encrypted
+  kMac = 1,  // readable, but nobody else can change it: for a network of the cluster's own
+};
 
 inline constexpr uint32_t kStreams = 2;
 inline constexpr size_t kSocketBufferBytes = size_t{2} << 20;
@@ -19,7 +25,8 @@ struct TcpConfig {
   brain::Identity identity;  // of the generation
   brain::Rank self = 0;
   std::vector<SocketAddress> addresses;  // by rank: where it listens
-  JobToken token;
+  net::SharedKey key;                    // SharedKey::data of this generation
+  Protection protection = Protection::kTls;
   uint32_t streams = kStreams;      // for parts, per ordered pair of ranks; 1 to tcp::kMaxStreams
   size_t stripe_bytes = 256 << 10;  // parts above this are cut and go over all streams; at most 1 MiB
   size_t socket_buffer_bytes =
@@ -28,8 +35,9 @@ struct TcpConfig {
   int64_t patience_ns = 2'000'000'000;     // from a broken link to an error, for the interruption to come
   int64_t connect_ns = 15'000'000'000;     // without any connection to a peer this is an error: the link is broken
   int64_t silent_ns = 10'000'000'000;      // without an acknowledgement of what was sent the link is broken
-  int64_t handshake_ns = 5'000'000'000;    // for a stranger to introduce itself
-  size_t most_strangers = 1024;            // connections in a handshake at one time
+  int64_t handshake_ns = 5'000'000'000;    // for a stranger to prove the key, and then to introduce itself
+  size_t most_strangers = 64;              // connections that have not proved the key yet
+  size_t most_strangers_per_source = 32;   // of one IP address
 };
 
 }  // namespace keepstep::comm

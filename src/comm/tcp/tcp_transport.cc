@@ -1,6 +1,7 @@
 #include "comm/tcp/tcp_transport.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,8 @@
 #include "comm/tcp/message_links.h"
 #include "comm/tcp/outgoing_thread.h"
 #include "comm/tcp/part_groups.h"
+#include "net/listener.h"
+#include "net/tls_context.h"
 
 namespace keepstep::comm {
 namespace {
@@ -25,14 +28,22 @@ TcpConfig bounded(TcpConfig config) {
   return config;
 }
 
+std::shared_ptr<const net::TlsContext> tls_of(const net::SharedKey& key) {
+  StatusOr<std::shared_ptr<const net::TlsContext>> context = net::TlsContext::create(key);
+  KEEPSTEP_CHECK(context.ok(), std::string(context.status().message()).c_str());
+  return *std::move(context);
+}
+
 class TcpTransport final : public Transport {
  public:
   TcpTransport(TcpConfig config, Fd listener)
       : config_(bounded(std::move(config))),
-        parts_(config_),
-        messages_(config_),
+        tls_(tls_of(config_.key)),
+        socket_(std::move(listener)),
+        parts_(config_, tls_),
+        messages_(config_, tls_),
         outgoing_(config_, messages_),
-        incoming_(config_, messages_, parts_, std::move(listener), [this] { outgoing_.changed(); }) {
+        incoming_(config_, messages_, parts_, [this] { outgoing_.changed(); }) {
     KEEPSTEP_CHECK(config_.self < config_.addresses.size(), "a rank needs an address of its own");
   }
 
@@ -43,6 +54,7 @@ class TcpTransport final : public Transport {
       watcher_.join();
     }
     outgoing_.stop();  // while we still take in what peers tell, who do the same
+    listener_.reset();
   }
 
   void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
@@ -51,6 +63,7 @@ class TcpTransport final : public Transport {
     interruption_ = &interruption;
     parts_.start(interrupted, moved);
     incoming_.start(messages, moved);
+    listen();
     outgoing_.start(interrupted, messages, moved);
     watcher_ = start_engine_thread("ks-interruption", [this, &interrupted] { watch(interrupted); });
   }
@@ -79,11 +92,28 @@ class TcpTransport final : public Transport {
     parts_.wake();
   }
 
+  void listen() {
+    const net::ListenerOptions options{
+        .handshake_limit = std::chrono::milliseconds(config_.handshake_ns / 1'000'000),
+        .max_strangers = config_.most_strangers,
+        .max_strangers_per_source = config_.most_strangers_per_source,
+        .socket_buffer_bytes = config_.socket_buffer_bytes,
+    };
+    StatusOr<std::unique_ptr<net::Listener>> listener = net::Listener::start(
+        std::move(socket_), tls_, options, [this](net::TlsStream stream) { incoming_.hear(std::move(stream)); },
+        [this](const Status& why) { incoming_.refused(why); });
+    KEEPSTEP_CHECK(listener.ok(), std::string(listener.status().message()).c_str());
+    listener_ = *std::move(listener);
+  }
+
   const TcpConfig config_;
+  const std::shared_ptr<const net::TlsContext> tls_;
+  Fd socket_;  // until the listener has it
   tcp::PartGroups parts_;
   tcp::MessageLinks messages_;
   tcp::OutgoingThread outgoing_;
   tcp::IncomingThread incoming_;
+  std::unique_ptr<net::Listener> listener_;
   Bell* interruption_ = nullptr;
   std::atomic<bool> stop_ = false;
   std::thread watcher_;

@@ -1,8 +1,8 @@
 // The transport over TCP: one connection per ordered pair of ranks, group and stream, dialled by the sender when it
-// first has something to send, authenticated by the job token, of one generation.
+// first has something to send, protected by the key of one generation.
 //
 // The listening socket is handed in: the agent bound it, so it outlives this process, and a successor accepts on the
-// same address. Whatever an old generation left waiting in it is refused by the handshake.
+// same address. Whatever an old generation left waiting in it does not have the key.
 #pragma once
 
 #include <memory>

@@ -3,8 +3,6 @@
 #include <bit>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
-
 namespace keepstep::comm::tcp {
 namespace {
 
@@ -12,32 +10,21 @@ static_assert(std::endian::native == std::endian::little, "the wire is little en
 
 constexpr uint32_t kHelloMagic = 0x4844'534b;   // "KSDH"
 constexpr uint32_t kAnswerMagic = 0x4144'534b;  // "KSDA"
-constexpr uint32_t kProofMagic = 0x5044'534b;   // "KSDP"
 constexpr uint32_t kFrameMagic = 0x4644'534b;   // "KSDF"
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 
 struct WireHello {
   uint32_t magic;
   uint16_t version;
-  uint16_t stream;
+  uint8_t protection;
+  uint8_t verdict;  // zero in a hello
   uint32_t term;
   uint32_t generation;
   uint32_t from;
   uint32_t to;
-  char nonce[kNonce];
-  uint64_t context;
-};
-struct WireAnswer {
-  uint32_t magic;
-  uint16_t version;
-  uint16_t verdict;
-  char nonce[kNonce];
-  char proof[kDigest];
-};
-struct WireProof {
-  uint32_t magic;
+  uint32_t stream;
   uint32_t reserved;
-  char proof[kDigest];
+  uint64_t context;
 };
 struct WireFrame {
   uint32_t magic;
@@ -50,8 +37,7 @@ struct WireFrame {
   uint64_t offset;
   uint64_t total;
 };
-static_assert(sizeof(WireHello) == kHelloBytes && sizeof(WireAnswer) == kAnswerBytes);
-static_assert(sizeof(WireProof) == kProofBytes && sizeof(WireFrame) == kFrameHeaderBytes);
+static_assert(sizeof(WireHello) == kHelloBytes && sizeof(WireFrame) == kFrameHeaderBytes);
 
 template <class Wire, size_t kBytes>
 Wire load(std::span<const std::byte, kBytes> from) {
@@ -98,38 +84,44 @@ bool sound(const Frame& frame, uint32_t stream) {
   return false;
 }
 
+WireHello wire_of(uint32_t magic, const Hello& hello, Verdict verdict) {
+  return {magic,
+          kVersion,
+          static_cast<uint8_t>(hello.protection),
+          static_cast<uint8_t>(verdict),
+          hello.identity.term,
+          hello.identity.generation,
+          hello.from,
+          hello.to,
+          hello.stream,
+          0,
+          hello.context};
+}
+
+std::optional<Answer> parse(uint32_t magic, std::span<const std::byte, kHelloBytes> from) {
+  const auto wire = load<WireHello>(from);
+  if (wire.magic != magic || wire.version != kVersion || wire.reserved != 0 || wire.stream > kMaxStreams ||
+      wire.protection > static_cast<uint8_t>(Protection::kMac) ||
+      wire.verdict > static_cast<uint8_t>(Verdict::kOtherProtection) || (wire.stream == 0 && wire.context != 0)) {
+    return std::nullopt;
+  }
+  return Answer{static_cast<Verdict>(wire.verdict),
+                {{wire.term, wire.generation},
+                 wire.from,
+                 wire.to,
+                 wire.stream,
+                 wire.context,
+                 static_cast<Protection>(wire.protection)}};
+}
+
 }  // namespace
 
-std::string Hello::claim() const {
-  return absl::StrCat("keepstep data ", kVersion, ": ", identity.term, "/", identity.generation, " ", from, ">", to,
-                      ".", stream, "#", context);
-}
-
 void encode(const Hello& hello, std::span<std::byte, kHelloBytes> to) {
-  WireHello wire{kHelloMagic,
-                 kVersion,
-                 static_cast<uint16_t>(hello.stream),
-                 hello.identity.term,
-                 hello.identity.generation,
-                 hello.from,
-                 hello.to,
-                 {},
-                 hello.context};
-  std::memcpy(wire.nonce, hello.nonce.data(), kNonce);
-  store(wire, to);
+  store(wire_of(kHelloMagic, hello, Verdict::kWelcome), to);
 }
 
-void encode(const Answer& answer, std::span<std::byte, kAnswerBytes> to) {
-  WireAnswer wire{kAnswerMagic, kVersion, static_cast<uint16_t>(answer.verdict), {}, {}};
-  std::memcpy(wire.nonce, answer.nonce.data(), kNonce);
-  std::memcpy(wire.proof, answer.proof.data(), kDigest);
-  store(wire, to);
-}
-
-void encode(const Proof& proof, std::span<std::byte, kProofBytes> to) {
-  WireProof wire{kProofMagic, 0, {}};
-  std::memcpy(wire.proof, proof.proof.data(), kDigest);
-  store(wire, to);
+void encode(const Answer& answer, std::span<std::byte, kHelloBytes> to) {
+  store(wire_of(kAnswerMagic, answer.hello, answer.verdict), to);
 }
 
 void encode(const Frame& frame, std::span<std::byte, kFrameHeaderBytes> to) {
@@ -139,37 +131,11 @@ void encode(const Frame& frame, std::span<std::byte, kFrameHeaderBytes> to) {
 }
 
 std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> from) {
-  const auto wire = load<WireHello>(from);
-  if (wire.magic != kHelloMagic || wire.version != kVersion || wire.stream > kMaxStreams ||
-      (wire.stream == 0 && wire.context != 0)) {
-    return std::nullopt;
-  }
-  Hello hello{{wire.term, wire.generation}, wire.from, wire.to, wire.stream, {}, wire.context};
-  std::memcpy(hello.nonce.data(), wire.nonce, kNonce);
-  return hello;
+  const std::optional<Answer> hello = parse(kHelloMagic, from);
+  return hello.has_value() && hello->verdict == Verdict::kWelcome ? std::optional(hello->hello) : std::nullopt;
 }
 
-std::optional<Answer> parse_answer(std::span<const std::byte, kAnswerBytes> from) {
-  const auto wire = load<WireAnswer>(from);
-  if (wire.magic != kAnswerMagic || wire.version != kVersion ||
-      wire.verdict > static_cast<uint16_t>(Verdict::kUnknownRank)) {
-    return std::nullopt;
-  }
-  Answer answer{static_cast<Verdict>(wire.verdict), {}, {}};
-  std::memcpy(answer.nonce.data(), wire.nonce, kNonce);
-  std::memcpy(answer.proof.data(), wire.proof, kDigest);
-  return answer;
-}
-
-std::optional<Proof> parse_proof(std::span<const std::byte, kProofBytes> from) {
-  const auto wire = load<WireProof>(from);
-  if (wire.magic != kProofMagic || wire.reserved != 0) {
-    return std::nullopt;
-  }
-  Proof proof;
-  std::memcpy(proof.proof.data(), wire.proof, kDigest);
-  return proof;
-}
+std::optional<Answer> parse_answer(std::span<const std::byte, kHelloBytes> from) { return parse(kAnswerMagic, from); }
 
 std::optional<Frame> parse_frame(std::span<const std::byte, kFrameHeaderBytes> from, uint32_t stream) {
   const auto wire = load<WireFrame>(from);

@@ -1,58 +1,46 @@
-// The bytes of the data plane: three messages of a handshake, then frames. Fixed layouts, little endian; byte-exact in
-// docs/design/wire_data.md. Pure functions over bytes; whatever a stranger sends, they take no memory and read nothing
-// beyond what they were given.
+// The bytes of the data plane: two messages in which the ends introduce themselves, then frames. Fixed layouts, little
+// endian; byte-exact in docs/design/wire_data.md. Pure functions over bytes; whatever a member sends, they take no
+// memory and read nothing beyond what they were given.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "brain/types.h"
+#include "comm/tcp/tcp_config.h"
 #include "comm/transport.h"
 
 namespace keepstep::comm::tcp {
 
-inline constexpr size_t kHelloBytes = 48;
-inline constexpr size_t kAnswerBytes = 56;
-inline constexpr size_t kProofBytes = 40;
+inline constexpr size_t kHelloBytes = 40;  // and of an answer
 inline constexpr size_t kFrameHeaderBytes = 48;
 inline constexpr size_t kMaxFrameBytes = size_t{1} << 20;     // payload of one frame
 inline constexpr uint64_t kMaxPartBytes = uint64_t{1} << 40;  // of one part, or message between two ranks
 inline constexpr uint32_t kMaxRank = (uint32_t{1} << 31) - 2;
 inline constexpr uint32_t kMaxStreams = 16;  // parts travel on streams 1 to this
-inline constexpr size_t kNonce = 16;
-inline constexpr size_t kDigest = 32;
 
 // Who connects, to whom, for what.
 struct Hello {
   brain::Identity identity;
   Rank from = 0;
   Rank to = 0;
-  uint32_t stream = 0;  // 0: pairs; others: parts
-  std::array<char, kNonce> nonce{};
+  uint32_t stream = 0;   // 0: pairs; others: parts
   uint64_t context = 0;  // of the group whose parts it will carry; 0 for pairs, too
-
-  // What both proofs cover beside the nonces.
-  std::string claim() const;
+  Protection protection = Protection::kTls;
+  bool operator==(const Hello&) const = default;
 };
 
-enum class Verdict : uint16_t {
+enum class Verdict : uint8_t {
   kWelcome = 0,
-  kNotYet = 1,         // the generation has not begun here: try again
-  kOldGeneration = 2,  // it is over here
-  kUnknownRank = 3,    // no such rank or stream, or not this one, or it is connected already
+  kUnknownRank = 1,      // no such rank or stream, or not this one, or it is connected already
+  kOtherProtection = 2,  // this end protects frames in another way
 };
+// What the other end says: the hello that it read, but with its own protection, and what it makes of it.
 struct Answer {
   Verdict verdict = Verdict::kWelcome;
-  std::array<char, kNonce> nonce{};
-  std::array<char, kDigest> proof{};
-};
-struct Proof {
-  std::array<char, kDigest> proof{};
+  Hello hello;
 };
 
 enum class FrameKind : uint16_t {
@@ -79,15 +67,13 @@ struct Frame {
 };
 
 void encode(const Hello& hello, std::span<std::byte, kHelloBytes> to);
-void encode(const Answer& answer, std::span<std::byte, kAnswerBytes> to);
-void encode(const Proof& proof, std::span<std::byte, kProofBytes> to);
+void encode(const Answer& answer, std::span<std::byte, kHelloBytes> to);
 void encode(const Frame& frame, std::span<std::byte, kFrameHeaderBytes> to);
 
 // Nothing where the bytes are no such message: a wrong magic or version, a reserved field that is not zero, a kind that
 // does not belong on this stream, sizes that contradict each other or pass a limit.
 std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> from);
-std::optional<Answer> parse_answer(std::span<const std::byte, kAnswerBytes> from);
-std::optional<Proof> parse_proof(std::span<const std::byte, kProofBytes> from);
+std::optional<Answer> parse_answer(std::span<const std::byte, kHelloBytes> from);
 std::optional<Frame> parse_frame(std::span<const std::byte, kFrameHeaderBytes> from, uint32_t stream);
 
 }  // namespace keepstep::comm::tcp
