@@ -42,11 +42,12 @@ bool is_loopback(std::string_view address) { return address.starts_with("127.") 
 // within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the same node rank.
 StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
   const int64_t end_ns = monotonic_ns() + static_cast<int64_t>(config_.spec.join_timeout_s * 1e9);
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto tls,
+                            net::TlsContext::create(net::SharedKey::control(config_.token, config_.spec.run_id)));
   bool said = false;
   while (true) {
     StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
-        config_.coordinator, config_.node, config_.node_name,
-        net::SharedKey::control(config_.token, config_.spec.run_id),
+        config_.coordinator, config_.node, config_.node_name, tls,
         [this](brain::Effect effect) { loop_->post([this, effect = std::move(effect)] { carry_out(effect); }); },
         [this](std::string why) {
           loop_->post([this, why = std::move(why)] {

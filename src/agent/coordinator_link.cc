@@ -40,7 +40,8 @@ class CoordinatorLink::Impl final : public net::Receiver {
 
   // ABORTED: the coordinator had no room, or no time, for a connection that proved nothing yet. Try again with another
   // Impl.
-  Status attend(const net::SharedKey& key, net::Deadline deadline, std::chrono::milliseconds timeout);
+  Status attend(const std::shared_ptr<const net::TlsContext>& tls, net::Deadline deadline,
+                std::chrono::milliseconds timeout);
   void send(const brain::Event& event);
   Status route(brain::NodeId to, std::string message);
   void close();
@@ -56,7 +57,8 @@ class CoordinatorLink::Impl final : public net::Receiver {
  private:
   enum class Phase { kGreeting, kHello, kAttending, kOver };
 
-  StatusOr<net::TlsStream> connect(const net::Address& address, const net::SharedKey& key, net::Deadline deadline);
+  StatusOr<net::TlsStream> connect(const net::Address& address, const std::shared_ptr<const net::TlsContext>& tls,
+                                   net::Deadline deadline);
   // With the mutex held, as the five below. What came and is to be delivered, if anything.
   StatusOr<std::optional<brain::Effect>> handle(const control::FromCoordinator& message);
   Status on_greeting(const std::string& bytes);
@@ -98,13 +100,13 @@ class CoordinatorLink::Impl final : public net::Receiver {
   std::unique_ptr<net::Hub> hub_;  // last: its thread uses the above
 };
 
-StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& address, const net::SharedKey& key,
+StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& address,
+                                                        const std::shared_ptr<const net::TlsContext>& tls,
                                                         net::Deadline deadline) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const auto context, net::TlsContext::create(key));
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     StatusOr<Fd> fd = net::connect_to(address, std::min(deadline, net::Deadline::after(kOneTry)));
     StatusOr<net::TlsStream> stream =
-        fd.ok() ? net::prove_key(*std::move(fd), address_, context, deadline) : StatusOr<net::TlsStream>(fd.status());
+        fd.ok() ? net::prove_key(*std::move(fd), address_, tls, deadline) : StatusOr<net::TlsStream>(fd.status());
     if (!absl::IsUnavailable(stream.status()) && !absl::IsDeadlineExceeded(stream.status())) {
       return stream;
     }
@@ -115,10 +117,10 @@ StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& addr
   }
 }
 
-Status CoordinatorLink::Impl::attend(const net::SharedKey& key, net::Deadline deadline,
+Status CoordinatorLink::Impl::attend(const std::shared_ptr<const net::TlsContext>& tls, net::Deadline deadline,
                                      std::chrono::milliseconds timeout) {
   KEEPSTEP_ASSIGN_OR_RETURN(const net::Address address, net::parse_address(address_));
-  StatusOr<net::TlsStream> stream = connect(address, key, deadline);
+  StatusOr<net::TlsStream> stream = connect(address, tls, deadline);
   if (absl::IsDeadlineExceeded(stream.status())) {
     return absl::DeadlineExceededError(absl::StrFormat(
         "no connection to the coordinator at %s within %d ms: %s; is the address right, and does it run?", address_,
@@ -365,13 +367,14 @@ void CoordinatorLink::Impl::abandon() {
 
 StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(const std::string& address, brain::NodeId node,
                                                                     const std::string& node_name,
-                                                                    const net::SharedKey& key, OnEffect on_effect,
-                                                                    OnLost on_lost, std::chrono::milliseconds timeout,
+                                                                    std::shared_ptr<const net::TlsContext> tls,
+                                                                    OnEffect on_effect, OnLost on_lost,
+                                                                    std::chrono::milliseconds timeout,
                                                                     OnRouted on_routed) {
   const net::Deadline deadline = net::Deadline::after(timeout);
   while (true) {
     auto impl = std::make_unique<Impl>(address, node, node_name, on_effect, on_lost, on_routed);
-    const Status status = impl->attend(key, deadline, timeout);
+    const Status status = impl->attend(tls, deadline, timeout);
     if (status.ok()) {
       return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
     }

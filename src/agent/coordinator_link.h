@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "brain/membership.h"
-#include "net/shared_key.h"
+#include "net/tls_context.h"
 
 namespace keepstep::agent {
 
@@ -31,8 +31,10 @@ class CoordinatorLink {
   // that node is connected. `address` as Coordinator::address() gives it.
   // `node` proto::kAnyNode: asks for a number, which node() then tells and which is kept for us as long as this link is
   // open; it does nothing else. RESOURCE_EXHAUSTED: all numbers are taken, and by whom.
+  // `tls`: of SharedKey::control(); the same for all tries.
   static StatusOr<std::unique_ptr<CoordinatorLink>> connect(const std::string& address, brain::NodeId node,
-                                                            const std::string& node_name, const net::SharedKey& key,
+                                                            const std::string& node_name,
+                                                            std::shared_ptr<const net::TlsContext> tls,
                                                             OnEffect on_effect, OnLost on_lost,
                                                             std::chrono::milliseconds timeout,
                                                             OnRouted on_routed = nullptr);

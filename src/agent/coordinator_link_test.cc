@@ -40,6 +40,10 @@ net::SharedKey key_of(const char* token) { return net::SharedKey::control(*JobTo
 const net::SharedKey kKey = key_of("the token of this job, in a test");
 const net::SharedKey kOtherKey = key_of("the token of another job altogether");
 
+std::shared_ptr<const net::TlsContext> tls_of(const net::SharedKey& key = kKey) {
+  return *net::TlsContext::create(key);
+}
+
 // What came over a link, in order; a test waits for what it expects.
 class Inbox {
  public:
@@ -130,7 +134,8 @@ class CoordinatorLinkTest : public testing::Test {
   }
   StatusOr<std::unique_ptr<CoordinatorLink>> connect(const std::string& address, const net::SharedKey& key = kKey,
                                                      std::chrono::milliseconds timeout = 20s) {
-    return CoordinatorLink::connect(address, kNode, "node-c", key, inbox_.on_effect(), inbox_.on_lost(), timeout);
+    return CoordinatorLink::connect(address, kNode, "node-c", tls_of(key), inbox_.on_effect(), inbox_.on_lost(),
+                                    timeout);
   }
   void attend() {
     auto link = connect(coordinator_->address());
@@ -282,8 +287,8 @@ TEST_F(CoordinatorLinkTest, an_agent_without_a_number_gets_one_and_then_attends_
   coordinator_ = *Coordinator::start(std::move(config), journal_.get());
   const auto ask = [&](const net::SharedKey& key = kKey) {
     return CoordinatorLink::connect(
-        coordinator_->address(), proto::kAnyNode, "node-x", key, [](const brain::Effect&) {}, [](const std::string&) {},
-        20s);
+        coordinator_->address(), proto::kAnyNode, "node-x", tls_of(key), [](const brain::Effect&) {},
+        [](const std::string&) {}, 20s);
   };
   auto first = ask();
   auto second = ask();
@@ -297,7 +302,7 @@ TEST_F(CoordinatorLinkTest, an_agent_without_a_number_gets_one_and_then_attends_
 
   Inbox inbox;
   auto attending =
-      CoordinatorLink::connect(coordinator_->address(), 1, "node-x", kKey, inbox.on_effect(), inbox.on_lost(), 20s);
+      CoordinatorLink::connect(coordinator_->address(), 1, "node-x", tls_of(), inbox.on_effect(), inbox.on_lost(), 20s);
   ASSERT_TRUE(attending.ok()) << attending.status();
   first->reset();
   EXPECT_FALSE(ask().ok()) << "node 1 attends, node 2 is kept for another";
@@ -324,7 +329,7 @@ TEST_F(CoordinatorLinkTest, who_comes_once_the_job_has_ended_is_told_how_it_ende
   EXPECT_EQ(inbox_.next<brain::EndJob>().exit_code, 7);
   Inbox late;
   const auto other =
-      CoordinatorLink::connect(coordinator_->address(), 8, "node-h", kKey, late.on_effect(), late.on_lost(), 20s);
+      CoordinatorLink::connect(coordinator_->address(), 8, "node-h", tls_of(), late.on_effect(), late.on_lost(), 20s);
   ASSERT_TRUE(other.ok()) << other.status();
   const auto end = late.next<brain::EndJob>();
   EXPECT_EQ(end.exit_code, 7);
@@ -360,7 +365,7 @@ TEST_F(CoordinatorLinkTest, agents_send_each_other_messages) {
   std::condition_variable changed;
   std::vector<std::pair<brain::NodeId, std::string>> came;
   Inbox ignored;
-  auto other = CoordinatorLink::connect(coordinator_->address(), 8, "node-h", kKey, ignored.on_effect(),
+  auto other = CoordinatorLink::connect(coordinator_->address(), 8, "node-h", tls_of(), ignored.on_effect(),
                                         ignored.on_lost(), 20s, [&](brain::NodeId from, std::string message) {
                                           const std::lock_guard lock(mutex);
                                           came.emplace_back(from, std::move(message));

@@ -20,10 +20,11 @@ StatusOr<std::unique_ptr<CoordinatorLink>> take_seat(const std::string& coordina
                                                      const sigset_t& signals, int& got,
                                                      const std::function<void(const std::string&)>& say) {
   const auto until = Clock::now() + timeout;
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto tls, net::TlsContext::create(key));
   bool said = false;
   while (true) {
     StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
-        coordinator, proto::kAnyNode, node_name, key, [](const brain::Effect&) {}, [](const std::string&) {}, kOneTry);
+        coordinator, proto::kAnyNode, node_name, tls, [](const brain::Effect&) {}, [](const std::string&) {}, kOneTry);
     if (!absl::IsResourceExhausted(link.status())) {
       return link;
     }

@@ -104,9 +104,9 @@ class PretendedNode {
   PretendedNode(brain::NodeId node, World world, uint64_t seed, Progress* progress)
       : node_(node), world_(world), random_(seed + node), progress_(progress) {}
 
-  Status connect(const std::string& address, const net::SharedKey& key) {
+  Status connect(const std::string& address, const std::shared_ptr<const net::TlsContext>& tls) {
     auto link = agent::CoordinatorLink::connect(
-        address, node_, "node-" + std::to_string(node_), key,
+        address, node_, "node-" + std::to_string(node_), tls,
         [this](const brain::Effect& effect) { carry_out(effect); },
         [this](const std::string& why) { progress_->failed(absl::StrFormat("node %d: %s", node_, why)); },
         kConnectTimeout);
@@ -252,6 +252,7 @@ StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& re
     nodes.push_back(std::make_unique<PretendedNode>(first + i, world, request.at("seed"), progress));
   }
   const std::string address = request.at("address");
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto tls, net::TlsContext::create(key));
   std::mutex mutex;
   size_t next = 0;
   Status worst;
@@ -262,7 +263,7 @@ StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& re
       while (next < nodes.size() && worst.ok()) {
         PretendedNode& node = *nodes[next++];
         lock.unlock();
-        const Status status = node.connect(address, key);
+        const Status status = node.connect(address, tls);
         lock.lock();
         worst.Update(status);
       }
