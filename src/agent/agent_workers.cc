@@ -305,6 +305,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"digests", config_.spec.digests},
                          {"digest_every", config_.spec.digest_every},
                          {"world", world()},
+                         {"several_nodes", config_.spec.several_nodes()},
                          {"elastic", config_.spec.elastic.has_value()},
                          {"health_check", config_.spec.health_check},
                          {"inject", waiting_faults()},

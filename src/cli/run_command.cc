@@ -224,7 +224,7 @@ int run_main(const std::vector<std::string>& args) {
     print_lines("error", report.errors);
     return 1;
   }
-  unsetenv("KEEPSTEP_TOKEN");  // workers get it from their agent; what they start in turn need not have it
+  unsetenv("KEEPSTEP_TOKEN");  // nobody whom we start needs it
   // Blocked before any thread starts, so that only the agent's signalfd sees them.
   sigset_t signals;
   sigemptyset(&signals);

@@ -114,7 +114,7 @@ class Transport {
     uint64_t accepted = 0;          // connections that proved to belong here
     uint64_t wrong_key = 0;         // closed because ...
     uint64_t other_generation = 0;  // ... of another term or generation
-    uint64_t unknown_rank = 0;      // ... of a rank or stream that does not exist, or was there already
+    uint64_t unknown_rank = 0;      // ... of an unknown rank or stream, or one that was there, or protected otherwise
     uint64_t malformed = 0;         // ... it sent what no peer sends, or too much of it
     uint64_t too_slow = 0;          // ... it did not introduce itself in time, or too many were waiting
     uint64_t bytes_sent = 0;        // payload of parts

@@ -52,7 +52,7 @@ Status TlsStream::handshake_failed(int error) const {
     const TlsContext::Complaint& complaint = callbacks_->complaint;
     const std::string text = complaint.text != nullptr ? complaint.text
                              : why.reason == SSL_R_BINDER_DOES_NOT_VERIFY
-                                 ? "it has another key: another token or another rendezvous id"
+                                 ? "it has another key: another token, another rendezvous id, or another job"
                                  : why.text;
     return Status(complaint.other_key ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnauthenticated,
                   absl::StrFormat("%s did not prove the key of this job: %s", peer_, text));
@@ -64,8 +64,7 @@ Status TlsStream::handshake_failed(int error) const {
   }
   if (why.is_alert) {
     return absl::UnauthenticatedError(absl::StrFormat(
-        "%s refused our key (%s). Is it another job's? Give both sides the same token and rendezvous id", peer_,
-        why.text));
+        "%s refused our key (%s). Is it another job's, with another token or rendezvous id?", peer_, why.text));
   }
   if (why.reason == SSL_R_WRONG_VERSION_NUMBER || why.reason == SSL_R_HTTP_REQUEST) {
     return absl::UnavailableError(absl::StrFormat("%s does not speak TLS: it is no job of keepstep", peer_));

@@ -1,7 +1,7 @@
 """Health checks on real jobs: a worker that fails is not used, and a node that fails again and again has no ranks."""
 
 from harness import json_lines
-from several_nodes import free_port, kill, start_node
+from several_nodes import finish_nodes, free_port, kill, start_node, start_nodes
 from test_bad_luck import run_script, script
 
 TRAINS = """
@@ -107,3 +107,21 @@ def test_a_node_that_fails_again_and_again_has_its_ranks_moved_to_a_spare_node(t
     assert [(line["lost_node"], line["by_node"]) for line in moved] == [(1, 2)], outputs
     steps = [line["step"] for line in json_lines(tmp_path / "journal" / "metrics.jsonl")]
     assert steps == list(range(1, 11)), outputs
+
+
+RECORDS = """
+from keepstep.torch import health
+check_loopback = health._engine.check_loopback
+def noted(tcp):
+    print(f"the loopback check: tcp={tcp}", flush=True)
+    return check_loopback(tcp)
+health._engine.check_loopback = noted
+"""
+
+
+def test_ranks_of_several_nodes_check_that_they_can_talk_over_tcp(tmp_path):
+    path = script(tmp_path, RECORDS + body("pass"))
+    job = finish_nodes(start_nodes(tmp_path, path, tmp_path, world=1))
+    assert job.exit_code == 0, job.explain()
+    for tcp in (False, True):
+        assert job.output.count(f"the loopback check: tcp={tcp}") == 2, job.output

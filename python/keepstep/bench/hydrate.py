@@ -29,6 +29,7 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import progress_bar
 
 WHERE = ("same", "across")
+PLANES = ("tls", "plain")
 IPERF_PORT = 5201
 IPERF_START_S = 10.0
 MOST_SOURCES = 8
@@ -172,6 +173,7 @@ def main(arguments: list[str]) -> int:
         help="sources on the same node, across nodes (default both)",
     )
     parser.add_argument("--megabytes", type=int, default=500, help="of state (default %(default)s)")
+    parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="of each case (default %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="of one iperf3 (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
@@ -201,7 +203,7 @@ def main(arguments: list[str]) -> int:
                     job.stop()
                 else:
                     with switched_nodes(sources + 1) as nodes:
-                        job = HydrateJob(processes, folder, sources, total, nodes)
+                        job = HydrateJob(processes, folder, sources, total, nodes, "--data-plane", chosen.data_plane)
                         beside = _against_iperf3(nodes, chosen.seconds)
                         found = _measure(job, chosen.kills, beside, lambda: bar.advance(task))
                         job.stop()
@@ -211,6 +213,6 @@ def main(arguments: list[str]) -> int:
     for where, field in (("same", "share_of_copy"), ("across", "share_of_iperf")):
         shares = [row["share"] for row in rows if row["where"] == where]
         result[field] = min(shares) if shares else None
-    result |= {"cases": rows, "kills": chosen.kills}
+    result |= {"cases": rows, "kills": chosen.kills, "data_plane": chosen.data_plane}
     print(json.dumps(result | {"environment": machine() | {"load_before": load_before}}))
     return 0

@@ -27,9 +27,12 @@ TENSOR_BYTES = 4_000_000
 
 
 class HydrateJob:
-    """`sources` ranks and one that is killed, and a spare for it. `nodes`: one for each rank; none: all on this one."""
+    """`sources` ranks and one that is killed, and a spare for it. `nodes`: one for each rank; none: all on this one.
+    `options`: of ``keepstep run``, beside."""
 
-    def __init__(self, processes: Processes, folder: Path, sources: int, total: int, nodes: Sequence[Node]) -> None:
+    def __init__(
+        self, processes: Processes, folder: Path, sources: int, total: int, nodes: Sequence[Node], *options: str
+    ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.run = folder / "run"
@@ -43,7 +46,7 @@ class HydrateJob:
             *("--tensor-bytes", str(TENSOR_BYTES), "--step-s", str(STEP_S)),
         ]
         environment = job_environment() | {"KEEPSTEP_TOKEN": secrets.token_hex(32)}
-        keepstep = [keepstep_command(), "run", "--spares", "1", "--journal", str(self.run)]
+        keepstep = [keepstep_command(), "run", "--spares", "1", "--journal", str(self.run), *options]
         if nodes:
             several = ["--nnodes", str(len(nodes)), "--nproc-per-node", "1", "--rdzv-endpoint", f"{nodes[0].ip}:{PORT}"]
             launchers = [

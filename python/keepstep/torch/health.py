@@ -46,7 +46,7 @@ def check(session: Session) -> None:
     try:
         check_memory()
         check_computation()
-        check_data_plane(several_nodes="token" in session.welcome)
+        check_data_plane(several_nodes=bool(session.welcome.get("several_nodes")))
         check_gpus()
         if session.users_health_check is not None:
             _users(session.users_health_check)

@@ -36,14 +36,18 @@ FrameReader FrameReader::unprotected(Fd fd, uint32_t stream) {
   return reader;
 }
 
-FrameReader::Came FrameReader::lost(std::string why) {
-  why_ = std::move(why);
-  return Came::kLost;
+void FrameReader::close() {
+  tls_.reset();
+  fd_.reset();
 }
-FrameReader::Came FrameReader::malformed(std::string why) {
+
+FrameReader::Came FrameReader::ended(Came how, std::string why) {
   why_ = std::move(why);
-  return Came::kMalformed;
+  close();
+  return how;
 }
+FrameReader::Came FrameReader::lost(std::string why) { return ended(Came::kLost, std::move(why)); }
+FrameReader::Came FrameReader::malformed(std::string why) { return ended(Came::kMalformed, std::move(why)); }
 FrameReader::Came FrameReader::changed_on_the_way() {
   return malformed("what came is not what it sent: it was changed, repeated or lost on the way");
 }

@@ -40,11 +40,14 @@ class FrameReader {
   // The rest of a payload that was placed is dropped: its memory is not touched again. Not while advance() runs.
   void drop() { to_ = nullptr; }
 
+  // Ends the connection, so that the peer hears of it.
+  void close();
   int fd() const { return tls_.has_value() ? tls_->fd() : fd_.get(); }
   const std::string& why() const { return why_; }  // after kLost and kMalformed
 
  private:
   explicit FrameReader(uint32_t stream) : stream_(stream) {}
+  Came ended(Came how, std::string why);
   Came lost(std::string why);
   Came malformed(std::string why);
   Came changed_on_the_way();

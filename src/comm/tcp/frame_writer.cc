@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kRecordBytes = net::TlsStream::kRecordBytes;
 constexpr size_t kMostParts = 16;                  // small frames leave together
-constexpr size_t kMostSealed = size_t{512} << 10;  // at once: what was just read is in the cache when it is sent
+constexpr size_t kMostSealed = size_t{512} << 10;  // and not gone: it is in the cache, and must leave all the same
 
 }  // namespace
 
@@ -147,8 +147,8 @@ StatusOr<bool> FrameWriter::write_plain(std::deque<OutgoingFrame>& queue) {
     }
     if (!frame.begun_) {
       seal(frame);
-      sealed += frame.bytes_;
     }
+    sealed += frame.bytes_;
     size_t skip = frame.gone_;
     for (const auto& part : parts(frame)) {
       const size_t skipped = std::min(skip, part.size());

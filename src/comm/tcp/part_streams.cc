@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
 constexpr int64_t kLookForSilenceNs = 1'000'000'000;
+constexpr int64_t kAwayNs = 1'000'000'000;  // longer than whoever waits for a connection sleeps
 
 }  // namespace
 
@@ -47,6 +48,10 @@ bool SendStream::connect(int64_t now_ns) {
     }
     dial_ = std::make_unique<Dial>(address_, hello_, tls_, config_.socket_buffer_bytes);
   }
+  if (now_ns - looked_at_ns_ > kAwayNs) {
+    unreached_since_ns_ = 0;  // nobody drove this connection meanwhile: that it did not come about tells nothing
+  }
+  looked_at_ns_ = now_ns;
   const Dial::State state = dial_->step();
   // Who accepts and does not answer yet may not have begun the generation; who does not accept at all is not there, or
   // something between us lets nothing through.
@@ -55,7 +60,7 @@ bool SendStream::connect(int64_t now_ns) {
   } else if (unreached_since_ns_ == 0) {
     unreached_since_ns_ = now_ns;
   } else if (now_ns - unreached_since_ns_ >= config_.connect_ns) {
-    lost_ = absl::StrFormat("nothing at %s accepted a connection for %g s%s%s", address_.text(),
+    lost_ = absl::StrFormat("no connection to %s came about for %g s%s%s", address_.text(),
                             static_cast<double>(config_.connect_ns) * 1e-9, dial_->because().empty() ? "" : ": ",
                             dial_->because());
     dial_.reset();
@@ -171,6 +176,7 @@ Posted* Inbox::find(const PartKey& key) {
 bool ReceiveStream::lose(std::string why, bool malformed) {
   lost_ = std::move(why);
   malformed_ = malformed;
+  reader_.close();
   return true;
 }
 

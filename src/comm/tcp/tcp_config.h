@@ -36,8 +36,8 @@ struct TcpConfig {
   int64_t connect_ns = 15'000'000'000;     // without any connection to a peer this is an error: the link is broken
   int64_t silent_ns = 10'000'000'000;      // without an acknowledgement of what was sent the link is broken
   int64_t handshake_ns = 5'000'000'000;    // for a stranger to prove the key, and then to introduce itself
-  size_t most_strangers = 64;              // connections that have not proved the key yet
-  size_t most_strangers_per_source = 32;   // of one IP address
+  size_t most_strangers = 128;             // connections that have not proved the key yet
+  size_t most_strangers_per_source = 64;   // of one IP address; more than the ranks of a node dial at once
 };
 
 }  // namespace keepstep::comm
