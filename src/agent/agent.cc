@@ -549,7 +549,7 @@ void Agent::send_prepare(const brain::Prepare& effect, const Member& member) {
         net::SharedKey::data_of(link_->data_secret(), identity.term, identity.generation);
     KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
     body["data_key"] = key->hex();
-    body["data_plane"] = config_.spec.data_plane;
+    body["data_plane"] = link_->plain_data() ? "plain" : "tls";
   }
   tell(*it->second, MessageType::kPrepare, effect.identity, std::move(body), fds);
   tell_notice(*it->second);

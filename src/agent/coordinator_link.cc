@@ -48,6 +48,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
   void abandon();
   uint32_t term() const { return term_; }
   const std::string& data_secret() const { return data_secret_; }
+  bool plain_data() const { return plain_data_; }
   brain::NodeId node() const { return node_; }
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
@@ -81,6 +82,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
   brain::NodeId node_;
   uint32_t term_ = 0;
   std::string data_secret_;
+  bool plain_data_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -263,6 +265,7 @@ Status CoordinatorLink::Impl::on_welcome(const control::FromCoordinator& message
     return absl::InternalError(absl::StrFormat("the coordinator at %s welcomed another node", address_));
   }
   data_secret_ = message.welcome().data_secret();
+  plain_data_ = message.welcome().plain_data();
   phase_ = Phase::kAttending;
   attended_ = true;
   changed_.notify_all();
@@ -395,6 +398,7 @@ Status CoordinatorLink::route(brain::NodeId to, std::string message) { return im
 brain::NodeId CoordinatorLink::node() const { return impl_->node(); }
 uint32_t CoordinatorLink::term() const { return impl_->term(); }
 const std::string& CoordinatorLink::data_secret() const { return impl_->data_secret(); }
+bool CoordinatorLink::plain_data() const { return impl_->plain_data(); }
 uint64_t CoordinatorLink::received_bytes() const { return impl_->received_bytes(); }
 void CoordinatorLink::close() { impl_->close(); }
 void CoordinatorLink::abandon() { impl_->abandon(); }

@@ -55,6 +55,8 @@ class CoordinatorLink {
   uint32_t term() const;
   // What the keys of the connections between ranks are derived from (net/shared_key.h), from its welcome.
   const std::string& data_secret() const;
+  // Whether ranks protect what they say to other nodes by MACs only, from its welcome.
+  bool plain_data() const;
 
   // Bytes of all messages that came, without TLS' records.
   uint64_t received_bytes() const;

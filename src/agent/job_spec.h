@@ -46,7 +46,7 @@ struct JobSpec {
   uint32_t most_nodes() const { return elastic ? max_nodes : nnodes; }  // with ranks
   uint32_t world_size() const { return nnodes * nproc_per_node; }       // at the start, unless the job is elastic
   uint32_t most_ranks() const { return most_nodes() * nproc_per_node; }
-  std::string data_plane = "tls";  // --data-plane, between nodes: tls or plain
+  std::string data_plane = "tls";  // --data-plane, between nodes: tls or plain; node 0's holds
   bool several_nodes() const { return most_nodes() + spare_nodes > 1; }
 
   std::string run_id = "none";  // torchrun's --rdzv-id

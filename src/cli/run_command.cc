@@ -262,6 +262,7 @@ int run_main(const std::vector<std::string>& args) {
     auto started = coordinator::Coordinator::start({.membership = membership_config(spec),
                                                     .listen = meeting->listen,
                                                     .key = net::SharedKey::control(*token, spec.run_id),
+                                                    .plain_data = spec.data_plane == "plain",
                                                     .say = [&pump](const std::string& line) { pump.say(line); }},
                                                    journal->get());
     if (!started.ok()) {

@@ -265,7 +265,7 @@ std::vector<RunOption> address_options() {
       {group, "data-plane", 0, "tls|plain",
        "How the ranks' data is protected between nodes. tls: encrypted. plain: others on the network can read it, and "
        "nobody can change it unnoticed; faster, for a network of the cluster's own.",
-       "tls", "the same on all nodes"},
+       "tls", "that of node 0 holds for all"},
   };
 }
 

@@ -147,7 +147,7 @@ TEST_F(Strangers, that_protect_frames_in_another_way_are_told) {
     poll(&poll_fd, 1, -1);
   }
   EXPECT_EQ(state, tcp::Dial::State::kRefused);
-  EXPECT_NE(dial.because().find("rank 0 was started with --data-plane tls, this one with --data-plane plain"),
+  EXPECT_NE(dial.because().find("rank 0 protects frames as with --data-plane tls, this one as with --data-plane plain"),
             std::string::npos)
       << dial.because();
   expect_that_the_job_goes_on();

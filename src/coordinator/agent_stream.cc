@@ -30,12 +30,12 @@ std::string body_name(const control::FromAgent& message) {
 
 }  // namespace
 
-AgentStream::AgentStream(std::shared_ptr<net::Link> link, Owner* owner, uint32_t term, std::string data_secret,
+AgentStream::AgentStream(std::shared_ptr<net::Link> link, Owner* owner, uint32_t term, control::Welcome welcome,
                          Clock::time_point hello_deadline)
     : link_(std::move(link)),
       owner_(owner),
       term_(term),
-      data_secret_(std::move(data_secret)),
+      welcome_(std::move(welcome)),
       hello_deadline_(hello_deadline) {}
 
 AgentStream::Phase AgentStream::phase() const {
@@ -56,7 +56,7 @@ std::string AgentStream::welcome(brain::NodeId node) const {
   control::FromCoordinator message;
   message.set_node(node);
   message.set_term(term_);
-  message.mutable_welcome()->set_data_secret(data_secret_);
+  *message.mutable_welcome() = welcome_;
   return message.SerializeAsString();
 }
 

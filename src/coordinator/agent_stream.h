@@ -55,8 +55,8 @@ class AgentStream final : public net::Receiver {
   };
 
   // Takes over what `link`, which is not started yet, brings.
-  // `data_secret`: for the welcome.
-  AgentStream(std::shared_ptr<net::Link> link, Owner* owner, uint32_t term, std::string data_secret,
+  // `welcome`: what every agent hears.
+  AgentStream(std::shared_ptr<net::Link> link, Owner* owner, uint32_t term, control::Welcome welcome,
               Clock::time_point hello_deadline);
 
   // Queues a message for the agent: a control::FromCoordinator's bytes, in one part or two; dropped once the stream is
@@ -96,7 +96,7 @@ class AgentStream final : public net::Receiver {
   const std::shared_ptr<net::Link> link_;
   Owner* const owner_;
   const uint32_t term_;
-  const std::string data_secret_;
+  const control::Welcome welcome_;
   const Clock::time_point hello_deadline_;
   // Written before admission only, by the hub's thread.
   std::string greeted_as_;

@@ -27,6 +27,13 @@ constexpr size_t kMostCommands = 16;  // at once
 // A stranger must not be able to fill the disk with lines about him.
 bool worth_a_line(uint64_t count) { return count <= 100 || count % 100 == 0; }
 
+control::Welcome welcome_of(const CoordinatorConfig& config) {
+  control::Welcome welcome;
+  welcome.set_data_secret(net::SharedKey::random_data_secret());
+  welcome.set_plain_data(config.plain_data);
+  return welcome;
+}
+
 void send_effect(AgentStream& stream, Broadcast& broadcast) {
   stream.send(broadcast.envelope_for(stream.node()), broadcast.payload_for(stream.node()));
 }
@@ -44,6 +51,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   Impl(CoordinatorConfig config, observe::Journal* journal)
       : config_(std::move(config)),
         journal_(journal),
+        welcome_(welcome_of(config_)),
         seats_((config_.membership.elastic ? config_.membership.most_nodes : config_.membership.nodes) +
                config_.membership.spare_nodes),
         brain_(
@@ -88,7 +96,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   const CoordinatorConfig config_;
   observe::Journal* const journal_;
-  const std::string data_secret_ = net::SharedKey::random_data_secret();
+  const control::Welcome welcome_;
   net::LinkOptions link_options_;
   std::string address_;
   std::atomic<uint64_t> refused_ = 0;
@@ -149,7 +157,7 @@ void Coordinator::Impl::stop() {
 
 void Coordinator::Impl::attend(net::TlsStream connection) {
   std::shared_ptr<net::Link> link = hub_->add(std::move(connection), link_options_);
-  const auto stream = std::make_shared<AgentStream>(link, this, config_.membership.term, data_secret_,
+  const auto stream = std::make_shared<AgentStream>(link, this, config_.membership.term, welcome_,
                                                     AgentStream::Clock::now() + config_.handshake_timeout);
   {
     const std::lock_guard lock(mutex_);

@@ -26,6 +26,7 @@ struct CoordinatorConfig {
   brain::MembershipConfig membership;
   std::string listen = "127.0.0.1:0";  // as net/address.h has it
   net::SharedKey key;                  // SharedKey::control()
+  bool plain_data = false;             // for the agents: whether ranks protect data by MACs, not by TLS
   // From accepting a connection until its key is proved, and from then until its hello has come.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   std::function<void(const std::string&)> say;  // a line for the console, from the brain's thread; null: none

@@ -52,7 +52,7 @@ Status TlsStream::handshake_failed(int error) const {
     const TlsContext::Complaint& complaint = callbacks_->complaint;
     const std::string text = complaint.text != nullptr ? complaint.text
                              : why.reason == SSL_R_BINDER_DOES_NOT_VERIFY
-                                 ? "it has another key: another token, another rendezvous id, or another job"
+                                 ? "it has another key: another token or another rendezvous id, or it is another job's"
                                  : why.text;
     return Status(complaint.other_key ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnauthenticated,
                   absl::StrFormat("%s did not prove the key of this job: %s", peer_, text));

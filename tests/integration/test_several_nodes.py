@@ -283,3 +283,17 @@ def test_a_node_with_other_options_or_another_script_is_refused_with_which_and_w
     assert "--nproc-per-node is '2' on node 1" in job.output, job.explain()
     assert "the script is 'train.py with checksum" in job.output, job.explain()
     assert "--seed" not in job.output, job.explain()
+
+
+@pytest.mark.parametrize("plane", ["tls", "plain"])
+def test_the_data_plane_of_node_0_holds_for_all(tmp_path, nodes, plane):
+    endpoint = f"127.0.0.1:{free_port()}"
+    planes = [plane, "plain" if plane == "tls" else "tls"]
+    for rank in range(2):
+        nodes.append(
+            start_node(tmp_path, rank, endpoint, JOBS / "small.py", "--out", tmp_path, "--until", 4, world=1,
+                       options=["--data-plane", planes[rank]])
+        )  # fmt: skip
+    job = finish_nodes(nodes)
+    assert job.exit_code == 0 and not job.events("restart"), job.explain()
+    assert [line["step"] for line in job.metrics] == [1, 2, 3, 4], job.explain()

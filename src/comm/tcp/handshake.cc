@@ -92,9 +92,8 @@ Dial::State Dial::read_answer() {
     return refused(absl::StrCat("what listens at ", address_.text(), " does not speak keepstep's data protocol"));
   }
   if (answer->verdict == Verdict::kOtherProtection) {
-    return refused(absl::StrFormat(
-        "rank %d was started with --data-plane %s, this one with --data-plane %s; give all nodes the same", hello_.to,
-        option_of(answer->hello.protection), option_of(hello_.protection)));
+    return refused(absl::StrFormat("rank %d protects frames as with --data-plane %s, this one as with --data-plane %s",
+                                   hello_.to, option_of(answer->hello.protection), option_of(hello_.protection)));
   }
   if (answer->verdict != Verdict::kWelcome || answer->hello != hello_) {
     return refused(absl::StrFormat("what listens at %s is not rank %d, or does not know rank %d, in generation %d",

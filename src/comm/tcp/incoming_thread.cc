@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLongestSleepNs = 900'000'000;
 constexpr char kUnknown[] =
-    "it is of an unknown rank or stream, or of one that is connected already, or of a node that was started with "
-    "another --data-plane";
+    "it is of an unknown rank or stream, or of one that is connected already, or "
+    "protects frames in another way";
 
 }  // namespace
 
