@@ -147,6 +147,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     starter_->stop();
     temp_.remove_all();
     std::fprintf(stderr, "keepstep: %s\n", terminal_text(end_->message).c_str());
+    journal_.flush(observe::Journal::kGoodbye);
     _exit(end_->exit_code);
   }
   refused_by_0_ ? link_->abandon() : link_->close();

@@ -31,15 +31,17 @@ using worker::MessageType;
 namespace {
 
 constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
-constexpr int kTryAgainMs = 1000;               // to attend, where the place is taken
+constexpr std::chrono::seconds kOneTry{30};     // to attend
+constexpr int kTryAgainMs = 1000;               // where the place is taken, or there was no answer
 constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
 
 bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
 }  // namespace
 
-// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so who comes again
-// within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the same node rank.
+// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so a launcher that comes
+// again within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the same node
+// rank. A coordinator that does not answer may be paused, or busy with a flood of strangers.
 StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
   const int64_t end_ns = monotonic_ns() + static_cast<int64_t>(config_.spec.join_timeout_s * 1e9);
   KEEPSTEP_ASSIGN_OR_RETURN(const auto tls,
@@ -58,23 +60,24 @@ StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
                               ""});
           });
         },
-        std::chrono::seconds(30),
+        kOneTry,
         [this](brain::NodeId from, std::string message) {
           loop_->post([this, from, message = std::move(message)] { on_routed(from, message); });
         });
-    if (!absl::IsAlreadyExists(link.status())) {
+    const bool taken = absl::IsAlreadyExists(link.status());
+    if (!taken && !absl::IsDeadlineExceeded(link.status())) {
       return link;
     }
     if (monotonic_ns() >= end_ns) {
-      return absl::AlreadyExistsError(
+      return !taken ? std::move(link) : absl::AlreadyExistsError(
           absl::StrFormat("%s; it stayed connected for %g s (--join-timeout): give each launcher another --node-rank",
                           link.status().message(), config_.spec.join_timeout_s));
     }
     if (!std::exchange(said, true)) {
       pump_.say(
-          absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout): if the other one was "
-                          "just lost, its place is free in about 15 s",
-                          link.status().message(), config_.spec.join_timeout_s));
+          absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout)%s", link.status().message(),
+                          config_.spec.join_timeout_s,
+                          taken ? ": if the other one was just lost, its place is free in about 15 s" : ""));
     }
     pollfd stop{signal_fd_.get(), POLLIN, 0};
     if (poll(&stop, 1, kTryAgainMs) > 0) {

@@ -21,6 +21,8 @@ constexpr std::chrono::seconds kGoodbye{1};           // for the coordinator to 
 constexpr std::chrono::milliseconds kFirstPause{10};  // after nobody accepted; twice as long each time
 constexpr std::chrono::milliseconds kLongestPause{1000};
 constexpr std::chrono::seconds kOneTry{2};  // for a packet that is lost: the system would wait longer each time
+constexpr std::chrono::seconds kOneProof{10};  // the same once the connection stands; what the other side has, too
+constexpr int kRefusalsBelieved = 3;  // that our key is wrong: anybody on the way can make up one
 
 }  // namespace
 
@@ -105,15 +107,18 @@ class CoordinatorLink::Impl final : public net::Receiver {
 StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& address,
                                                         const std::shared_ptr<const net::TlsContext>& tls,
                                                         net::Deadline deadline) {
+  int refusals = 0;
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     StatusOr<Fd> fd = net::connect_to(address, std::min(deadline, net::Deadline::after(kOneTry)));
     StatusOr<net::TlsStream> stream =
-        fd.ok() ? net::prove_key(*std::move(fd), address_, tls, deadline) : StatusOr<net::TlsStream>(fd.status());
-    if (!absl::IsUnavailable(stream.status()) && !absl::IsDeadlineExceeded(stream.status())) {
+        fd.ok() ? net::prove_key(*std::move(fd), address_, tls, std::min(deadline, net::Deadline::after(kOneProof)))
+                : StatusOr<net::TlsStream>(fd.status());
+    const bool no_answer = absl::IsUnavailable(stream.status()) || absl::IsDeadlineExceeded(stream.status());
+    if (stream.ok() || (!no_answer && ++refusals == kRefusalsBelieved)) {
       return stream;
     }
     if (net::Deadline::after(pause) > deadline) {
-      return absl::DeadlineExceededError(stream.status().message());
+      return no_answer ? absl::DeadlineExceededError(stream.status().message()) : stream.status();
     }
     std::this_thread::sleep_for(pause);
   }

@@ -49,14 +49,21 @@ void EventLoop::run_posted() {
   }
 }
 
+namespace {
+
+uint64_t pack(int fd, uint32_t serial) { return uint64_t{serial} << 32 | static_cast<uint32_t>(fd); }
+
+}  // namespace
+
 Status EventLoop::watch(int fd, std::function<void()> on_readable) {
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.fd = fd;
+  const uint32_t serial = ++serials_;
+  event.data.u64 = pack(fd, serial);
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return errno_status("watch a descriptor");
   }
-  handlers_[fd] = std::make_shared<std::function<void()>>(std::move(on_readable));
+  handlers_[fd] = {serial, std::make_shared<std::function<void()>>(std::move(on_readable))};
   return absl::OkStatus();
 }
 
@@ -80,9 +87,11 @@ void EventLoop::run() {
     const int count = epoll_wait(epoll_.get(), events, 32, static_cast<int>(wait_ms));
     for (int i = 0; i < count && running_; ++i) {
       // A handler may remove others, and itself.
-      if (const auto it = handlers_.find(events[i].data.fd); it != handlers_.end()) {
-        const auto handler = it->second;
-        (*handler)();
+      const uint64_t data = events[i].data.u64;
+      const auto it = handlers_.find(static_cast<int>(static_cast<uint32_t>(data)));
+      if (it != handlers_.end() && it->second.serial == data >> 32) {
+        const auto call = it->second.call;
+        (*call)();
       }
     }
     if (monotonic_ns() >= next_ns) {

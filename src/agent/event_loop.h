@@ -36,7 +36,12 @@ class EventLoop {
 
   Fd epoll_;
   Fd wake_;
-  std::map<int, std::shared_ptr<std::function<void()>>> handlers_;
+  struct Handler {
+    uint32_t serial;  // tells it from an earlier one of the same descriptor, whose event may still be in hand
+    std::shared_ptr<std::function<void()>> call;
+  };
+  std::map<int, Handler> handlers_;
+  uint32_t serials_ = 0;
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;
   std::chrono::milliseconds period_{1000};

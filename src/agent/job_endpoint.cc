@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,9 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr std::chrono::milliseconds kConnect = std::chrono::seconds(5);
+constexpr std::chrono::seconds kConnect{2};               // to one address
+constexpr std::chrono::milliseconds kFirstPause{50};      // after the job took us for a stranger and made room
+constexpr std::chrono::seconds kTryAgain{3};              // that long
 
 std::string host_name() {
   char name[256] = "localhost";
@@ -28,10 +32,9 @@ std::string host_name() {
 // A connection to the first address of the endpoint that accepts one.
 StatusOr<Fd> reach(const JobEndpoint& endpoint) {
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(endpoint.host, endpoint.port));
-  const net::Deadline deadline = net::Deadline::after(kConnect);
   std::vector<std::string> tried;
   for (const SocketAddress& address : addresses) {
-    StatusOr<Fd> fd = net::connect_to(address, deadline);
+    StatusOr<Fd> fd = net::connect_to(address, net::Deadline::after(kConnect));
     if (fd.ok()) {
       return fd;
     }
@@ -46,8 +49,10 @@ StatusOr<Fd> reach(const JobEndpoint& endpoint) {
 // One conversation, until its deadline.
 class Conversation {
  public:
-  Conversation(const JobEndpoint& endpoint, std::chrono::milliseconds limit)
-      : where_(endpoint.text()), limit_(limit), deadline_(net::Deadline::after(limit)) {}
+  Conversation(const JobEndpoint& endpoint, std::chrono::milliseconds limit, net::Deadline deadline)
+      : where_(endpoint.text()), limit_(limit), deadline_(deadline) {}
+
+  bool greeted() const { return term_ != 0; }  // the job has said who it is
 
   StatusOr<std::string> ask(Fd fd, const net::SharedKey& key, const std::string& request) {
     KEEPSTEP_RETURN_IF_ERROR(begin(std::move(fd), key));
@@ -180,8 +185,19 @@ std::string JobEndpoint::text() const {
 
 StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const net::SharedKey& key, const std::string& request,
                                    std::chrono::milliseconds limit) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, reach(endpoint));
-  return Conversation(endpoint, limit).ask(std::move(fd), key, request);
+  const net::Deadline deadline = net::Deadline::after(limit);
+  const net::Deadline patience = std::min(deadline, net::Deadline::after(kTryAgain));
+  for (auto pause = kFirstPause;; pause *= 2) {
+    KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, reach(endpoint));
+    Conversation conversation(endpoint, limit, deadline);
+    StatusOr<std::string> answer = conversation.ask(std::move(fd), key, request);
+    // Broken off before it said anything: where strangers are many, the job makes room among those that proved nothing.
+    const bool broken_off = absl::IsUnavailable(answer.status()) && !conversation.greeted();
+    if (!broken_off || net::Deadline::after(pause) > patience) {
+      return answer;
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 }  // namespace keepstep::agent

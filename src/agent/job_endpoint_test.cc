@@ -17,6 +17,7 @@
 #include "base/tcp_socket.h"
 #include "base/token.h"
 #include "coordinator/coordinator.h"
+#include "net/connection.h"
 #include "observe/journal.h"
 #include "proto/convert.h"
 
@@ -150,6 +151,37 @@ TEST_F(JobEndpointTest, a_port_that_is_no_jobs_says_so) {
   const Stranger ssh("SSH-2.0-OpenSSH_9.2p1\r\n");
   EXPECT_THAT(error(ask_endpoint(ssh.endpoint(), kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
               AllOf(HasSubstr(ssh.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
+}
+
+// As a job does that makes room among strangers: it ends the first connections before they prove the key.
+TEST_F(JobEndpointTest, a_command_that_is_taken_for_a_stranger_tries_again) {
+  coordinator_->take_commands([](const std::string&, const std::function<void(const std::string&)>& answer) {
+    answer("here");
+  });
+  const Fd relay = *listen_tcp({"127.0.0.1", 0});
+  std::jthread drops_two([&] {
+    std::vector<Fd> held;
+    for (int connection = 0; connection < 3; ++connection) {
+      pollfd readable{.fd = relay.get(), .events = POLLIN, .revents = 0};
+      poll(&readable, 1, -1);
+      Fd near = *accept_tcp(relay.get());
+      if (connection < 2) {
+        continue;  // closed
+      }
+      const Fd far = *net::connect_to(SocketAddress{here().host, here().port}, net::Deadline::after(20s));
+      std::string some(1 << 16, '\0');
+      pollfd ends[2] = {{near.get(), POLLIN, 0}, {far.get(), POLLIN, 0}};
+      for (bool open = true; open;) {
+        poll(ends, 2, -1);
+        for (int end = 0; end < 2; ++end) {
+          const ssize_t count = ends[end].revents == 0 ? -1 : read(ends[end].fd, some.data(), some.size());
+          open = open && count != 0 && (count < 0 || write(ends[1 - end].fd, some.data(), static_cast<size_t>(count)) > 0);
+        }
+      }
+    }
+  });
+  const JobEndpoint through{"127.0.0.1", local_address(relay.get())->port};
+  EXPECT_EQ(ask_endpoint(through, kKey, "{}", 20s).value(), "here");
 }
 
 TEST_F(JobEndpointTest, a_port_that_says_nothing_is_given_up) {

@@ -21,6 +21,7 @@ class MetricsTest : public testing::Test {
   ~MetricsTest() override { std::filesystem::remove_all(folder_); }
 
   std::vector<nlohmann::json> lines() {
+    EXPECT_TRUE(journal_->flush(std::chrono::minutes(1)));
     std::ifstream file(folder_ + "/journal/metrics.jsonl");
     std::vector<nlohmann::json> result;
     for (std::string line; std::getline(file, line);) {

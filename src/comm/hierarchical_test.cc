@@ -373,6 +373,31 @@ TEST(AcrossNodes, a_peer_to_which_no_connection_comes_about_is_a_broken_link_aft
   EXPECT_NE(comm->broken_link(), "");
 }
 
+TEST(AcrossNodes, what_accepts_connections_and_breaks_them_off_is_a_broken_link_after_a_while) {
+  // A proxy, another service, a firewall that resets: each dial gets a step further than where nothing listens.
+  const StatusOr<Fd> listener = listen_tcp({"127.0.0.1", 0});
+  ASSERT_TRUE(listener.ok());
+  std::jthread proxy([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      pollfd readable{.fd = listener->get(), .events = POLLIN, .revents = 0};
+      if (poll(&readable, 1, 10) == 1) {
+        (void)accept_tcp(listener->get());  // and closes it
+      }
+    }
+  });
+  TestWorld world = world_of("01");
+  TcpConfig config = world.tcp_config(0);
+  config.connect_ns = 200'000'000;
+  config.patience_ns = 20'000'000;
+  config.addresses[1] = *local_address(listener->get());
+  const std::unique_ptr<Communicator> comm =
+      world.communicator(0, make_tcp_transport(config, *listen_tcp({"127.0.0.1", 0})));
+  const Completion completion = finish(*comm, comm->barrier(kWorld));
+  EXPECT_EQ(completion.outcome, Outcome::kFailed);
+  EXPECT_THAT(completion.error, HasSubstr("the link between rank 0 and rank 1 broke (no connection to " +
+                                          config.addresses[1].text() + " came about"));
+}
+
 TEST(AcrossNodes, a_timeout_is_no_broken_link) {
   TestWorld world = world_of("01");
   world.run(Mode::kProcesses, [&](Communicator& comm, Rank self) {

@@ -38,8 +38,10 @@ struct PartRequest {
   PartKey key;
   bool done = false;
   uint64_t bytes = 0;  // once done: how many came, or went
-  uint64_t left = 0;   // the transport's own: bytes yet to move
-  bool begun = false;  // the transport's own: `bytes` is known
+  // The transport's own:
+  uint64_t left = 0;    // bytes yet to move
+  uint64_t placed = 0;  // bytes of the frames that have come or are coming, over all streams
+  bool begun = false;   // `bytes` is known
 };
 
 enum class Waited : uint8_t {

@@ -1,6 +1,7 @@
 #include "coordinator/coordinator.h"
 
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -24,8 +25,8 @@ constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queu
 constexpr char kStops[] = "the coordinator stops";
 constexpr size_t kMostCommands = 16;  // at once
 
-// A stranger must not be able to fill the disk with lines about him.
-bool worth_a_line(uint64_t count) { return count <= 100 || count % 100 == 0; }
+// The first hundred, then ever more rarely: a stranger must not be able to fill the disk.
+bool worth_a_line(uint64_t count) { return count <= 100 || std::has_single_bit(count); }
 
 control::Welcome welcome_of(const CoordinatorConfig& config) {
   control::Welcome welcome;
@@ -62,7 +63,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
   Status listen();
   void stop();
   std::string address() const { return address_; }
-  uint64_t refused_count() const { return refused_.load(); }
+  uint64_t refused_count() const { return refused_.load() + strangers_.load(); }
   uint64_t stale_count() const { return stale_.load(); }
   std::vector<brain::NodeId> attending() const;
   std::optional<SizeNews> size_news() const;
@@ -87,7 +88,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   void attend(net::TlsStream stream);
   void refused_stranger(const Status& why);
-  void journal_refusal(const std::string& because);
+  void journal_refusal(std::atomic<uint64_t>& counter, const std::string& because);
   void carry_out(const brain::Effect& effect, brain::Identity newest);
   void send_to(brain::NodeId node, const brain::Effect& effect, brain::Identity newest, const char* what);
   void send_to_all(const brain::Effect& effect, brain::Identity newest);
@@ -99,7 +100,8 @@ class Coordinator::Impl final : public AgentStream::Owner {
   const control::Welcome welcome_;
   net::LinkOptions link_options_;
   std::string address_;
-  std::atomic<uint64_t> refused_ = 0;
+  std::atomic<uint64_t> refused_ = 0;  // agents and commands
+  std::atomic<uint64_t> strangers_ = 0;
   std::atomic<uint64_t> stale_ = 0;
 
   mutable std::mutex mutex_;  // taken after a stream's own, never before
@@ -296,19 +298,19 @@ void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity
 }
 
 void Coordinator::Impl::refused(const AgentStream& stream, const std::string& why) {
-  journal_refusal(absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
+  journal_refusal(refused_, absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
                                   stream.peer(), why));
 }
 
 // Who only looked whether somebody listens, as a launcher does that waits for node 0, broke off: that is no refusal.
 void Coordinator::Impl::refused_stranger(const Status& why) {
   if (!absl::IsUnavailable(why)) {
-    journal_refusal("a stranger: " + std::string(why.message()));
+    journal_refusal(strangers_, "a stranger: " + std::string(why.message()));
   }
 }
 
-void Coordinator::Impl::journal_refusal(const std::string& because) {
-  if (const uint64_t count = ++refused_; worth_a_line(count)) {
+void Coordinator::Impl::journal_refusal(std::atomic<uint64_t>& counter, const std::string& because) {
+  if (const uint64_t count = ++counter; worth_a_line(count)) {
     journal_->write("refused", brain_.identity(), because, {{"count", static_cast<int64_t>(count)}});
   }
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,15 +19,20 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause{50};  // after accept failed; twice as long each time
 constexpr std::chrono::milliseconds kLongestPause{1000};
 // Between two looks at those that are there: a flood must not keep them from proving themselves.
-constexpr int kAcceptsARound = 8;
+constexpr int kAcceptsARound = 16;
 
 }  // namespace
 
+// A descriptor until it says something: one that never does costs a few system calls.
 struct Listener::Stranger {
-  TlsStream stream;
+  Fd silent;
+  std::optional<TlsStream> stream;
+  std::string peer;
   std::string source;
   Deadline deadline;
   TlsStream::Wait wait = POLLIN;
+
+  int fd() const { return stream.has_value() ? stream->fd() : silent.get(); }
 };
 
 StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std::shared_ptr<const TlsContext> context,
@@ -89,7 +95,7 @@ void Listener::run() {
       next = accept_again_;
     }
     for (const Stranger& stranger : strangers_) {
-      fds.push_back({stranger.stream.fd(), stranger.wait, 0});
+      fds.push_back({stranger.fd(), stranger.wait, 0});
       next = std::min(next, stranger.deadline);
     }
     poll(fds.data(), fds.size(), next.poll_ms());
@@ -146,36 +152,48 @@ void Listener::admit(Fd fd) {
     }
     source = from->ip;
     peer = from->text();
-    tune_tcp(fd.get(), options_.socket_buffer_bytes);
   }
   make_room(source);
-  StatusOr<TlsStream> stream = TlsStream::create(context_, Role::kAccepts, std::move(fd), std::move(peer));
-  if (!stream.ok()) {
-    return refuse(refused_, stream.status());
-  }
-  strangers_.push_back({*std::move(stream), std::move(source), Deadline::after(options_.handshake_limit)});
+  strangers_.push_back(
+      {std::move(fd), std::nullopt, std::move(peer), std::move(source), Deadline::after(options_.handshake_limit)});
 }
 
 void Listener::make_room(const std::string& source) {
   const auto same = [&](const Stranger& stranger) { return !source.empty() && stranger.source == source; };
-  auto oldest = strangers_.end();
-  if (static_cast<size_t>(std::ranges::count_if(strangers_, same)) >= options_.max_strangers_per_source) {
-    oldest = std::ranges::find_if(strangers_, same);
-  } else if (strangers_.size() >= options_.max_strangers) {
-    oldest = strangers_.begin();
+  const bool many_of_one =
+      static_cast<size_t>(std::ranges::count_if(strangers_, same)) >= options_.max_strangers_per_source;
+  if (!many_of_one && strangers_.size() < options_.max_strangers) {
+    return;
   }
-  if (oldest != strangers_.end()) {
-    refuse(made_room_,
-           absl::ResourceExhaustedError(absl::StrFormat(
-               "%s did not prove the key of this job before newer connections came, of which there are too many",
-               oldest->stream.peer())));
-    strangers_.erase(oldest);
+  // The oldest that has said nothing, else the oldest: a member speaks as soon as it is connected.
+  const auto may_go = [&](const Stranger& stranger) { return !many_of_one || same(stranger); };
+  auto oldest = std::ranges::find_if(
+      strangers_, [&](const Stranger& stranger) { return may_go(stranger) && !stranger.stream.has_value(); });
+  if (oldest == strangers_.end()) {
+    oldest = std::ranges::find_if(strangers_, may_go);
   }
+  refuse(made_room_,
+         absl::ResourceExhaustedError(absl::StrFormat(
+             "%s did not prove the key of this job before newer connections came, of which there are too many",
+             oldest->peer)));
+  strangers_.erase(oldest);
 }
 
 // Whether it is a stranger no more.
 bool Listener::advance(Stranger& stranger) {
-  const StatusOr<TlsStream::Wait> wait = stranger.stream.handshake();
+  if (!stranger.stream.has_value()) {
+    if (!std::holds_alternative<UnixPath>(address_)) {
+      tune_tcp(stranger.silent.get(), options_.socket_buffer_bytes);
+    }
+    StatusOr<TlsStream> stream =
+        TlsStream::create(context_, Role::kAccepts, std::move(stranger.silent), stranger.peer);
+    if (!stream.ok()) {
+      refuse(refused_, stream.status());
+      return true;
+    }
+    stranger.stream = *std::move(stream);
+  }
+  const StatusOr<TlsStream::Wait> wait = stranger.stream->handshake();
   if (!wait.ok()) {
     refuse(refused_, wait.status());
     return true;
@@ -185,7 +203,7 @@ bool Listener::advance(Stranger& stranger) {
     return false;
   }
   let_in_ += 1;
-  on_member_(std::move(stranger.stream));
+  on_member_(*std::move(stranger.stream));
   return true;
 }
 
@@ -194,7 +212,7 @@ bool Listener::is_late(const Stranger& stranger) {
     return false;
   }
   refuse(too_slow_, absl::DeadlineExceededError(
-                        absl::StrFormat("%s did not prove the key of this job in time", stranger.stream.peer())));
+                        absl::StrFormat("%s did not prove the key of this job in time", stranger.peer)));
   return true;
 }
 

@@ -125,6 +125,22 @@ TEST(ListenerTest, a_flood_from_one_address_does_not_touch_strangers_of_another)
   EXPECT_EQ(SSL_connect(ssl.get()), 1);
 }
 
+TEST(ListenerTest, strangers_that_say_nothing_make_room_before_one_that_speaks) {
+  Host host({.max_strangers = 4, .max_strangers_per_source = 4});
+  const Fd speaks = plain_socket(host.port(), loopback(1));  // the oldest
+  ASSERT_EQ(send(speaks.get(), "\x16", 1, 0), 1);            // the first byte of a handshake
+  expect_exchange(host, host.connect());                     // so it has been heard
+  std::vector<Fd> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(plain_socket(host.port(), loopback(1)));
+  }
+  const std::vector<Status> refusals = host.inbox.refusals(17);
+  ASSERT_EQ(refusals.size(), 17u);
+  for (size_t i = 0; i < refusals.size(); ++i) {
+    EXPECT_THAT(std::string(refusals[i].message()), HasSubstr(local_address(silent[i].get()).value().text()));
+  }
+}
+
 TEST(ListenerTest, members_come_in_while_a_flood_goes_on) {
   Host host;
   std::atomic<bool> stop = false;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -12,14 +13,19 @@
 #include <string_view>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/engine_thread.h"
+#include "base/fd.h"
 #include "base/log.h"
 
 namespace keepstep::observe {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxQueuedBytes = size_t{64} << 20;  // of lines that the disk has not taken
 
 double seconds(int64_t ns) {
   const int64_t us = ns / 1000;
@@ -51,6 +57,13 @@ Json to_json(const brain::Field::second_type& value) {
 
 std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
+void say_once(std::string_view why) {
+  static std::once_flag said;
+  std::call_once(said, [why] {
+    spdlog::error("a journal line could not be written ({}); lines are missing from here on", why);
+  });
+}
+
 // One write(2) for the whole line. A disk that is full takes a part or nothing: said once, training goes on.
 void append(int fd, std::string_view line) {
   while (!line.empty()) {
@@ -59,11 +72,7 @@ void append(int fd, std::string_view line) {
       continue;
     }
     if (written < 0) {
-      static std::once_flag said;
-      std::call_once(said, [error = errno] {
-        spdlog::error("a journal line could not be written ({}); lines are missing from here on", strerror(error));
-      });
-      return;
+      return say_once(strerror(errno));
     }
     line.remove_prefix(static_cast<size_t>(written));
   }
@@ -84,14 +93,58 @@ StatusOr<Fd> create_new(const std::filesystem::path& path) {
 
 }  // namespace
 
+// The files, and the lines on their way there.
+struct Journal::Writer {
+  Fd journal;
+  Fd metrics;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::pair<int, std::string>> queue = {};  // file and line
+  size_t queued_bytes = 0;
+  bool writing = false;
+  bool stopping = false;
+
+  void put(const Fd& file, std::string line) {
+    {
+      const std::lock_guard lock(mutex);
+      if (queued_bytes + line.size() > kMaxQueuedBytes) {
+        return say_once("the disk takes none");
+      }
+      queued_bytes += line.size();
+      queue.emplace_back(file.get(), std::move(line));
+    }
+    changed.notify_all();
+  }
+
+  bool idle() const { return queue.empty() && !writing; }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return stopping || !queue.empty(); });
+      if (queue.empty()) {
+        return;
+      }
+      const auto lines = std::exchange(queue, {});
+      queued_bytes = 0;
+      writing = true;
+      lock.unlock();
+      for (const auto& [fd, line] : lines) {
+        append(fd, line);
+      }
+      lock.lock();
+      writing = false;
+      changed.notify_all();
+    }
+  }
+};
+
 std::string journal_file(const std::string& kind, uint32_t node) {
   return node == 0 ? kind + ".jsonl" : absl::StrFormat("%s.node%d.jsonl", kind, node);
 }
 
 StatusOr<std::unique_ptr<Journal>> Journal::open(const std::string& dir, uint32_t node) {
-  std::unique_ptr<Journal> journal(new Journal());
-  journal->node_ = node;
-  journal->started_ns_ = monotonic_ns();
+  std::unique_ptr<Journal> journal(new Journal(node));
   if (dir.empty()) {
     return journal;
   }
@@ -101,16 +154,47 @@ StatusOr<std::unique_ptr<Journal>> Journal::open(const std::string& dir, uint32_
   if (error) {
     return errno_status(absl::StrFormat("create the journal's directory '%s'", dir), error.value());
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(journal->journal_, create_new(path / journal_file("journal", node)));
-  KEEPSTEP_ASSIGN_OR_RETURN(journal->metrics_, create_new(path / journal_file("metrics", node)));
+  const auto writer = std::make_shared<Writer>();
+  KEEPSTEP_ASSIGN_OR_RETURN(writer->journal, create_new(path / journal_file("journal", node)));
+  KEEPSTEP_ASSIGN_OR_RETURN(writer->metrics, create_new(path / journal_file("metrics", node)));
+  journal->writer_ = writer;
+  journal->thread_ = start_engine_thread("ks-journal", [writer] { writer->run(); });
   return journal;
+}
+
+Journal::Journal(uint32_t node) : node_(node), started_ns_(monotonic_ns()) {}
+
+Journal::~Journal() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  const bool flushed = flush(kGoodbye);
+  {
+    const std::lock_guard lock(writer_->mutex);
+    writer_->stopping = true;
+  }
+  writer_->changed.notify_all();
+  if (flushed) {
+    thread_.join();
+  } else {
+    say_once("the disk did not take it in time");
+    thread_.detach();  // the kernel ends it with the process
+  }
+}
+
+bool Journal::flush(std::chrono::milliseconds limit) {
+  if (writer_ == nullptr) {
+    return true;
+  }
+  std::unique_lock lock(writer_->mutex);
+  return writer_->changed.wait_for(lock, limit, [this] { return writer_->idle(); });
 }
 
 double Journal::now_s() const { return seconds(monotonic_ns() - started_ns_); }
 
 void Journal::write(const std::string& event, brain::Identity identity, const std::string& because,
                     const std::vector<brain::Field>& fields) {
-  if (!journal_.valid()) {
+  if (writer_ == nullptr) {
     return;
   }
   const int64_t now = monotonic_ns();
@@ -128,11 +212,11 @@ void Journal::write(const std::string& event, brain::Identity identity, const st
   if (!because.empty()) {
     line["because"] = because;
   }
-  append(journal_.get(), line_of(line));
+  writer_->put(writer_->journal, line_of(line));
 }
 
 void Journal::metrics(brain::Step step, const std::string& json_members) {
-  if (!metrics_.valid()) {
+  if (writer_ == nullptr) {
     return;
   }
   const int64_t now = monotonic_ns();
@@ -146,7 +230,7 @@ void Journal::metrics(brain::Step step, const std::string& json_members) {
   } else {
     line.insert(members.begin(), members.end());  // keeps what is there: no member replaces "step"
   }
-  append(metrics_.get(), line_of(line));
+  writer_->put(writer_->metrics, line_of(line));
 }
 
 }  // namespace keepstep::observe

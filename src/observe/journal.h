@@ -1,18 +1,22 @@
 // The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep
 // report`. Node N of several, N > 0, writes DIR/journal.nodeN.jsonl and DIR/metrics.nodeN.jsonl: what it sees itself.
 //
-// Each line is one write(2) to a file opened with O_APPEND: whole or absent, whoever dies. Fields of every line: "t"
-// (seconds since the job started), "mono" (CLOCK_MONOTONIC seconds, comparable between processes of the machine),
-// "wall" (seconds since the epoch), "event", "term", "generation", "node", and "because" where there is a reason.
-// Thread-safe. The line's schema per event: docs/reference/journal.md.
+// A thread of the journal writes the lines, so that a disk or a file server that stalls stops no decision and no sign of
+// life. Each line is one write(2) to a file opened with O_APPEND: whole or absent, whichever process dies; a process that
+// is killed loses the lines of its last instant. Fields of every line: "t" (seconds since the job started), "mono"
+// (CLOCK_MONOTONIC seconds, comparable between processes of the machine), "wall" (seconds since the epoch), "event",
+// "term", "generation", "node", and "because" where there is a reason.
+// Thread-safe; no call waits for the disk but flush() and the destructor. The line's schema per event:
+// docs/reference/journal.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "base/fd.h"
 #include "base/status.h"
 #include "brain/types.h"
 
@@ -26,6 +30,9 @@ class Journal {
   // Creates DIR if needed; a journal of an earlier run there is an error that says so (nothing is overwritten).
   // With an empty `dir` lines are dropped.
   static StatusOr<std::unique_ptr<Journal>> open(const std::string& dir, uint32_t node);
+  ~Journal();  // flush(kGoodbye)
+
+  static constexpr std::chrono::seconds kGoodbye{5};
 
   void write(const std::string& event, brain::Identity identity, const std::string& because,
              const std::vector<brain::Field>& fields = {});
@@ -34,15 +41,20 @@ class Journal {
   // of further members ("\"loss\": 1.5, \"lr\": 0.1"), may be empty.
   void metrics(brain::Step step, const std::string& json_members);
 
+  // Waits until the system has all lines so far, at most `limit`; whether it has.
+  bool flush(std::chrono::milliseconds limit);
+
   // Seconds since the journal was opened, the "t" of a line written now.
   double now_s() const;
 
  private:
-  Journal() = default;
-  Fd journal_;
-  Fd metrics_;
-  uint32_t node_ = 0;
-  int64_t started_ns_ = 0;
+  struct Writer;
+
+  explicit Journal(uint32_t node);
+  const uint32_t node_;
+  const int64_t started_ns_;
+  std::shared_ptr<Writer> writer_;  // none: lines are dropped. Shared with the thread, which a stalled disk may hold
+  std::thread thread_;
 };
 
 }  // namespace keepstep::observe

@@ -1,8 +1,11 @@
 #include "observe/journal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -10,14 +13,19 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/fd.h"
+
 namespace keepstep::observe {
 namespace {
 
 using nlohmann::json;
 
+constexpr std::chrono::minutes kLong{1};  // longer than anything takes that works
+
 class JournalTest : public ::testing::Test {
  protected:
   JournalTest() {
+    signal(SIGPIPE, SIG_IGN);
     std::string name = (std::filesystem::temp_directory_path() / "keepstep-journal-XXXXXX").string();
     root_ = mkdtemp(name.data());
     dir_ = root_ / "a" / "b";
@@ -50,6 +58,7 @@ TEST_F(JournalTest, a_line_carries_the_decision_its_reason_its_identity_and_thre
                   {"ranks", std::vector<int64_t>{0, 2}},
                   {"fatal", false},
                   {"seconds", 0.25}});
+  ASSERT_TRUE(journal->flush(kLong));
   const auto all = lines("journal.node7.jsonl");
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0]["event"], "verdict");
@@ -104,7 +113,59 @@ TEST_F(JournalTest, lines_of_many_threads_are_never_mixed) {
   for (auto& thread : threads) {
     thread.join();
   }
+  ASSERT_TRUE(journal->flush(kLong));
   EXPECT_EQ(lines("journal.jsonl").size(), 1000u);  // each of them parsed
+}
+
+// Puts the end of a pipe that is full in the place of an open file: who writes to it waits. Returns the other end.
+Fd stall(const std::filesystem::path& file) {
+  int ends[2];
+  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Fd reader(ends[0]);
+  const Fd writer(ends[1]);
+  fcntl(writer.get(), F_SETFL, O_NONBLOCK);
+  const std::string filling(4096, '\n');
+  while (write(writer.get(), filling.data(), filling.size()) > 0) {
+  }
+  fcntl(writer.get(), F_SETFL, 0);
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(open.path(), error) == file) {
+      EXPECT_GE(dup2(writer.get(), std::stoi(open.path().filename())), 0);
+    }
+  }
+  return reader;
+}
+
+TEST_F(JournalTest, a_disk_that_stalls_holds_up_neither_a_writer_nor_the_end) {
+  auto journal = open();
+  Fd disk = stall(dir_ / "journal.jsonl");
+  for (int64_t k = 0; k < 100; ++k) {
+    journal->write("tick", {1, 1}, "", {{"k", k}});  // would wait for ever
+  }
+  EXPECT_FALSE(journal->flush(std::chrono::milliseconds(10)));
+  std::string came;
+  std::thread reader([&] {
+    std::string some(1 << 16, '\0');
+    for (ssize_t count = 1; count > 0 && came.find("\"k\":99") == std::string::npos;) {
+      count = read(disk.get(), some.data(), some.size());
+      came.append(some, 0, count > 0 ? static_cast<size_t>(count) : 0);
+    }
+  });
+  EXPECT_TRUE(journal->flush(kLong));
+  reader.join();
+  EXPECT_EQ(std::count(came.begin(), came.end(), '{'), 100);
+}
+
+TEST_F(JournalTest, lines_beyond_what_is_kept_for_a_disk_that_stalls_are_dropped) {
+  auto journal = open();
+  Fd disk = stall(dir_ / "journal.jsonl");
+  const std::string filler(1 << 20, 'x');
+  for (int64_t k = 0; k < 200; ++k) {
+    journal->write("tick", {1, 1}, filler, {{"k", k}});
+  }
+  disk.reset();  // the rest fails, and is no reason to wait
+  EXPECT_TRUE(journal->flush(kLong));
 }
 
 TEST_F(JournalTest, a_journal_of_an_earlier_run_is_an_error_that_names_it_and_keeps_it) {
@@ -144,6 +205,7 @@ TEST_F(JournalTest, metrics_that_are_no_json_are_kept_as_text) {
   auto journal = open();
   journal->metrics(1, "\"loss\": NaN");
   journal->metrics(2, "");
+  ASSERT_TRUE(journal->flush(kLong));
   const auto all = lines("metrics.jsonl");
   EXPECT_EQ(all.at(0)["invalid"], "\"loss\": NaN");
   EXPECT_EQ(all.at(1)["step"], 2);

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "comm/tcp/frame_reader.h"
 #include "comm/tcp/frame_writer.h"
+#include "comm/tcp/part_streams.h"
 
 namespace keepstep::comm::tcp {
 namespace {
@@ -169,6 +170,35 @@ TEST_P(Frames, can_be_read_on_the_way_only_where_they_are_not_encrypted) {
 
 INSTANTIATE_TEST_SUITE_P(, Frames, testing::Values(Protection::kTls, Protection::kMac),
                          [](const auto& info) { return info.param == Protection::kTls ? "tls" : "mac"; });
+
+// What no honest end says: the same bytes of a part on two streams, of which the first is still under way.
+TEST(ReceiveStreams, a_part_that_comes_twice_breaks_the_stream_and_touches_no_request) {
+  Inbox inbox;
+  PartRequest request{.peer = 1, .key = {0, 7, 0}};
+  std::string buffer(64, '?');
+  inbox.posted.push_back({&request, std::as_writable_bytes(std::span(buffer))});
+  Frame frame{.kind = FrameKind::kPart, .bytes = 64, .operation = 7, .total = 64};
+  std::byte header[kFrameHeaderBytes];
+  encode(frame, header);
+  auto [first_end, first_peer] = sockets();
+  auto [second_end, second_peer] = sockets();
+  ReceiveStream first(FrameReader::unprotected(std::move(first_end), 1));
+  ReceiveStream second(FrameReader::unprotected(std::move(second_end), 2));
+  std::optional<GivenUp> told;
+
+  const std::string half(32, 'a');
+  ASSERT_EQ(send(first_peer.get(), header, sizeof header, 0), ssize_t{sizeof header});
+  ASSERT_EQ(send(first_peer.get(), half.data(), half.size(), 0), ssize_t{32});
+  first.advance(inbox, told);
+  ASSERT_EQ(send(second_peer.get(), header, sizeof header, 0), ssize_t{sizeof header});
+  second.advance(inbox, told);
+  EXPECT_TRUE(second.malformed()) << second.lost();
+
+  ASSERT_EQ(send(first_peer.get(), half.data(), half.size(), 0), ssize_t{32});
+  first.advance(inbox, told);
+  EXPECT_TRUE(request.done);
+  EXPECT_EQ(buffer, std::string(64, 'a'));
+}
 
 }  // namespace
 }  // namespace keepstep::comm::tcp

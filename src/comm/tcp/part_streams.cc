@@ -17,6 +17,7 @@ constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
 constexpr int64_t kLookForSilenceNs = 1'000'000'000;
 constexpr int64_t kAwayNs = 1'000'000'000;  // longer than whoever waits for a connection sleeps
+constexpr int64_t kHeldNs = 1'000'000'000;  // a connection that was open for this long was not broken off at once
 
 }  // namespace
 
@@ -52,14 +53,19 @@ bool SendStream::connect(int64_t now_ns) {
     unreached_since_ns_ = 0;  // nobody drove this connection meanwhile: that it did not come about tells nothing
   }
   looked_at_ns_ = now_ns;
+  const bool held = dial_->reached();
   const Dial::State state = dial_->step();
-  // Who accepts and does not answer yet may not have begun the generation; who does not accept at all is not there, or
-  // something between us lets nothing through.
-  if (dial_->reached()) {
+  // A peer that accepts and does not answer yet may not have begun the generation. What accepts nothing, or accepts and
+  // breaks off at once, is not the peer: a proxy, another service, a firewall.
+  if (!held && dial_->reached()) {
+    reached_at_ns_ = now_ns;
+  }
+  const bool answered = state == Dial::State::kDone || (state == Dial::State::kTryAgain && dial_->reached());
+  if (answered || (held && now_ns - reached_at_ns_ >= kHeldNs)) {
     unreached_since_ns_ = 0;
   } else if (unreached_since_ns_ == 0) {
     unreached_since_ns_ = now_ns;
-  } else if (now_ns - unreached_since_ns_ >= config_.connect_ns) {
+  } else if (!dial_->reached() && now_ns - unreached_since_ns_ >= config_.connect_ns) {
     lost_ = absl::StrFormat("no connection to %s came about for %g s%s%s", address_.text(),
                             static_cast<double>(config_.connect_ns) * 1e-9, dial_->because().empty() ? "" : ": ",
                             dial_->because());
@@ -105,6 +111,11 @@ bool SendStream::fell_silent(int64_t now_ns) {
   }
   const int64_t silent_ns = std::min(unacknowledged_ns, now_ns - silent_since_ns_);
   if (silent_ns < config_.silent_ns) {
+    return false;
+  }
+  if (out_ == nullptr) {
+    dial_.reset();  // a peer whose queue of connections is full drops them like this: dial again, until connect_ns
+    silent_since_ns_ = 0;
     return false;
   }
   lose(absl::StrFormat("nothing that was sent to %s has been acknowledged for %.1f s", address_.text(),
@@ -213,10 +224,12 @@ bool ReceiveStream::begin_part(Inbox& inbox) {
     request.begun = true;
     request.bytes = request.left = frame.total;
   }
-  if (frame.total != request.bytes || frame.bytes > request.left || frame.total > posted->buffer.size()) {
+  if (frame.total != request.bytes || frame.bytes > request.bytes - request.placed ||
+      frame.total > posted->buffer.size()) {
     return lose(absl::StrCat("it sent ", frame.total, " bytes where ", posted->buffer.size(), " were expected"), true);
   }
   request_ = &request;
+  request.placed += frame.bytes;
   reader_.place(posted->buffer.data() + frame.offset);
   return true;
 }
