@@ -25,9 +25,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 100;
-constexpr std::string_view kLock = "+lock";
 constexpr std::chrono::milliseconds kPause{1};
 constexpr int kTries = 5000;  // a look at the folder takes microseconds
+
+std::string boot_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+std::string lock_suffix() {
+  const std::string boot = boot_id();
+  return absl::StrFormat("+lock-%016x", checksum(boot.data(), boot.size()));
+}
 
 struct Candidate {
   std::string above;  // must be private too; empty: it is for everybody, and sticky
@@ -89,12 +99,13 @@ bool belongs_to(std::string_view file, std::string_view name) {
 // The names in a locked folder that are held; what is left of others is removed.
 std::vector<std::string> sweep(const Fd& locked) {
   const std::vector<std::string> files = files_in(locked);
+  const std::string suffix = lock_suffix();
   std::vector<std::string> held;
   for (const std::string& file : files) {
-    if (!file.ends_with(kLock)) {
+    if (!file.ends_with(suffix)) {
       continue;
     }
-    const std::string name = file.substr(0, file.size() - kLock.size());
+    const std::string name = file.substr(0, file.size() - suffix.size());
     const Fd lock(openat(locked.get(), file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       held.push_back(name);
@@ -132,15 +143,20 @@ StatusOr<HeldName> HeldName::take(const std::string& name) {
         "them alike, to a folder of this machine that only this user can enter (chmod 700)",
         absl::StrJoin(because, "; ")));
   }
+  for (const std::string& path : names_held(name)) {
+    if (fs::path(path).filename() == name) {  // its process may have found another folder first
+      return absl::AlreadyExistsError(absl::StrFormat("another process holds %s", path));
+    }
+  }
   KEEPSTEP_ASSIGN_OR_RETURN(const Fd locked, lock_folder(made.folder_, fs::path(made.path_).parent_path()));
   const std::vector<std::string> held = sweep(locked);
   if (std::ranges::find(held, name) != held.end()) {
     return absl::AlreadyExistsError(absl::StrFormat("another process holds %s", made.path_));
   }
   unlinkat(locked.get(), name.c_str(), 0);  // a socket whose lock somebody removed
-  Fd lock(openat(locked.get(), (name + std::string(kLock)).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  Fd lock(openat(locked.get(), (name + lock_suffix()).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return errno_status(absl::StrFormat("lock %s%s", made.path_, kLock));
+    return errno_status(absl::StrFormat("lock %s%s", made.path_, lock_suffix()));
   }
   made.lock_ = std::move(lock);
   return made;
@@ -177,7 +193,7 @@ void HeldName::let_go() {
 bool HeldName::found() const {
   struct stat mine{};
   struct stat there{};
-  return lock_.valid() && fstat(lock_.get(), &mine) == 0 && stat((path_ + std::string(kLock)).c_str(), &there) == 0 &&
+  return lock_.valid() && fstat(lock_.get(), &mine) == 0 && stat((path_ + lock_suffix()).c_str(), &there) == 0 &&
          mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
@@ -208,10 +224,8 @@ std::vector<std::string> names_held(std::string_view prefix) {
 }
 
 std::string this_machine() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat found{};
-  const std::string both = absl::StrFormat("%s %d", boot, stat("/proc/self/ns/net", &found) == 0 ? found.st_ino : 0);
+  const std::string both = absl::StrFormat("%s %d", boot_id(), stat("/proc/self/ns/net", &found) == 0 ? found.st_ino : 0);
   return absl::StrFormat("%016x", checksum(both.data(), both.size()));
 }
 

@@ -16,8 +16,8 @@ from running_jobs import command, refused
 
 def door(name):
     """The path of a job's control door."""
-    (lock,) = names().glob(f"job-{name}-*+lock")
-    return str(lock).removesuffix("+lock")
+    (lock,) = names().glob(f"job-{name}-*+lock-*")
+    return str(lock).split("+lock-")[0]
 
 
 def names():
