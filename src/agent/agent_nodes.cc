@@ -39,9 +39,9 @@ bool is_loopback(std::string_view address) { return address.starts_with("127.") 
 
 }  // namespace
 
-// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so a launcher that comes
-// again within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the same node
-// rank. A coordinator that does not answer may be paused, or busy with a flood of strangers.
+// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so a launcher that
+// comes again within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the
+// same node rank. A coordinator that does not answer may be paused, or busy with a flood of strangers.
 StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
   const int64_t end_ns = monotonic_ns() + static_cast<int64_t>(config_.spec.join_timeout_s * 1e9);
   KEEPSTEP_ASSIGN_OR_RETURN(const auto tls,
@@ -69,15 +69,15 @@ StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
       return link;
     }
     if (monotonic_ns() >= end_ns) {
-      return !taken ? std::move(link) : absl::AlreadyExistsError(
-          absl::StrFormat("%s; it stayed connected for %g s (--join-timeout): give each launcher another --node-rank",
+      return !taken ? std::move(link)
+                    : absl::AlreadyExistsError(absl::StrFormat(
+                          "%s; it stayed connected for %g s (--join-timeout): give each launcher another --node-rank",
                           link.status().message(), config_.spec.join_timeout_s));
     }
     if (!std::exchange(said, true)) {
-      pump_.say(
-          absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout)%s", link.status().message(),
-                          config_.spec.join_timeout_s,
-                          taken ? ": if the other one was just lost, its place is free in about 15 s" : ""));
+      pump_.say(absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout)%s",
+                                link.status().message(), config_.spec.join_timeout_s,
+                                taken ? ": if the other one was just lost, its place is free in about 15 s" : ""));
     }
     pollfd stop{signal_fd_.get(), POLLIN, 0};
     if (poll(&stop, 1, kTryAgainMs) > 0) {

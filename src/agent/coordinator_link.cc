@@ -20,9 +20,9 @@ namespace {
 constexpr std::chrono::seconds kGoodbye{1};           // for the coordinator to read what was queued before close()
 constexpr std::chrono::milliseconds kFirstPause{10};  // after nobody accepted; twice as long each time
 constexpr std::chrono::milliseconds kLongestPause{1000};
-constexpr std::chrono::seconds kOneTry{2};  // for a packet that is lost: the system would wait longer each time
+constexpr std::chrono::seconds kOneTry{2};     // for a packet that is lost: the system would wait longer each time
 constexpr std::chrono::seconds kOneProof{10};  // the same once the connection stands; what the other side has, too
-constexpr int kRefusalsBelieved = 3;  // that our key is wrong: anybody on the way can make up one
+constexpr int kRefusalsBelieved = 3;           // that our key is wrong: anybody on the way can make up one
 
 }  // namespace
 

@@ -19,18 +19,19 @@ TEST(EventLoopTest, an_event_of_a_closed_descriptor_is_none_of_the_next_with_its
   int handled = 0;
   Fd next;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(loop->watch(fds[i].get(), [&, i] {
-                      ++handled;
-                      Fd& other = fds[1 - i];
-                      const int number = other.get();
-                      loop->unwatch(number);
-                      other.reset();
-                      next = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-                      ASSERT_EQ(next.get(), number);
-                      ASSERT_TRUE(loop->watch(number, [&] { ++stale; }).ok());
-                      loop->unwatch(fds[i].get());
-                      loop->post([&] { loop->stop(); });
-                    })
+    ASSERT_TRUE(loop->watch(fds[i].get(),
+                            [&, i] {
+                              ++handled;
+                              Fd& other = fds[1 - i];
+                              const int number = other.get();
+                              loop->unwatch(number);
+                              other.reset();
+                              next = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+                              ASSERT_EQ(next.get(), number);
+                              ASSERT_TRUE(loop->watch(number, [&] { ++stale; }).ok());
+                              loop->unwatch(fds[i].get());
+                              loop->post([&] { loop->stop(); });
+                            })
                     .ok());
   }
   loop->run();

@@ -19,9 +19,9 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr std::chrono::seconds kConnect{2};               // to one address
-constexpr std::chrono::milliseconds kFirstPause{50};      // after the job took us for a stranger and made room
-constexpr std::chrono::seconds kTryAgain{3};              // that long
+constexpr std::chrono::seconds kConnect{2};           // to one address
+constexpr std::chrono::milliseconds kFirstPause{50};  // after the job took us for a stranger and made room
+constexpr std::chrono::seconds kTryAgain{3};          // that long
 
 std::string host_name() {
   char name[256] = "localhost";

@@ -155,9 +155,8 @@ TEST_F(JobEndpointTest, a_port_that_is_no_jobs_says_so) {
 
 // As a job does that makes room among strangers: it ends the first connections before they prove the key.
 TEST_F(JobEndpointTest, a_command_that_is_taken_for_a_stranger_tries_again) {
-  coordinator_->take_commands([](const std::string&, const std::function<void(const std::string&)>& answer) {
-    answer("here");
-  });
+  coordinator_->take_commands(
+      [](const std::string&, const std::function<void(const std::string&)>& answer) { answer("here"); });
   const Fd relay = *listen_tcp({"127.0.0.1", 0});
   std::jthread drops_two([&] {
     std::vector<Fd> held;
@@ -175,7 +174,8 @@ TEST_F(JobEndpointTest, a_command_that_is_taken_for_a_stranger_tries_again) {
         poll(ends, 2, -1);
         for (int end = 0; end < 2; ++end) {
           const ssize_t count = ends[end].revents == 0 ? -1 : read(ends[end].fd, some.data(), some.size());
-          open = open && count != 0 && (count < 0 || write(ends[1 - end].fd, some.data(), static_cast<size_t>(count)) > 0);
+          open =
+              open && count != 0 && (count < 0 || write(ends[1 - end].fd, some.data(), static_cast<size_t>(count)) > 0);
         }
       }
     }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "base/robust_mutex.h"
 #include "base/running_checksum.h"
 #include "base/shared_memory.h"
+#include "base/short_turns.h"
 #include "base/token.h"
 
 namespace keepstep {
@@ -176,6 +178,32 @@ TEST(Checksum, is_xxh3_whatever_the_cpu_and_however_the_data_are_cut) {
     }
     EXPECT_EQ(running.value(), expected) << bytes << " bytes";
   }
+}
+
+TEST(ShortTurns, are_what_the_kernel_says_of_the_thread_and_of_no_other) {
+  struct Attributes {  // <linux/sched/types.h>, which glibc's <sched.h> cannot stand
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+  };
+  const auto slice_ns = [] {
+    Attributes attributes{};
+    EXPECT_EQ(syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0), 0);
+    return attributes.runtime_ns;
+  };
+  const uint64_t usual_ns = slice_ns();
+  if (usual_ns == 0) {
+    GTEST_SKIP() << "this kernel has the same slice for all (before Linux 6.12)";
+  }
+  uint64_t short_ns = 0;
+  std::thread([&] {
+    take_short_turns();
+    short_ns = slice_ns();
+  }).join();
+  EXPECT_LT(short_ns, usual_ns);
+  EXPECT_EQ(slice_ns(), usual_ns);
 }
 
 }  // namespace

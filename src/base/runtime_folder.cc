@@ -225,7 +225,8 @@ std::vector<std::string> names_held(std::string_view prefix) {
 
 std::string this_machine() {
   struct stat found{};
-  const std::string both = absl::StrFormat("%s %d", boot_id(), stat("/proc/self/ns/net", &found) == 0 ? found.st_ino : 0);
+  const std::string both =
+      absl::StrFormat("%s %d", boot_id(), stat("/proc/self/ns/net", &found) == 0 ? found.st_ino : 0);
   return absl::StrFormat("%016x", checksum(both.data(), both.size()));
 }
 

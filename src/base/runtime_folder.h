@@ -4,12 +4,12 @@
 // keeps what the variable usually names, for shells without it), /tmp/keepstep-UID. Each must be a folder of this user,
 // closed to others; so must what is above the first two. A process that looks for a name looks in all of them.
 //
-// Each name is held by one process, by a lock (flock) on the file NAME+lock-BOOT. The kernel takes the lock away with the
-// process, whatever ends it. A socket of that name is the file NAME, others are NAME+WHAT. They go with the name: its
-// process removes them in the end; if it was killed, the next one that takes or looks for a name does. Files are made
-// and removed, and locks looked at, under a lock on the folder, so a name that is just being made is not taken for a
-// dead one. BOOT is a hash of the kernel's boot id: the folder may be shared by machines whose kernels do not see each
-// other's locks, so each looks at its own only.
+// Each name is held by one process, by a lock (flock) on the file NAME+lock-BOOT. The kernel takes the lock away with
+// the process, whatever ends it. A socket of that name is the file NAME, others are NAME+WHAT. They go with the name:
+// its process removes them in the end; if it was killed, the next one that takes or looks for a name does. Files are
+// made and removed, and locks looked at, under a lock on the folder, so a name that is just being made is not taken for
+// a dead one. BOOT is a hash of the kernel's boot id: the folder may be shared by machines whose kernels do not see
+// each other's locks, so each looks at its own only.
 #pragma once
 
 #include <string>

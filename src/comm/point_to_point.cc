@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/engine_thread.h"
+#include "base/short_turns.h"
 #include "comm/progress.h"
 #include "comm/transport.h"
 
@@ -164,6 +165,7 @@ int64_t PointToPoint::sleep_ns() const {
 }
 
 void PointToPoint::loop() {
+  take_short_turns();
   while (true) {
     while (advance_all()) {
     }

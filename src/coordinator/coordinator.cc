@@ -298,7 +298,8 @@ void Coordinator::Impl::dropped_stale(const AgentStream& stream, brain::Identity
 }
 
 void Coordinator::Impl::refused(const AgentStream& stream, const std::string& why) {
-  journal_refusal(refused_, absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
+  journal_refusal(refused_,
+                  absl::StrFormat("%s from %s: %s", stream.node() == proto::kCommand ? "a command" : "an agent",
                                   stream.peer(), why));
 }
 

@@ -185,8 +185,7 @@ bool Listener::advance(Stranger& stranger) {
     if (!std::holds_alternative<UnixPath>(address_)) {
       tune_tcp(stranger.silent.get(), options_.socket_buffer_bytes);
     }
-    StatusOr<TlsStream> stream =
-        TlsStream::create(context_, Role::kAccepts, std::move(stranger.silent), stranger.peer);
+    StatusOr<TlsStream> stream = TlsStream::create(context_, Role::kAccepts, std::move(stranger.silent), stranger.peer);
     if (!stream.ok()) {
       refuse(refused_, stream.status());
       return true;
@@ -211,8 +210,8 @@ bool Listener::is_late(const Stranger& stranger) {
   if (!stranger.deadline.passed()) {
     return false;
   }
-  refuse(too_slow_, absl::DeadlineExceededError(
-                        absl::StrFormat("%s did not prove the key of this job in time", stranger.peer)));
+  refuse(too_slow_,
+         absl::DeadlineExceededError(absl::StrFormat("%s did not prove the key of this job in time", stranger.peer)));
   return true;
 }
 

@@ -1,9 +1,9 @@
 // Accepts connections and lets in those that prove the key, on a thread of its own that waits for no stranger.
 //
 // A connection that has not proved the key yet is a stranger. It costs a descriptor, and once it speaks what OpenSSL
-// takes for a handshake (some 200 KiB at most), nothing more. Strangers are few and have little time; when there are too
-// many the oldest makes room, one that has said nothing first, so that a flood does not keep out a member, which proves
-// itself in a round trip.
+// takes for a handshake (some 200 KiB at most), nothing more. Strangers are few and have little time; when there are
+// too many the oldest makes room, one that has said nothing first, so that a flood does not keep out a member, which
+// proves itself in a round trip.
 #pragma once
 
 #include <atomic>

@@ -59,9 +59,8 @@ std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::e
 
 void say_once(std::string_view why) {
   static std::once_flag said;
-  std::call_once(said, [why] {
-    spdlog::error("a journal line could not be written ({}); lines are missing from here on", why);
-  });
+  std::call_once(
+      said, [why] { spdlog::error("a journal line could not be written ({}); lines are missing from here on", why); });
 }
 
 // One write(2) for the whole line. A disk that is full takes a part or nothing: said once, training goes on.

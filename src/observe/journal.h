@@ -1,9 +1,9 @@
 // The journal: JSON lines in DIR/journal.jsonl, one per decision, with its reason. The only source of `keepstep
 // report`. Node N of several, N > 0, writes DIR/journal.nodeN.jsonl and DIR/metrics.nodeN.jsonl: what it sees itself.
 //
-// A thread of the journal writes the lines, so that a disk or a file server that stalls stops no decision and no sign of
-// life. Each line is one write(2) to a file opened with O_APPEND: whole or absent, whichever process dies; a process that
-// is killed loses the lines of its last instant. Fields of every line: "t" (seconds since the job started), "mono"
+// A thread of the journal writes the lines, so that a disk or a file server that stalls stops no decision and no sign
+// of life. Each line is one write(2) to a file opened with O_APPEND: whole or absent, whichever process dies; a process
+// that is killed loses the lines of its last instant. Fields of every line: "t" (seconds since the job started), "mono"
 // (CLOCK_MONOTONIC seconds, comparable between processes of the machine), "wall" (seconds since the epoch), "event",
 // "term", "generation", "node", and "because" where there is a reason.
 // Thread-safe; no call waits for the disk but flush() and the destructor. The line's schema per event:

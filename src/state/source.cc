@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/futex.h"
+#include "base/short_turns.h"
 #include "state/channel.h"
 #include "state/hydration.h"
 #include "state/tensor_space.h"
@@ -78,6 +79,7 @@ void Source::Impl::withdraw() {
 }
 
 void Source::Impl::serve() {
+  take_short_turns();
   Header& header = board.header;
   while (!should_stop()) {
     const uint32_t bell = header.bell.load(std::memory_order_seq_cst);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/short_turns.h"
 #include "worker/reserved_tags.h"
 
 namespace keepstep::worker {
@@ -54,6 +55,7 @@ comm::Completion RemoteSource::wait(comm::OpId op) {
 }
 
 void RemoteSource::run() {
+  take_short_turns();
   while (!targets_.empty() || !asking_.empty()) {
     while (!outgoing_.empty() && is_sent(outgoing_.front())) {
       wait_first_sent();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/short_turns.h"
 #include "worker/reserved_tags.h"
 
 namespace keepstep::worker {
@@ -118,6 +119,7 @@ void ShardReplicas::finish() {
 }
 
 void ShardReplicas::run() {
+  take_short_turns();
   while (true) {
     std::unique_lock lock(mutex_);
     {
@@ -213,6 +215,7 @@ Status ShardReplicas::give(Rank keeper, state::ShardVault& vault, brain::Version
 }
 
 void ShardReplicas::keep(Buffers& of) {
+  take_short_turns();
   for (bool over = false; !over;) {
     if (!take(of, &over).ok()) {
       return;  // the owner learns of it by itself: of an interruption, of a link that broke

@@ -1,10 +1,11 @@
-"""``keepstep bench hydrate``: how fast a replaced rank gets its state, against a plain copy and iperf3.
+"""``keepstep bench hydrate``: how fast a replaced rank gets its state, against a plain copy, iperf3 and OpenSSL.
 
 A real job: a rank is killed and its successor filled by all others, which are on the same node (shared memory) or each
 on a node of its own (TCP between network namespaces of this machine). The bytes and seconds are the journal's. On one
 node they are compared with two processes that do nothing but copy as much with the same checksums at both ends, in the
 quickest of several ways; across nodes with iperf3 from as many nodes at once, or from one if that is quicker, which
-takes no checksum and puts the bytes nowhere. What is measured takes turns. The last line is one JSON object.
+takes no checksum and puts the bytes nowhere, or, where the data plane encrypts, with SSL_write into SSL_read in the same
+way. What is measured takes turns. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ from keepstep.bench.waiting import progress_bar
 
 WHERE = ("same", "across")
 PLANES = ("tls", "plain")
-IPERF_PORT = 5201
+PEERS = {"tls": "OpenSSL", "plain": "iperf3"}
+PUMP = "keepstep_tls_bench"
+PEER_PORT = 5201
 IPERF_START_S = 10.0
 MOST_SOURCES = 8
+PUMPED_MIB_PER_S = 1000  # about what a connection carries here
 
 
 def _copy(total: int) -> dict[str, float]:
@@ -47,7 +51,7 @@ def _copy(total: int) -> dict[str, float]:
 
 def _iperf3(sources: Sequence[Node], target: Node, seconds: int) -> float:
     """Bytes per second that come from all at once, a TCP stream each."""
-    ports = range(IPERF_PORT, IPERF_PORT + len(sources))
+    ports = range(PEER_PORT, PEER_PORT + len(sources))
     servers = [
         subprocess.Popen(target.command("iperf3", "-s", "-1", "-p", str(port)), stdout=subprocess.DEVNULL)
         for port in ports
@@ -76,6 +80,26 @@ def _iperf3(sources: Sequence[Node], target: Node, seconds: int) -> float:
     return total
 
 
+def _openssl(sources: Sequence[Node], target: Node, mebibytes: int) -> float:
+    """Bytes per second from all at once, SSL_write into SSL_read over a TCP connection each."""
+    program = bench_program(PUMP)
+    receivers = []
+    senders = []
+    try:
+        for port, node in enumerate(sources, PEER_PORT):
+            address = f"{target.ip}:{port}"
+            receivers.append(
+                subprocess.Popen(target.command(program, "receive", address), stdout=subprocess.PIPE, text=True)
+            )
+            senders.append(subprocess.Popen(node.command(program, "send", address, str(mebibytes))))
+        said = [receiver.communicate(timeout=120)[0] for receiver in receivers]
+    finally:
+        for process in receivers + senders:
+            process.kill()
+            process.wait()
+    return sum(float(json.loads(text)["bytes_per_second"]) for text in said)
+
+
 def _wait_until_listening(node: Node, ports: Sequence[int]) -> None:
     deadline = time.monotonic() + IPERF_START_S
     while True:
@@ -91,13 +115,16 @@ def _against_copy(total: int) -> Callable[[], dict[str, float]]:
     return lambda: _copy(total)
 
 
-def _against_iperf3(nodes: Sequence[Node], seconds: int) -> Callable[[], dict[str, float]]:
+def _against_peer(nodes: Sequence[Node], plane: str, seconds: int) -> Callable[[], dict[str, float]]:
     *sources, target = nodes
 
+    def rate(of: Sequence[Node]) -> float:
+        return _openssl(of, target, seconds * PUMPED_MIB_PER_S) if plane == "tls" else _iperf3(of, target, seconds)
+
     def measure() -> dict[str, float]:
-        found = {"1 stream": _iperf3(sources[:1], target, seconds)}
+        found = {"1 stream": rate(sources[:1])}
         if len(sources) > 1:
-            found[f"{len(sources)} streams"] = _iperf3(sources, target, seconds)
+            found[f"{len(sources)} streams"] = rate(sources)
         return found
 
     return measure
@@ -132,9 +159,9 @@ def _measure(
     }
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any], plane: str) -> str:
     where = "on the same node" if row["where"] == "same" else "on other nodes"
-    other = "a plain copy" if row["where"] == "same" else "iperf3"
+    other = "a plain copy" if row["where"] == "same" else PEERS[plane]
     return (
         f"{row['megabytes']} MB from {row['sources']} source{'s' if row['sources'] > 1 else ''} {where}: "
         f"{row['bytes_per_second'] / 1e9:.2f} GB/s, {100 * row['share']:.0f}% of {other} "
@@ -146,10 +173,11 @@ def _check(chosen: argparse.Namespace) -> None:
     """What is missing is said before the first minute is spent."""
     keepstep_command()
     bench_program("keepstep_copy_bench")
+    bench_program(PUMP)
     if "across" in chosen.where:
         reason = why_not()
         for command, package in (("iperf3", "iperf3"), ("ss", "iproute2")):
-            if reason is None and shutil.which(command) is None:
+            if chosen.data_plane == "plain" and reason is None and shutil.which(command) is None:
                 reason = f"there is no command {command} (package {package})"
         if reason is not None:
             raise BenchError(f"sources on other nodes: {reason}; --where same leaves them out")
@@ -175,7 +203,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--megabytes", type=int, default=500, help="of state (default %(default)s)")
     parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="of each case (default %(default)s)")
-    parser.add_argument("--seconds", type=int, default=2, help="of one iperf3 (default %(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="of one iperf3 or OpenSSL (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep logs and journals there")
     chosen = parser.parse_args(arguments)
@@ -204,15 +232,15 @@ def main(arguments: list[str]) -> int:
                 else:
                     with switched_nodes(sources + 1) as nodes:
                         job = HydrateJob(processes, folder, sources, total, nodes, "--data-plane", chosen.data_plane)
-                        beside = _against_iperf3(nodes, chosen.seconds)
+                        beside = _against_peer(nodes, chosen.data_plane, chosen.seconds)
                         found = _measure(job, chosen.kills, beside, lambda: bar.advance(task))
                         job.stop()
             rows.append({"where": where, "sources": sources, "megabytes": chosen.megabytes} | found)
-            say(_line(rows[-1]))
+            say(_line(rows[-1], chosen.data_plane))
     result: dict[str, Any] = {}
-    for where, field in (("same", "share_of_copy"), ("across", "share_of_iperf")):
+    for where, field in (("same", "share_of_copy"), ("across", "share_of_peer")):
         shares = [row["share"] for row in rows if row["where"] == where]
         result[field] = min(shares) if shares else None
-    result |= {"cases": rows, "kills": chosen.kills, "data_plane": chosen.data_plane}
+    result |= {"cases": rows, "kills": chosen.kills, "data_plane": chosen.data_plane, "peer": PEERS[chosen.data_plane]}
     print(json.dumps(result | {"environment": machine() | {"load_before": load_before}}))
     return 0

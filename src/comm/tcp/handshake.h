@@ -33,7 +33,8 @@ class Dial {
   // What to poll for before the next step. -1: there is no socket; step again when it is time to.
   int fd() const { return stream_.has_value() ? stream_->fd() : fd_.get(); }
   short events() const { return events_; }
-  // Something is there: it accepted the connection and did not break it off, or it is the peer and not in our generation.
+  // Something is there: it accepted the connection and did not break it off, or it is the peer and not in our
+  // generation.
   bool reached() const { return reached_; }
   net::TlsStream take() { return *std::move(stream_); }  // after kDone
   const std::string& because() const { return why_; }    // after kTryAgain and kRefused

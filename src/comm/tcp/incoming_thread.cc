@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/engine_thread.h"
 #include "base/log.h"
+#include "base/short_turns.h"
 #include "comm/sync.h"
 
 namespace keepstep::comm::tcp {
@@ -165,6 +166,7 @@ int64_t IncomingThread::collect(const std::vector<MessageLink*>& links, std::vec
 }
 
 void IncomingThread::loop() {
+  take_short_turns();
   std::vector<pollfd> fds;
   while (true) {
     wake_up_.begin_round();

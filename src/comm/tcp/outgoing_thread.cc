@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/engine_thread.h"
+#include "base/short_turns.h"
 #include "comm/progress.h"
 #include "comm/sync.h"
 
@@ -113,6 +114,7 @@ bool OutgoingThread::may_end(const std::vector<MessageLink*>& links) {
 }
 
 void OutgoingThread::loop() {
+  take_short_turns();
   std::vector<pollfd> fds;
   while (true) {
     wake_up_.begin_round();
