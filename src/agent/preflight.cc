@@ -176,18 +176,14 @@ uint64_t available_memory_bytes() {
   return std::min(kib * 1024, cgroups_leave());
 }
 
-Machine read_machine(uint64_t needed) {
+Machine read_machine() {
   Machine machine;
   machine.open_files_used = open_files_now();
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    const uint64_t wanted = machine.open_files_used + needed;
-    if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
-      rlimit raised = limit;
-      raised.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
-      if (setrlimit(RLIMIT_NOFILE, &raised) == 0) {
-        limit = raised;
-      }
+    const rlimit raised{limit.rlim_max, limit.rlim_max};
+    if (limit.rlim_cur < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &raised) == 0) {
+      limit = raised;
     }
     machine.open_files_soft = limit.rlim_cur;
     machine.open_files_hard = limit.rlim_max;
@@ -240,7 +236,7 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
 }
 
 PreflightReport preflight(const JobSpec& spec, uint64_t shared_bytes) {
-  PreflightReport report = check_machine(spec, read_machine(open_files_needed(spec)), shared_bytes);
+  PreflightReport report = check_machine(spec, read_machine(), shared_bytes);
   check_program(spec, report.errors);
   if (spec.master_port != 0 && !spec.several_nodes()) {  // with several nodes it is at the node of rank 0
     check_master_port(spec, report.errors);

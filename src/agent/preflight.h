@@ -37,8 +37,8 @@ uint64_t open_files_needed(const JobSpec& spec);
 // The least of MemAvailable and what the memory cgroups of this process leave.
 uint64_t available_memory_bytes();
 
-// Raises the soft limit on open files if `needed` asks for it and the hard one allows it, then looks.
-Machine read_machine(uint64_t needed);
+// Raises the soft limit on open files to the hard one, for this process and all it starts, then looks.
+Machine read_machine();
 
 // The part that needs only numbers. `shared_bytes`: shared memory of all workers of the job, together.
 PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes);
