@@ -1,5 +1,7 @@
 """A training function is left at any line: nothing of what it was doing shows in what follows."""
 
+import shutil
+
 import pytest
 
 from harness import JOBS, finish, start
@@ -163,3 +165,15 @@ def test_a_registered_evaluation_that_fails_again_ends_the_job(tmp_path):
     assert job.exit_code == 1 and not job.events("finished"), job.explain()
     assert "validation of step 2 does not work" in job.output, job.explain()
     assert len(job.metrics) <= 2, job.explain()
+
+
+def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its_first_step(tmp_path):
+    first = run_left(tmp_path / "first", "entry", extra=["--memory"], until=2)
+    assert first.exit_code == 0, first.explain()
+    jobs = []
+    for name, kill_at in (("calm", 0), ("left", 3)):
+        shutil.copytree(tmp_path / "first" / "saved", tmp_path / name / "saved")
+        extra = ["--memory", "--rate", 0.5, "--kill-at", kill_at]
+        jobs.append(run_left(tmp_path / name, "entry", extra=extra, until=4))
+        assert jobs[-1].exit_code == 0 and jobs[-1].metrics[0]["step"] == 3, jobs[-1].explain()
+    assert_same(jobs[1], jobs[0])

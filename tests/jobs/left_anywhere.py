@@ -23,6 +23,7 @@ parser.add_argument("--until", type=int, default=6)
 parser.add_argument("--kill-at", type=int, default=0, help="at this step; 0: nobody dies")
 parser.add_argument("--all", action="store_true", help="all ranks end themselves, rank 0 a little later")
 parser.add_argument("--memory", action="store_true", help="copies in memory of every step")
+parser.add_argument("--rate", type=float, default=0.0, help="set by each entry before its loop, with BatchNorm frozen")
 args = parser.parse_args()
 
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -267,6 +268,9 @@ def train(run):
         optimizer.param_groups[0]["lr"] *= 0.5
     elif args.case == "entry-mode":
         model.blocks.eval()
+    elif args.rate:
+        optimizer.param_groups[0]["lr"] = args.rate
+        model.norm.eval()
     elif args.case == "entry-pointer":
         model.head.weight.data = torch.full_like(model.head.weight, 0.1)
     elif args.case == "entry-element":

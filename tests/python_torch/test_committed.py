@@ -276,37 +276,93 @@ def pointed_elsewhere(net, optimizer, registry):
 def test_what_an_entry_changes_before_its_loop_is_named_where_training_goes_on(change, wrapped):
     net, optimizer, registry, committed = made()
     change(net, optimizer, registry)
-    committed.begin_loop(0, after_fault=False)  # each entry does it before the first step
+    committed.begin_loop(0, world=2)  # each entry does it before the first step
     name = change(net, optimizer, registry)
     if wrapped:
         with committed.as_wrapped(net):
             pass
     with pytest.raises(KeepstepError, match=f"'{name}' was changed .* this entry of the function, which begins at"):
-        committed.begin_loop(5, after_fault=True)
+        committed.begin_loop(5, world=2)
 
 
 def test_an_entry_may_wrap_and_lay_out_what_it_does_not_change():
     net, _, _, committed = made()
-    committed.begin_loop(0, after_fault=False)
+    committed.begin_loop(0, world=2)
     with committed.as_wrapped(net), torch.no_grad():
         net.first.weight.copy_(net.first.weight.clone())  # DDP made by hand broadcasts so
     net.first.weight.data = net.first.weight.data.t().contiguous().t()
     place = net.first.weight.data_ptr()
-    committed.begin_loop(5, after_fault=True)
+    committed.begin_loop(5, world=2)
     assert net.first.weight.data_ptr() == place and committed.changed() is None
 
 
-@pytest.mark.parametrize("after_fault", [False, True])
-def test_what_an_entry_does_to_modes_and_options_holds_where_an_undisturbed_run_does_it_too(after_fault):
-    net, optimizer, _, committed = made()
-    committed.begin_loop(5, after_fault=False)
+def set_for_this_entry(net, optimizer, rate=0.05):
     net.norm.eval()
     net.one.requires_grad_(False)
-    optimizer.param_groups[0]["lr"] *= 0.5
-    committed.begin_loop(5, after_fault)
-    assert net.norm.training == net.one.requires_grad == after_fault
-    assert optimizer.param_groups[0]["lr"] == (0.1 if after_fault else 0.05)
-    assert committed.late_change() is None or not after_fault
+    optimizer.param_groups[0]["lr"] = rate
+
+
+def as_set(net, optimizer, rate=0.05):
+    return not net.norm.training and not net.one.requires_grad and optimizer.param_groups[0]["lr"] == rate
+
+
+def test_what_an_entry_does_to_modes_and_options_does_not_hold_in_the_middle_of_a_loop():
+    net, optimizer, _, committed = made()
+    committed.begin_loop(0, world=2)
+    committed.commit()
+    set_for_this_entry(net, optimizer)
+    committed.begin_loop(5, world=2)
+    assert net.norm.training and net.one.requires_grad and optimizer.param_groups[0]["lr"] == 0.1
+    assert committed.late_change() is None
+
+
+def newcomer_of(committed):
+    """What hydration makes of another process; rates come with the optimizer."""
+    net, optimizer, _, other = made()
+    other.load(committed.value())
+    other.record()
+    return net, optimizer, other
+
+
+@pytest.mark.parametrize("why", ["another world", "a start from a checkpoint"])
+def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_also_after_a_fault(why):
+    net, optimizer, _, committed = made()
+    committed.begin_loop(0, world=8 if why == "another world" else 4)
+    committed.commit()
+    if why != "another world":
+        committed.start()
+    for _ in range(2):  # the second time after a fault in the first step
+        set_for_this_entry(net, optimizer)
+        committed.begin_loop(5, world=4)
+        assert as_set(net, optimizer)
+        committed.begin_step()
+        assert committed.left_mode() is None
+        committed.put_back()
+        committed.record()
+        assert not as_set(net, optimizer)
+    replaced, its_optimizer, other = newcomer_of(committed)
+    set_for_this_entry(replaced, its_optimizer)
+    other.begin_loop(5, world=4)
+    assert as_set(replaced, its_optimizer)
+    set_for_this_entry(net, optimizer)
+    committed.begin_loop(5, world=4)
+    committed.commit()
+    committed.put_back()
+    set_for_this_entry(net, optimizer, 7.0)
+    committed.begin_loop(6, world=4)
+    assert as_set(net, optimizer)
+
+
+def test_a_newcomer_of_an_old_checkpoint_takes_what_its_entry_sets():
+    net, _, _, committed = made()
+    committed.begin_loop(0, world=2)
+    committed.commit()
+    old = committed.value()
+    del old["committed_by"]
+    committed.load(old)
+    net.eval()
+    committed.begin_loop(5, world=2)
+    assert not net.training
 
 
 def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():

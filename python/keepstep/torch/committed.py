@@ -311,7 +311,11 @@ class Holders:
             if isinstance(value, torch.Tensor)
         }
         requires_grad = [*map(_requires_grad, self.parameters)]
-        return Manner([*map(_training, self.modules)], requires_grad, wrapped, groups, options)
+        return Manner(self.modes(), requires_grad, wrapped, groups, options)
+
+    def modes(self) -> list[bool]:
+        """Of each module, whether it is in training."""
+        return [*map(_training, self.modules)]
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -365,7 +369,7 @@ class Holders:
 
     def other_modes(self, training: list[bool]) -> list[int]:
         """Numbers of modules that are in another mode than in `training`."""
-        now = [*map(_training, self.modules)]
+        now = self.modes()
         if now == training:
             return []
         return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
@@ -409,6 +413,9 @@ class Committed:
         self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
         self._holders: Holders | None = None
         self._manner = Manner([], [], {}, [], {})
+        self._world = 0  # how many ranks make the commits of this loop
+        self._committed_by = 0  # how many made the last one; 0: none was made since the job was started
+        self._modes: list[bool] = []  # in which a step may begin, of each module
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
         self._schedules = Schedules({})
@@ -418,6 +425,15 @@ class Committed:
         self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
 
     # ---- the end of a commit, and of joining a generation ----
+
+    def commit(self, list_again: bool = False) -> None:
+        """As `record`, at a commit."""
+        self._committed_by = self._world
+        self.record(list_again=list_again)
+
+    def start(self) -> None:
+        """The job was started, from a checkpoint: what its function sets is meant, also where commits left another."""
+        self._committed_by = 0
 
     def record(self, manner: bool = True, list_again: bool = False) -> None:
         """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
@@ -429,16 +445,18 @@ class Committed:
         assert self._holders is not None
         if manner:
             self._manner = self._holders.take(self.wrapped)
+            self._modes = self._manner.training
         self._schedules = Schedules(self._registry.objects)
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
-    def begin_loop(self, version: int, after_fault: bool) -> None:
+    def begin_loop(self, version: int, world: int) -> None:
         """Before the first loop of an entry. KeepstepError where what is protected was changed since it was entered.
 
-        Before the first step it may be: every entry does it again, alike on all ranks. `after_fault`: an undisturbed
-        run is in the middle of its loop here, so what this entry did to modes and options does not hold.
+        Before the first step it may be: every entry does it again, alike on all ranks. What this entry did to modes and
+        options holds before the first commit of a start and of a world. Later an undisturbed run is in its loop here.
         """
+        self._world = world
         if version == 0:
             self._holders = None  # modules may have other parts now
             self.record()
@@ -448,13 +466,10 @@ class Committed:
                 line_to_write(name, f"this entry of the function, which begins at step {version}, did it")
             )
         assert self._holders is not None
-        if after_fault:
+        if self._committed_by == world:
             self._holders.put_back(self._manner)
-        if self._pieces.moved():
-            self._holders = None  # the same in other memory: another memory format
-            self.record()
-        else:
-            self.record(manner=False)
+        self._modes = self._holders.modes()
+        self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
 
     def _list(self) -> None:
         self._holders = Holders(self._registry, self._capsule_ids())
@@ -495,13 +510,13 @@ class Committed:
 
     def begin_step(self) -> None:
         """The loop's body begins: a mode that it does not set itself was left by what came after the commit."""
-        self._late_modes = [] if self._holders is None else self._holders.other_modes(self._manner.training)
+        self._late_modes = [] if self._holders is None else self._holders.other_modes(self._modes)
 
     def left_mode(self) -> str | None:
         """The path of a module that has been in another mode since before the step began."""
         if self._holders is None or not self._late_modes:
             return None
-        still = set(self._holders.other_modes(self._manner.training)) & set(self._late_modes)
+        still = set(self._holders.other_modes(self._modes)) & set(self._late_modes)
         return self._holders.path(min(still)) if still else None
 
     def changed_before_forward(self) -> str | None:
@@ -528,10 +543,10 @@ class Committed:
         point_back(self._pieces)
         self._holders.put_back(self._manner if manner is None else manner)
 
-    def put_back_modes(self) -> None:
-        """Training or evaluation, and what needs gradients."""
+    def put_back_manner(self) -> None:
+        """How modules and optimizers stood as the commit left them."""
         if self._holders is not None:
-            self._holders.put_back(self._manner, with_groups=False)
+            self._holders.put_back(self._manner)
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
@@ -580,12 +595,14 @@ class Committed:
             "training": bytes(self._manner.training).hex(),
             "requires_grad": bytes(self._manner.requires_grad).hex(),
             "wrapped": bytes(wrapped).hex(),
+            "committed_by": self._committed_by,
         }
 
     def load(self, value: dict[str, Any]) -> None:
         """A peer's `value`, or a checkpoint's; nothing where that is of other modules."""
         if not value:
             return
+        self._committed_by = value.get("committed_by", 0)
         holders = Holders(self._registry)
         training, requires_grad, wrapped = (
             bytes.fromhex(value[key]) for key in ("training", "requires_grad", "wrapped")

@@ -466,7 +466,7 @@ class Run:
                 and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
             ):
                 self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
-            self._committed.begin_loop(self._version, after_fault=self.entry in ("recovery", "replacement"))
+            self._committed.begin_loop(self._version, self.world_size)
             self._evaluations.resume(self._version)
         while self._version < until:
             self._check_interrupted()
@@ -630,7 +630,7 @@ class Run:
     def _end_update(self, number: int) -> None:
         """What is there now is what the commit of this step leaves."""
         moved = {} if self._capsule is None else self._capsule.release_changed(self._before_update)
-        self._committed.record(list_again=bool(moved))
+        self._committed.commit(list_again=bool(moved))
         self._engine.end_update(number)
         if self._capsule is not None:
             self._released.after(self._capsule, moved, self.rank, number)
@@ -966,7 +966,15 @@ class Run:
         if self._session.formed or self._session.sharding:
             if self._entering and self._session.formed:
                 self._entering = False
-                self._committed.put_back_modes()  # as on a newcomer, which joins here
+                set_here = self._committed.late_change()
+                self._committed.put_back_manner()  # as on a newcomer, which joins here
+                if set_here and self.entry == "resize" and self.rank == 0:
+                    print(
+                        f"keepstep: {set_here} was set before {what}, where a newcomer gets what its peers have, so it "
+                        "was put back. What is meant for the new number of ranks belongs between run.replicate and "
+                        "run.steps",
+                        file=sys.stderr,
+                    )
             return
         if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
             self._get_ready()
@@ -1010,6 +1018,8 @@ class Run:
         communication.attach(self._session)
         if self._durable is not None:
             self._durable.enter()
+            if self._version == 0:
+                self._began_with(0)
         self._joined = True
         self._refuse_stale_copy()
         self._committed.record()
@@ -1018,9 +1028,16 @@ class Run:
         if self._assignment("checks").generation > 1:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
 
-    @staticmethod
-    def _load(durable: Durable, capsule: Capsule, version: int) -> None:
+    def _load(self, durable: Durable, capsule: Capsule, version: int) -> None:
         durable.load(version, capsule)
+        if self._began_with(version) == version:
+            self._committed.start()
+
+    def _began_with(self, version: int) -> int:
+        """The step that the job was started with; `version` where this process is the first to ask."""
+        pair = f"0:{version}".encode()
+        answered, _, _, value = self._session.store("compare_set", "job/began", pair, ends_with_generation=False)
+        return int(value) if answered and value else version
 
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
