@@ -177,3 +177,23 @@ def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its
         jobs.append(run_left(tmp_path / name, "entry", extra=extra, until=4))
         assert jobs[-1].exit_code == 0 and jobs[-1].metrics[0]["step"] == 3, jobs[-1].explain()
     assert_same(jobs[1], jobs[0])
+
+
+def run_epochs(folder, case, *extra):
+    return finish(folder, *start(folder, JOBS / "epochs.py", "--out", folder, "--case", case, *extra))
+
+
+@pytest.mark.parametrize("case", ["from-the-first", "from-that-epoch", "halved", "thawed"])
+def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, case):
+    calm = run_epochs(tmp_path / "calm", case)
+    assert calm.exit_code == 0, calm.explain()
+    for where in (["--kill-behind", 1], ["--kill-at", 5], ["--kill-at", 6]):
+        job = run_epochs(tmp_path / "".join(map(str, where)), case, *where)
+        assert_same(job, calm)
+        assert [line["lr"] for line in job.metrics] == [line["lr"] for line in calm.metrics], job.explain()
+
+
+def test_a_forward_between_two_loops_that_moves_statistics_is_named(tmp_path):
+    job = run_epochs(tmp_path, "statistics")
+    assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()
+    assert "'model/1." in job.output and "a forward in training mode after step 2 did it" in job.output, job.explain()

@@ -276,23 +276,23 @@ def pointed_elsewhere(net, optimizer, registry):
 def test_what_an_entry_changes_before_its_loop_is_named_where_training_goes_on(change, wrapped):
     net, optimizer, registry, committed = made()
     change(net, optimizer, registry)
-    committed.begin_loop(0, world=2)  # each entry does it before the first step
+    committed.begin_loop(0, world=2, until=10)  # each entry does it before the first step
     name = change(net, optimizer, registry)
     if wrapped:
         with committed.as_wrapped(net):
             pass
     with pytest.raises(KeepstepError, match=f"'{name}' was changed .* this entry of the function, which begins at"):
-        committed.begin_loop(5, world=2)
+        committed.begin_loop(5, world=2, until=10)
 
 
 def test_an_entry_may_wrap_and_lay_out_what_it_does_not_change():
     net, _, _, committed = made()
-    committed.begin_loop(0, world=2)
+    committed.begin_loop(0, world=2, until=10)
     with committed.as_wrapped(net), torch.no_grad():
         net.first.weight.copy_(net.first.weight.clone())  # DDP made by hand broadcasts so
     net.first.weight.data = net.first.weight.data.t().contiguous().t()
     place = net.first.weight.data_ptr()
-    committed.begin_loop(5, world=2)
+    committed.begin_loop(5, world=2, until=10)
     assert net.first.weight.data_ptr() == place and committed.changed() is None
 
 
@@ -308,10 +308,10 @@ def as_set(net, optimizer, rate=0.05):
 
 def test_what_an_entry_does_to_modes_and_options_does_not_hold_in_the_middle_of_a_loop():
     net, optimizer, _, committed = made()
-    committed.begin_loop(0, world=2)
+    committed.begin_loop(0, world=2, until=10)
     committed.commit()
     set_for_this_entry(net, optimizer)
-    committed.begin_loop(5, world=2)
+    committed.begin_loop(5, world=2, until=10)
     assert net.norm.training and net.one.requires_grad and optimizer.param_groups[0]["lr"] == 0.1
     assert committed.late_change() is None
 
@@ -327,13 +327,13 @@ def newcomer_of(committed):
 @pytest.mark.parametrize("why", ["another world", "a start from a checkpoint"])
 def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_also_after_a_fault(why):
     net, optimizer, _, committed = made()
-    committed.begin_loop(0, world=8 if why == "another world" else 4)
+    committed.begin_loop(0, world=8 if why == "another world" else 4, until=10)
     committed.commit()
     if why != "another world":
         committed.start()
     for _ in range(2):  # the second time after a fault in the first step
         set_for_this_entry(net, optimizer)
-        committed.begin_loop(5, world=4)
+        committed.begin_loop(5, world=4, until=10)
         assert as_set(net, optimizer)
         committed.begin_step()
         assert committed.left_mode() is None
@@ -342,27 +342,180 @@ def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_
         assert not as_set(net, optimizer)
     replaced, its_optimizer, other = newcomer_of(committed)
     set_for_this_entry(replaced, its_optimizer)
-    other.begin_loop(5, world=4)
+    other.begin_loop(5, world=4, until=10)
     assert as_set(replaced, its_optimizer)
     set_for_this_entry(net, optimizer)
-    committed.begin_loop(5, world=4)
+    committed.begin_loop(5, world=4, until=10)
     committed.commit()
     committed.put_back()
     set_for_this_entry(net, optimizer, 7.0)
-    committed.begin_loop(6, world=4)
+    committed.begin_loop(6, world=4, until=10)
     assert as_set(net, optimizer)
 
 
 def test_a_newcomer_of_an_old_checkpoint_takes_what_its_entry_sets():
     net, _, _, committed = made()
-    committed.begin_loop(0, world=2)
+    committed.begin_loop(0, world=2, until=10)
     committed.commit()
     old = committed.value()
-    del old["committed_by"]
+    del old["committed_in"]
     committed.load(old)
     net.eval()
-    committed.begin_loop(5, world=2)
+    committed.begin_loop(5, world=2, until=10)
     assert not net.training
+
+
+class Epochs:
+    """A function with one loop per epoch of 4 steps, and what it does in front of a loop and behind it."""
+
+    def __init__(self, before=None, behind=None, from_the_first=True, in_commit=None):
+        self.net, self.optimizer, _, self.committed = made()
+        self._before, self._behind, self._from_the_first = before, behind, from_the_first
+        self._in_commit = in_commit
+        self.version = 0
+        self.used = {}  # by step: rate, and whether `one` needs gradients
+
+    @property
+    def group(self):
+        return self.optimizer.param_groups[0]
+
+    def enter(self, until, epochs=4):
+        """To the beginning of the step after `until`; with a half: to the end of the loop before that."""
+        first = True
+        for epoch in range(0 if self._from_the_first else self.version // 4, epochs):
+            if self._before:
+                self._before(self, epoch)
+            self.committed.begin_loop(self.version, 2, 4 * (epoch + 1), first)
+            first = False
+            while self.version < 4 * (epoch + 1):
+                self.committed.begin_step()
+                if self.version == until:
+                    return
+                self.version += 1
+                assert self.committed.left_mode() is None
+                self.used[self.version] = self.group["lr"], self.net.one.requires_grad, self.net.norm.training
+                if self._in_commit:
+                    self._in_commit(self)
+                self.committed.commit()
+            if self.version == until + 0.5:
+                return
+            if self._behind:
+                self._behind(self, epoch)
+
+    def leave(self):
+        self.committed.put_back()
+        self.committed.record()
+
+
+def rate_by_epoch(run, epoch):
+    run.group["lr"] = 0.1 * 0.5 ** (epoch // 2)
+
+
+def halves(run, epoch):
+    run.group["lr"] *= 0.5
+
+
+def thaws(run, epoch):
+    if epoch == 0:
+        run.net.one.requires_grad_(False)
+        run.net.norm.eval()
+    if epoch == 2:
+        run.net.one.requires_grad_(True)
+        run.net.norm.train()
+
+
+def warm_restart(run, epoch):
+    run.group["lr"] = 0.1
+
+
+def decays(run):
+    run.group["lr"] *= 0.9
+
+
+SHAPES = {
+    "a rate by epoch": {"before": rate_by_epoch},
+    "a rate by epoch, from that epoch": {"before": rate_by_epoch, "from_the_first": False},
+    "a rate by epoch, behind the loop": {"behind": lambda run, epoch: rate_by_epoch(run, epoch + 1)},
+    "a rate that is halved behind the loop": {"behind": halves},
+    "something thaws": {"before": thaws},
+    "something thaws, from that epoch": {"before": thaws, "from_the_first": False},
+    "a rate that commits lower, set again": {"before": warm_restart, "in_commit": decays},
+    "the same, from that epoch": {"before": warm_restart, "in_commit": decays, "from_the_first": False},
+    "a rate that only commits lower": {"in_commit": decays},
+}
+
+
+@pytest.mark.parametrize("left_at", [0, 2, 3.5, 4, 6, 7.5, 8, 9, 12, 14])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_settings_between_loops_are_those_of_an_undisturbed_run(shape, left_at):
+    calm = Epochs(**SHAPES[shape])
+    calm.enter(16)
+    left = Epochs(**SHAPES[shape])
+    left.enter(left_at)
+    for _ in range(2):
+        left.leave()
+        left.enter(left.version)
+    left.leave()
+    left.enter(16)
+    assert left.used == calm.used and len(left.used) == 16
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if "from that" not in s])
+def test_a_newcomer_sets_between_loops_what_survivors_set(shape):
+    calm = Epochs(**SHAPES[shape])
+    calm.enter(16)
+    for left_at in (4, 8, 9):
+        gone = Epochs(**SHAPES[shape])
+        gone.enter(left_at)
+        gone.leave()
+        new = Epochs(**SHAPES[shape])
+        new.committed.load(gone.committed.value())
+        new.group["lr"] = gone.group["lr"]
+        new.committed.record()
+        new.version = gone.version
+        new.enter(16)
+        assert gone.used | new.used == calm.used
+
+
+def test_a_rate_that_is_halved_behind_a_loop_that_is_left_out_is_named():
+    run = Epochs(behind=halves, from_the_first=False)
+    run.enter(8)
+    run.leave()
+    with pytest.raises(KeepstepError, match=r"option 'lr' is another one in front of the loop that begins at step 8"):
+        run.enter(9)
+
+
+def test_what_changes_behind_a_loop_that_was_left_by_break_is_named():
+    _, optimizer, _, committed = made()
+    committed.begin_loop(0, 2, 10)
+    committed.commit()
+    committed.begin_loop(5, 2, 10, first=False)  # `break` without anything behind it
+    optimizer.param_groups[0]["lr"] *= 0.5
+    with pytest.raises(KeepstepError, match=r"'lr' was changed after .*until=10.* left at step 5.*\(until=5\)"):
+        committed.begin_loop(5, 2, 10, first=False)
+
+
+def test_a_validation_between_loops_that_leaves_its_mode_is_named_and_one_layers_mode_is_not():
+    net, _, _, committed = made()
+    committed.begin_loop(0, 2, 5)
+    committed.commit()
+    net.norm.eval()
+    committed.begin_loop(5, 2, 10, first=False)
+    committed.begin_step()
+    assert committed.left_mode() is None
+    net.eval()
+    committed.begin_loop(5, 2, 10, first=False)
+    committed.begin_step()
+    assert committed.left_mode() == "net"
+
+
+def test_protected_state_that_changes_between_loops_is_named_there():
+    net, _, _, committed = made()
+    committed.begin_loop(0, 2, 5)
+    committed.commit()
+    net.short.data.mul_(2)
+    with pytest.raises(KeepstepError, match=r"'net/short' was changed .*what follows the loop that ended with step 5"):
+        committed.begin_loop(5, 2, 10, first=False)
 
 
 def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():

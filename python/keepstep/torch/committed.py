@@ -374,6 +374,10 @@ class Holders:
             return []
         return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
 
+    def whole(self, number: int) -> bool:
+        """Whether this module was protected by itself, and not a part of one."""
+        return "/" not in self._paths[number]
+
     def path(self, number: int) -> str:
         """Of a module."""
         return self._paths[number]
@@ -413,8 +417,10 @@ class Committed:
         self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
         self._holders: Holders | None = None
         self._manner = Manner([], [], {}, [], {})
-        self._world = 0  # how many ranks make the commits of this loop
-        self._committed_by = 0  # how many made the last one; 0: none was made since the job was started
+        self._loop = [0, 0]  # how many ranks make the commits of this one, and which step is its last
+        self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none was made since the job was started
+        self._came_to_it = False  # this entry came to that loop: what follows is as in an undisturbed run
+        self._began: tuple[int, Manner] | None = None  # version and manner where an undisturbed run began a loop
         self._modes: list[bool] = []  # in which a step may begin, of each module
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
@@ -428,12 +434,12 @@ class Committed:
 
     def commit(self, list_again: bool = False) -> None:
         """As `record`, at a commit."""
-        self._committed_by = self._world
+        self._committed_in = self._loop
         self.record(list_again=list_again)
 
     def start(self) -> None:
         """The job was started, from a checkpoint: what its function sets is meant, also where commits left another."""
-        self._committed_by = 0
+        self._committed_in = [0, 0]
 
     def record(self, manner: bool = True, list_again: bool = False) -> None:
         """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
@@ -450,26 +456,73 @@ class Committed:
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
-    def begin_loop(self, version: int, world: int) -> None:
-        """Before the first loop of an entry. KeepstepError where what is protected was changed since it was entered.
+    def begin_loop(self, version: int, world: int, until: int, first: bool = True) -> str | None:
+        """Before each loop of an entry. Modes and options that differ from those of the last commit and hold, in words,
+        where an undisturbed run may have others.
 
-        Before the first step it may be: every entry does it again, alike on all ranks. What this entry did to modes and
-        options holds before the first commit of a start and of a world. Later an undisturbed run is in its loop here.
+        `first`: of this entry, which does again what it does before its loop. The last commit was made in one of the
+        loops, or none of this start and of this many ranks was: then what the entry sets is meant. In front of that
+        loop, and in it, an undisturbed run has what the commit left; between it and the next one it does what this
+        entry does, so that holds.
+
+        Raises:
+            KeepstepError: what is protected was changed, or an undisturbed run began this loop with other options.
         """
-        self._world = world
+        self._loop = [world, until]
         if version == 0:
-            self._holders = None  # modules may have other parts now
+            self._holders = None  # modules may have other parts now, and each entry does it again, alike on all ranks
             self.record()
-            return
+            return None
         if name := self.changed():
+            where = f"this entry of the function, which begins at step {version}, did it"
             raise KeepstepError(
-                line_to_write(name, f"this entry of the function, which begins at step {version}, did it")
+                line_to_write(name, where if first else f"what follows the loop that ended with step {version} did it")
             )
         assert self._holders is not None
-        if self._committed_by == world:
+        ranks, last = self._committed_in
+        came_to_it = self._came_to_it and not first
+        self._came_to_it = came_to_it or ranks != world or until > version or until >= last
+        self._modes = modes = self._holders.modes()
+        held = None
+        if ranks == world and not came_to_it and (version < last or until <= version):
             self._holders.put_back(self._manner)
-        self._modes = self._holders.modes()
+            self._modes = self._manner.training
+        elif ranks == world and not came_to_it:
+            held = self._refuse_another_beginning(version)
+        elif ranks == world and version < last:
+            self._refuse_after_break(version)
+            self._modes = self._manner.training
+        elif ranks == world and version == last:
+            self._began = version, self._holders.take({})
+            left = self._holders.other_modes(self._manner.training)
+            if any(self._holders.whole(number) and not modes[number] for number in left):
+                self._modes = self._manner.training  # a validation left it so: named at the commit
         self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
+        return held
+
+    def _refuse_another_beginning(self, version: int) -> str | None:
+        """The entry begins with this loop; the one of the last commit ended in front of it."""
+        assert self._holders is not None
+        before = self._began
+        if before and before[0] == version and (what := self._holders.late_change(before[1])):
+            raise KeepstepError(
+                f"{what} is another one in front of the loop that begins at step {version} than it was before the "
+                "fault. What changes between two loops must follow from the step alone, and be set in front of the "
+                'next one. Write group["lr"] = base * 0.1 ** (epoch // 30) in front of run.steps, not '
+                'group["lr"] *= 0.1 behind it; what only the beginning of training needs belongs into run.keep'
+            )
+        return self.late_change()
+
+    def _refuse_after_break(self, version: int) -> None:
+        """The loop of the last commit was left by `break`: after a fault the function is in the middle of it."""
+        if what := self.late_change():
+            last = self._committed_in[1]
+            raise KeepstepError(
+                f"{what} was changed after the loop over run.steps(until={last}) was left at step {version}. A fault "
+                "puts it back as the commit left it, so the job would go on differently. Write "
+                f"run.steps(until={version}), without break, for a loop that ends here, or set it at the beginning of "
+                "the step"
+            )
 
     def _list(self) -> None:
         self._holders = Holders(self._registry, self._capsule_ids())
@@ -595,14 +648,14 @@ class Committed:
             "training": bytes(self._manner.training).hex(),
             "requires_grad": bytes(self._manner.requires_grad).hex(),
             "wrapped": bytes(wrapped).hex(),
-            "committed_by": self._committed_by,
+            "committed_in": self._committed_in,
         }
 
     def load(self, value: dict[str, Any]) -> None:
         """A peer's `value`, or a checkpoint's; nothing where that is of other modules."""
         if not value:
             return
-        self._committed_by = value.get("committed_by", 0)
+        self._committed_in = value.get("committed_in", [0, 0])
         holders = Holders(self._registry)
         training, requires_grad, wrapped = (
             bytes.fromhex(value[key]) for key in ("training", "requires_grad", "wrapped")

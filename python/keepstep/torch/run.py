@@ -458,16 +458,8 @@ class Run:
         pipelining.ask_quietly()
         for module in self._registry.modules():
             early_exit.install(module, self._session, self._check_before_forward)
-        if self._first_loop and not self.rehearsing:
-            self._first_loop = False
-            if (
-                self._version
-                and self._capsule is not None
-                and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
-            ):
-                self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
-            self._committed.begin_loop(self._version, self.world_size)
-            self._evaluations.resume(self._version)
+        if not self.rehearsing:
+            self._begin_loop(until)
         while self._version < until:
             self._check_interrupted()
             if self._pauses:
@@ -497,6 +489,26 @@ class Run:
         self._engine.leave_loop()
         self._step = None
         self._save_last()
+
+    def _begin_loop(self, until: int) -> None:
+        first, self._first_loop = self._first_loop, False
+        if self._version and not first:
+            self._refuse_in_capsule(self._version)
+        elif (
+            self._version
+            and self._capsule is not None
+            and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
+        ):
+            self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
+        held = self._committed.begin_loop(self._version, self.world_size, until, first)
+        if held and self.rank == 0:
+            print(
+                f"keepstep: {held} stays as it was set in front of the loop that begins at step {self._version}; the "
+                "commit of that step left another",
+                file=sys.stderr,
+            )
+        if first:
+            self._evaluations.resume(self._version)
 
     def _save_last(self) -> None:
         """At the end of the loop: what was not saved yet, and until it is."""
@@ -917,6 +929,10 @@ class Run:
                 "the job would go on differently. Write run.commit(optimizer.step, schedule.step), or set it at the "
                 "beginning of the step"
             )
+        self._refuse_in_capsule(number)
+
+    def _refuse_in_capsule(self, number: int) -> None:
+        """Raises where a forward after step `number` changed what is in the capsule."""
         if name := self._committed.changed_in_capsule():
             raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
         if self._capsule is not None and (name := self._capsule.changed_extra()):
