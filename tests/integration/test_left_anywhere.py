@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from elastic import Elastic
 from harness import JOBS, finish, start
 
 
@@ -197,3 +198,18 @@ def test_a_forward_between_two_loops_that_moves_statistics_is_named(tmp_path):
     job = run_epochs(tmp_path, "statistics")
     assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()
     assert "'model/1." in job.output and "a forward in training mode after step 2 did it" in job.output, job.explain()
+
+
+def test_what_a_function_of_on_resize_does_to_a_rate_holds_on_all_ranks(tmp_path):
+    with Elastic(tmp_path, "--case", "resized", "--epochs", 100000, nodes="1:1", script="epochs.py") as job:
+        job.start(0)
+        for ranks in (2, 1, 2):
+            if job.steps():
+                job.scale(ranks)
+            job.wait_for_world(ranks)
+        job.kill_rank(1)
+        job.wait_for_more_steps(3)
+        done = job.stop()
+    for line in done.metrics:
+        rates = {line["lr"], *(value for name, value in line.items() if name.startswith("lr_of_"))}
+        assert rates == {0.05 if line["world"] == 1 else 0.1}, line

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import struct
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ parser.add_argument("--out", required=True)
 parser.add_argument("--case", required=True)
 parser.add_argument("--kill-behind", type=int, default=-1, help="this epoch, in its validation")
 parser.add_argument("--kill-at", type=int, default=0, help="in this step")
+parser.add_argument("--epochs", type=int, default=4)
 args = parser.parse_args()
 STEPS = 2  # of an epoch
 
@@ -58,10 +60,15 @@ def train(run):
     run.protect(model=model, optimizer=optimizer)
     model[0].requires_grad_(False)
     replica = run.replicate(model, find_unused_parameters=True)
+
+    def resized(before, now):
+        optimizer.param_groups[0]["lr"] *= now / before
+
+    run.on_resize(resized)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     first = run.version // STEPS if args.case == "from-that-epoch" else 0
-    for epoch in range(first, 4):
-        if args.case != "halved":
+    for epoch in range(first, args.epochs):
+        if args.case not in ("halved", "resized"):
             optimizer.param_groups[0]["lr"] = 0.1 * 0.1 ** (epoch // 2)
         if epoch == 2 and args.case == "thawed":
             model[0].requires_grad_(True)
@@ -72,7 +79,10 @@ def train(run):
                 maybe_die(run, step.number == args.kill_at)
                 step.backward((replica(x) - x).square().mean())
             run.commit(optimizer.step)
-            run.log(bits=struct.pack("<d", step.loss).hex(), lr=optimizer.param_groups[0]["lr"])
+            rate = optimizer.param_groups[0]["lr"]
+            run.log(bits=struct.pack("<d", step.loss).hex(), lr=rate, world=run.world_size)
+            run.log(**{f"lr_of_{run.rank}": rate})
+            time.sleep(0.02 if args.case == "resized" else 0)
         if args.case != "statistics":
             model.eval()
         with torch.no_grad():

@@ -863,11 +863,15 @@ class Run:
             self._durable.forget()
         gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
 
-    def _note_resize(self, before: int) -> None:
+    def _note_resize(self, before: int, left_with: int | None) -> None:
         now = self.world_size
-        if now != before:
-            for function in self._on_resize:
-                function(before, now)
+        if now == before:
+            return
+        if left_with is not None:
+            # Perhaps another world came in between, that not all ranks heard of: all get to this one by one step.
+            self._committed.put_back()
+        for function in self._on_resize:
+            function(before if left_with is None else left_with, now)
 
     # ---- sharded state ----
 
@@ -950,7 +954,6 @@ class Run:
 
     def _as_committed(self) -> None:
         """This process was left at any line. What cannot be put back here comes from a peer."""
-        self._committed.put_back()
         self._entering = True
         state, version = self._engine.state()
         name = self._committed.changed() if state == "clean" else None
@@ -1005,8 +1008,9 @@ class Run:
             self._ready = True
             parked.get_ready_quietly(self._registry)
 
-    def _join(self) -> None:
-        """Joins the current generation, or a newer one if it is interrupted meanwhile."""
+    def _join(self, left_with: int | None = None) -> None:
+        """Joins the current generation, or a newer one if it is interrupted meanwhile. `left_with`: see
+        `_next_assignment`."""
         from keepstep.torch.hosts import communication
 
         if self._capsule is None:
@@ -1016,6 +1020,8 @@ class Run:
         self._shards.check()
         if not self._joined:
             durable_terms.require_same(self._session, self.rank, self._save_settings)
+        if self._engine.state()[0] != "clean":
+            left_with = None  # a peer's options are for its world already
         load = None if self._durable is None else functools.partial(self._load, self._durable, self._capsule)
         while True:
             try:
@@ -1026,7 +1032,7 @@ class Run:
                 else:
                     self._version = membership.join(self._session, self._registry, self._capsule, load)
             except _engine.Interrupted:
-                if self._next_assignment():
+                if self._next_assignment(left_with):
                     self._assigned = True
                     raise Interruption("the state is divided anew") from None
                 continue
@@ -1069,25 +1075,30 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
+        left_with = self.world_size
+        self._committed.put_back()  # before functions of on_resize: what they do to options is meant
         if not self._assigned:
-            self._next_assignment()
+            self._next_assignment(left_with)
         else:
             gc.collect()  # the function was left only now, and with it what it held
         self._assigned = False
         if self._joined:
             self._as_committed()
-            self._join()  # at once, whatever the function does first; otherwise it has still to protect its state
+            self._join(left_with)  # at once, whatever the function does first; else it has still to protect its state
         self._on_resize.clear()  # the next entry brings its own
 
-    def _next_assignment(self) -> bool:
-        """Waits for it. True: the function has to be entered before this process joins, to build anew."""
+    def _next_assignment(self, left_with: int | None) -> bool:
+        """Waits for it. True: the function has to be entered before this process joins, to build anew.
+
+        `left_with`: how many ranks there were when the function was left; None where it was not.
+        """
         before = (self.rank, self.world_size)
         anew = self._session.next_assignment().sharding != self._built_for and bool(self._sharded)
         if anew or (self.rank, self.world_size) != before:
             # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
             replicas.groups_away(keep_world=False)
         if (self.rank, self.world_size) != before:
-            self._note_resize(before[1])
+            self._note_resize(before[1], left_with)
         if anew:
             self._divide_anew()
         return anew
