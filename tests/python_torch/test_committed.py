@@ -232,15 +232,28 @@ def test_modes_options_and_addresses_are_put_back_where_the_function_was_left():
     assert committed.changed() is None
 
 
-@pytest.mark.parametrize("how", ["in place", "another"])
-def test_an_option_that_is_a_tensor_is_put_back_and_named_like_others(how):
+def with_a_tensor_as_rate():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
     registry = Registry()
     registry.add("optimizer", optimizer)
     committed = Committed(registry, set)
     committed.record()
-    [group] = optimizer.param_groups
+    return optimizer.param_groups[0], registry, committed
+
+
+def test_an_option_that_is_a_tensor_is_as_it_was_after_a_restored_section():
+    group, registry, committed = with_a_tensor_as_rate()
+    with restored(registry):
+        group["lr"].mul_(0.5)
+    assert committed.late_change() is None
+    group["lr"].mul_(0.5)
+    assert committed.late_change() == "the optimizer's option 'lr'"
+
+
+@pytest.mark.parametrize("how", ["in place", "another"])
+def test_an_option_that_is_a_tensor_is_put_back_and_named_like_others(how):
+    group, _, committed = with_a_tensor_as_rate()
     rate = group["lr"]
     if how == "in place":
         rate.mul_(0.5)

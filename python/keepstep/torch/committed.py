@@ -353,7 +353,7 @@ class Holders:
             for group, values in zip(groups, manner.groups, strict=True):
                 for key, value in values.items():
                     if isinstance(value, torch.Tensor):
-                        same = value._version == manner.options[id(value)][0] and group.get(key) is value
+                        same = _as_copied(value, manner.options) and group.get(key) is value
                     else:
                         same = key == "params" or _same(group.get(key), value)
                     if not same:
@@ -390,6 +390,14 @@ def _same(a: Any, b: Any) -> bool:
         return bool(a == b)
     except (RuntimeError, ValueError):
         return False  # of tensors and arrays
+
+
+def _as_copied(value: torch.Tensor, options: dict[int, tuple[int, torch.Tensor]]) -> bool:
+    """Whether an option is what `Manner.options` has; what was written to it may be the same."""
+    version, copy = options[id(value)]
+    if value._version != version and torch.equal(value, copy):
+        options[id(value)] = version, _ = value._version, copy
+    return value._version == version
 
 
 def point_back(pieces: Pieces) -> None:
