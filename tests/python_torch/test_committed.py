@@ -290,6 +290,7 @@ def test_what_an_entry_changes_before_its_loop_is_named_where_training_goes_on(c
     net, optimizer, registry, committed = made()
     change(net, optimizer, registry)
     committed.begin_loop(0, world=2, until=10)  # each entry does it before the first step
+    committed.left()
     name = change(net, optimizer, registry)
     if wrapped:
         with committed.as_wrapped(net):
@@ -323,6 +324,7 @@ def test_what_an_entry_does_to_modes_and_options_does_not_hold_in_the_middle_of_
     net, optimizer, _, committed = made()
     committed.begin_loop(0, world=2, until=10)
     committed.commit()
+    committed.left()
     set_for_this_entry(net, optimizer)
     committed.begin_loop(5, world=2, until=10)
     assert net.norm.training and net.one.requires_grad and optimizer.param_groups[0]["lr"] == 0.1
@@ -350,7 +352,7 @@ def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_
         assert as_set(net, optimizer)
         committed.begin_step()
         assert committed.left_mode() is None
-        committed.put_back()
+        committed.left()
         committed.record()
         assert not as_set(net, optimizer)
     replaced, its_optimizer, other = newcomer_of(committed)
@@ -360,7 +362,7 @@ def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_
     set_for_this_entry(net, optimizer)
     committed.begin_loop(5, world=4, until=10)
     committed.commit()
-    committed.put_back()
+    committed.left()
     set_for_this_entry(net, optimizer, 7.0)
     committed.begin_loop(6, world=4, until=10)
     assert as_set(net, optimizer)
@@ -394,12 +396,10 @@ class Epochs:
 
     def enter(self, until, epochs=4):
         """To the beginning of the step after `until`; with a half: to the end of the loop before that."""
-        first = True
         for epoch in range(0 if self._from_the_first else self.version // 4, epochs):
             if self._before:
                 self._before(self, epoch)
-            self.committed.begin_loop(self.version, 2, 4 * (epoch + 1), first)
-            first = False
+            self.committed.begin_loop(self.version, 2, 4 * (epoch + 1))
             while self.version < 4 * (epoch + 1):
                 self.committed.begin_step()
                 if self.version == until:
@@ -416,7 +416,7 @@ class Epochs:
                 self._behind(self, epoch)
 
     def leave(self):
-        self.committed.put_back()
+        self.committed.left()
         self.committed.record()
 
 
@@ -502,10 +502,9 @@ def test_what_changes_behind_a_loop_that_was_left_by_break_is_named():
     _, optimizer, _, committed = made()
     committed.begin_loop(0, 2, 10)
     committed.commit()
-    committed.begin_loop(5, 2, 10, first=False)  # `break` without anything behind it
     optimizer.param_groups[0]["lr"] *= 0.5
     with pytest.raises(KeepstepError, match=r"'lr' was changed after .*until=10.* left at step 5.*\(until=5\)"):
-        committed.begin_loop(5, 2, 10, first=False)
+        committed.begin_loop(5, 2, 10)
 
 
 def test_a_validation_between_loops_that_leaves_its_mode_is_named_and_one_layers_mode_is_not():
@@ -513,11 +512,11 @@ def test_a_validation_between_loops_that_leaves_its_mode_is_named_and_one_layers
     committed.begin_loop(0, 2, 5)
     committed.commit()
     net.norm.eval()
-    committed.begin_loop(5, 2, 10, first=False)
+    committed.begin_loop(5, 2, 10)
     committed.begin_step()
     assert committed.left_mode() is None
     net.eval()
-    committed.begin_loop(5, 2, 10, first=False)
+    committed.begin_loop(5, 2, 10)
     committed.begin_step()
     assert committed.left_mode() == "net"
 
@@ -528,7 +527,7 @@ def test_protected_state_that_changes_between_loops_is_named_there():
     committed.commit()
     net.short.data.mul_(2)
     with pytest.raises(KeepstepError, match=r"'net/short' was changed .*what follows the loop that ended with step 5"):
-        committed.begin_loop(5, 2, 10, first=False)
+        committed.begin_loop(5, 2, 10)
 
 
 def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():
@@ -543,6 +542,20 @@ def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():
         assert all(parameter.requires_grad for parameter in net.parameters())
     thawed = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     assert thawed == ["one", "norm.weight"]
+
+
+def test_ddp_that_is_made_again_in_the_loop_waits_for_what_is_not_frozen_now():
+    net, _, _, committed = made()
+    with committed.as_wrapped(net):
+        pass
+    committed.begin_loop(0, world=2, until=10)
+    net.first.requires_grad_(False)
+    committed.commit()
+    with committed.as_wrapped(net):
+        assert not net.first.weight.requires_grad and net.one.requires_grad
+    committed.left()  # before a commit: the entry makes it as it was, and then comes here again
+    with committed.as_wrapped(net):
+        assert net.first.weight.requires_grad
 
 
 @pytest.mark.parametrize("fails", [False, True])

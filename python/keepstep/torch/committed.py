@@ -464,32 +464,31 @@ class Committed:
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
-    def begin_loop(self, version: int, world: int, until: int, first: bool = True) -> str | None:
+    def begin_loop(self, version: int, world: int, until: int) -> str | None:
         """Before each loop of an entry. Modes and options that differ from those of the last commit and hold, in words,
         where an undisturbed run may have others.
 
-        `first`: of this entry, which does again what it does before its loop. The last commit was made in one of the
-        loops, or none of this start and of this many ranks was: then what the entry sets is meant. In front of that
-        loop, and in it, an undisturbed run has what the commit left; between it and the next one it does what this
-        entry does, so that holds.
+        The last commit was made in one of them, or none of this start and of this many ranks was: then what the entry
+        sets is meant. In front of that loop, and in it, an undisturbed run has what the commit left; between it and the
+        next one it does what this entry does, so that holds.
 
         Raises:
             KeepstepError: what is protected was changed, or an undisturbed run began this loop with other options.
         """
         self._loop = [world, until]
+        ranks, last = self._committed_in
+        came_to_it = self._came_to_it
+        self._came_to_it = came_to_it or ranks != world or until > version or until >= last
         if version == 0:
             self._holders = None  # modules may have other parts now, and each entry does it again, alike on all ranks
             self.record()
             return None
         if name := self.changed():
             where = f"this entry of the function, which begins at step {version}, did it"
-            raise KeepstepError(
-                line_to_write(name, where if first else f"what follows the loop that ended with step {version} did it")
-            )
+            if came_to_it:
+                where = f"what follows the loop that ended with step {version} did it"
+            raise KeepstepError(line_to_write(name, where))
         assert self._holders is not None
-        ranks, last = self._committed_in
-        came_to_it = self._came_to_it and not first
-        self._came_to_it = came_to_it or ranks != world or until > version or until >= last
         self._modes = modes = self._holders.modes()
         held = None
         if ranks == world and not came_to_it and (version < last or until <= version):
@@ -596,6 +595,11 @@ class Committed:
         """How modules and optimizers stand now; None before the first loop."""
         return None if self._holders is None else self._holders.take(self.wrapped)
 
+    def left(self) -> None:
+        """The function was: the next entry comes to its loops."""
+        self._came_to_it = False
+        self.put_back()
+
     def put_back(self, manner: Manner | None = None) -> None:
         """How modules and optimizers stood, and which memory the tensors had; not what is in it. Without `manner` as
         the commit left them."""
@@ -621,9 +625,10 @@ class Committed:
     def as_wrapped(self, module: torch.nn.Module) -> Iterator[None]:
         """While DDP is made around `module`: it waits for the parameters that need gradients then.
 
-        These are those of when it was made before, also where the commit left others (a GAN's frozen critic), unless
-        this entry of the function has changed that itself.
+        In front of the loop of the last commit these are those of when it was made before, also where the commit left
+        others (a GAN's frozen critic), unless this entry of the function has changed that itself.
         """
+        before = {} if self._came_to_it else self._manner.wrapped
         known = (
             dict(zip(map(id, self._holders.parameters), self._manner.requires_grad, strict=True))
             if self._holders
@@ -632,7 +637,7 @@ class Committed:
         unchanged = self._holders is not None and self.changed() is None
         turned = []
         for parameter in module.parameters():
-            was = self._manner.wrapped.get(id(parameter), parameter.requires_grad)
+            was = before.get(id(parameter), parameter.requires_grad)
             if was != parameter.requires_grad == known.get(id(parameter)):
                 parameter.requires_grad_(was)
                 turned.append(parameter)

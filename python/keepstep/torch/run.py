@@ -500,7 +500,7 @@ class Run:
             and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
         ):
             self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
-        held = self._committed.begin_loop(self._version, self.world_size, until, first)
+        held = self._committed.begin_loop(self._version, self.world_size, until)
         if held and self.rank == 0:
             print(
                 f"keepstep: {held} stays as it was set in front of the loop that begins at step {self._version}; the "
@@ -1076,7 +1076,7 @@ class Run:
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self._version + 1)
         left_with = self.world_size
-        self._committed.put_back()  # before functions of on_resize: what they do to options is meant
+        self._committed.left()  # before functions of on_resize: what they do to options is meant
         if not self._assigned:
             self._next_assignment(left_with)
         else:
