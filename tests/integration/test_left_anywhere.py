@@ -213,3 +213,9 @@ def test_what_a_function_of_on_resize_does_to_a_rate_holds_on_all_ranks(tmp_path
     for line in done.metrics:
         rates = {line["lr"], *(value for name, value in line.items() if name.startswith("lr_of_"))}
         assert rates == {0.05 if line["world"] == 1 else 0.1}, line
+
+
+def test_an_optimizer_that_is_made_in_the_middle_is_named_at_its_first_step(tmp_path):
+    job = run_left(tmp_path, "late-optimizer")
+    assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()
+    assert "run.commit of step 3: this SGD steps 'model/blocks.0.weight', which is protected" in job.output

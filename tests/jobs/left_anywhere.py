@@ -335,6 +335,10 @@ def train(run):
                 model.trend = 0.9 * model.trend + model.head.weight.detach().norm()
 
             run.commit(optimizer.step, assign)
+        elif args.case == "late-optimizer":
+            if step.number == 3:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            run.commit(optimizer.step)
         else:
             run.commit(optimizer.step, lambda: average.update_parameters(model))
         bits = struct.pack("<d", step.loss).hex()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
@@ -40,6 +41,7 @@ from keepstep.torch import (
     replicas,
     seeds,
     sharding,
+    stepping,
 )
 from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
@@ -688,15 +690,15 @@ class Run:
     def _call(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
         """Faults of the phase "update" happen after an optimizer's step."""
         self._in_update = True
-        hook = None
+        hooks = [register_optimizer_step_pre_hook(lambda optimizer, *_: self._refuse_unprotected(optimizer, number))]
         if self._session.injector.active:
-            hook = register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number))
+            hooks.append(register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number)))
         try:
             for function in update:
                 function()
         finally:
             self._in_update = False
-            if hook is not None:
+            for hook in hooks:
                 hook.remove()
 
     def log(self, **values: Any) -> None:
@@ -941,6 +943,16 @@ class Run:
             raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
         if self._capsule is not None and (name := self._capsule.changed_extra()):
             raise KeepstepError(line_to_write(f"{name} (get_extra_state)", f"a forward after step {number} did it"))
+
+    def _refuse_unprotected(self, optimizer: Optimizer, number: int) -> None:
+        """Raises where a fault would take this optimizer away, or its state."""
+        if name := stepping.unprotected(self._registry, optimizer):
+            kind = type(optimizer).__name__
+            raise KeepstepError(
+                f"run.commit of step {number}: this {kind} steps '{name}', which is protected, and run.protect does "
+                "not know it: after a fault it would be gone, or without its state. Make it in the function that "
+                f"run.keep calls, also where it is needed later only, and write run.protect(..., {kind.lower()}=...)"
+            )
 
     def _check_before_forward(self) -> None:
         """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
