@@ -180,6 +180,18 @@ def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its
     assert_same(jobs[1], jobs[0])
 
 
+def test_what_a_restart_takes_from_the_checkpoint_instead_of_the_script_is_told(tmp_path):
+    first = run_left(tmp_path / "first", "entry", extra=["--memory"], until=2)
+    assert first.exit_code == 0 and "the checkpoint of step" not in first.output, first.explain()
+    shutil.copytree(tmp_path / "first" / "saved", tmp_path / "second" / "saved")
+    job = run_left(tmp_path / "second", "frozen", extra=["--memory"], until=4)
+    told = (
+        "the checkpoint of step 2 changed the mode of 'model/norm', requires_grad of 'model/blocks.0.weight', "
+        "requires_grad of 'model/blocks.0.bias': what it holds counts."
+    )
+    assert job.exit_code == 0 and job.output.count(told) == 1, job.explain()
+
+
 def run_epochs(folder, case, *extra):
     return finish(folder, *start(folder, JOBS / "epochs.py", "--out", folder, "--case", case, *extra))
 

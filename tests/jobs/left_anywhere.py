@@ -259,6 +259,9 @@ def train(run):
     run.protect(model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer)
     if args.memory:
         run.checkpoint(durable=os.path.join(args.out, "saved"), every=1000, memory_every=1)
+    if args.case == "frozen":
+        model.blocks.requires_grad_(False)
+        model.norm.eval()
     replica = run.replicate(model)
     judge = run.replicate(critic)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())

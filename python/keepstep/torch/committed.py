@@ -374,6 +374,14 @@ class Holders:
             return []
         return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
 
+    def modes_since(self, manner: Manner) -> str | None:
+        """What is in another mode than in `manner`, or needs gradients where it did not or not where it did."""
+        found = [f"the mode of '{self._paths[number]}'" for number in self.other_modes(manner.training)]
+        now = zip(self.parameters, manner.requires_grad, strict=True)
+        found += [f"requires_grad of '{self._name(p)}'" for p, before in now if p.requires_grad != before]
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return ", ".join(found[:3]) + more if found else None
+
     def whole(self, number: int) -> bool:
         """Whether this module was protected by itself, and not a part of one."""
         return "/" not in self._paths[number]

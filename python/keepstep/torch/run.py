@@ -45,7 +45,7 @@ from keepstep.torch import (
 )
 from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
-from keepstep.torch.committed import Committed, line_to_write, restored
+from keepstep.torch.committed import Committed, Holders, line_to_write, restored
 from keepstep.torch.evaluations import Evaluations
 from keepstep.torch.rechecks import Rechecks
 from keepstep.torch.registry import Registry
@@ -1063,9 +1063,18 @@ class Run:
             self._checks_left = 0  # digests of the whole state would lengthen the recovery
 
     def _load(self, durable: Durable, capsule: Capsule, version: int) -> None:
+        holders = Holders(self._registry)
+        manner = holders.take({})
         durable.load(version, capsule)
-        if self._began_with(version) == version:
-            self._committed.start()
+        if self._began_with(version) != version:
+            return
+        self._committed.start()
+        if self.rank == 0 and (what := holders.modes_since(manner)):
+            print(
+                f"keepstep: the checkpoint of step {version} changed {what}: what it holds counts. What is to be "
+                "otherwise from here on belongs between run.replicate and run.steps",
+                file=sys.stderr,
+            )
 
     def _began_with(self, version: int) -> int:
         """The step that the job was started with; `version` where this process is the first to ask."""
