@@ -71,6 +71,7 @@ LEFT = [
     "lbfgs-communicates",
     "entry-option",
     "entry-mode",
+    "entry-statistics",
 ]
 
 
@@ -98,6 +99,7 @@ LATE = {
     "late-state": "'optimizer/state/0' was changed outside of run.commit; run.commit of step 5 found it",
     "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of run.commit; a forward after step 2 did it",
     "late-statistics": "a forward in training mode after step 2 did it",
+    "hidden-statistics": "a forward in training mode after step 2 did it",
 }
 
 

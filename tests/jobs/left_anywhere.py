@@ -245,9 +245,12 @@ def evaluate(run, model, average, optimizer, number):
         model.head.bias.data.mul_(2)
     elif kind == "late-state" and number == 4:  # the first three steps are checked anyway
         optimizer.state.clear()
-    elif kind == "late-statistics":
+    elif kind in ("late-statistics", "hidden-statistics"):
         with torch.no_grad():
             model(HELD_OUT[0])
+        if kind == "hidden-statistics":
+            with run.restored():
+                model.eval()
     elif kind == "head" and number == 4:  # of one tensor, where no forward looks
         with torch.no_grad():
             model.head.bias.mul_(1.5)
@@ -267,6 +270,10 @@ def train(run):
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     if args.case == "extra-entry":
         model.blocks[0](HELD_OUT[0])
+    elif args.case == "entry-statistics":
+        model(HELD_OUT[0])
+        with run.restored():
+            model.eval()
     elif args.case == "entry-option":
         optimizer.param_groups[0]["lr"] *= 0.5
     elif args.case == "entry-mode":

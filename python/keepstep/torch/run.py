@@ -493,15 +493,8 @@ class Run:
         self._save_last()
 
     def _begin_loop(self, until: int) -> None:
+        self._check_in_capsule()
         first, self._first_loop = self._first_loop, False
-        if self._version and not first:
-            self._refuse_in_capsule(self._version)
-        elif (
-            self._version
-            and self._capsule is not None
-            and (self._committed.changed_in_capsule() or self._capsule.changed_extra())
-        ):
-            self._capsule.restore(self._engine, self._version)  # a forward before the loop: undisturbed, only once
         held = self._committed.begin_loop(self._version, self.world_size, until)
         if held and self.rank == 0:
             print(
@@ -728,6 +721,8 @@ class Run:
         """
         if not self._borrowed and not self._in_update:
             self._refuse_changed("run.restored() found it when it was entered")
+            if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
+                self._check_in_capsule()
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self._version)  # what is copied after a commit must not change meanwhile
         if self._durable is not None:
@@ -936,6 +931,15 @@ class Run:
                 "beginning of the step"
             )
         self._refuse_in_capsule(number)
+
+    def _check_in_capsule(self) -> None:
+        """Outside of a step. A forward in front of an entry's first loop may be: an undisturbed run made it once."""
+        if self._version == 0 or self._capsule is None:
+            return
+        if not self._first_loop:
+            self._refuse_in_capsule(self._version)
+        elif self._committed.changed_in_capsule() or self._capsule.changed_extra():
+            self._capsule.restore(self._engine, self._version)
 
     def _refuse_in_capsule(self, number: int) -> None:
         """Raises where a forward after step `number` changed what is in the capsule."""
