@@ -72,6 +72,7 @@ LEFT = [
     "entry-option",
     "entry-mode",
     "entry-statistics",
+    "average-eval",
 ]
 
 
@@ -96,6 +97,7 @@ LATE = {
     "late-option": "the optimizer's option 'lr' was changed after run.commit of step 2",
     "late-frozen": "requires_grad of 'model/head.bias' was changed after run.commit of step 2",
     "late-mode": "'model' has been in another mode (training or evaluation) since after run.commit of step 2",
+    "late-teacher": "'average/module' has been in another mode (training or evaluation) since after run.commit of",
     "late-state": "'optimizer/state/0' was changed outside of run.commit; run.commit of step 5 found it",
     "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of run.commit; a forward after step 2 did it",
     "late-statistics": "a forward in training mode after step 2 did it",

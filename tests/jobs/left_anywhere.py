@@ -68,7 +68,7 @@ class Model(torch.nn.Module):
         first = Counting(8, 16) if "extra" in args.case else torch.nn.Linear(8, 16)
         self.blocks = torch.nn.Sequential(first, torch.nn.Dropout(0.25), torch.nn.Tanh())
         # What both forward and the update change, as a closure's forward would, cannot be carried.
-        self.norm = torch.nn.Identity() if args.case.startswith("lbfgs") else torch.nn.BatchNorm1d(16)
+        self.norm = torch.nn.Identity() if args.case.startswith(("lbfgs", "late-teacher")) else torch.nn.BatchNorm1d(16)
         self.head = torch.nn.Linear(16, 2)
         if args.case == "assigned":
             self.register_buffer("trend", torch.zeros(()))
@@ -234,6 +234,9 @@ def evaluate(run, model, average, optimizer, number):
         model.head.bias.requires_grad_(False)
     elif kind == "late-mode":
         model.eval()
+    elif kind in ("average-eval", "late-teacher"):
+        average.eval()
+        note(validation=validate(run, average, number), step=number, rank=run.rank)
     elif kind == "extra-restored":
         with run.restored():
             note(validation=validate(run, model, number), step=number, rank=run.rank)
@@ -312,6 +315,9 @@ def train(run):
             else:
                 if args.case in ("extra", "extra-entry") or args.case.startswith("entry"):
                     maybe_die(run, step.number)
+                if args.case == "late-teacher":
+                    with torch.no_grad():
+                        y = average.module(x)
                 step.backward(loss_function(replica(x), y))
         if args.case.startswith("update"):
             parts = [optimizer.step, lambda: average.update_parameters(model)]

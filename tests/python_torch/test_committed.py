@@ -521,6 +521,36 @@ def test_a_validation_between_loops_that_leaves_its_mode_is_named_and_one_layers
     assert committed.left_mode() == "net"
 
 
+def test_what_no_optimizer_trains_may_change_its_mode_until_it_computes_in_a_step():
+    net, _, registry, committed = made()
+    average = torch.optim.swa_utils.AveragedModel(net)
+    registry.add("average", average)
+    committed.begin_loop(0, 2, 5)
+    committed.commit()
+    committed.begin_step()
+    average.eval()
+    for _ in range(2):  # behind a commit, and between two loops
+        committed.begin_step()
+        assert committed.left_mode() is None
+        assert committed.left_mode_of_untrained(net) is None
+        assert committed.left_mode_of_untrained(average) == "average"
+        assert committed.left_mode_of_untrained(average.module) == "average/module"
+        committed.begin_loop(5, 2, 10)
+    committed.left()
+    assert average.training and average.module.norm.training
+    for late in (True, False):
+        committed.begin_loop(5, 2, 10)
+        if late:
+            average.eval()
+        committed.begin_step()
+        average.eval()
+        committed.commit()
+        committed.begin_step()
+        assert (committed.left_mode_of_untrained(average) is not None) == late  # later, too: a fault undoes it
+        committed.left()
+        assert average.training == late
+
+
 def test_protected_state_that_changes_between_loops_is_named_there():
     net, _, _, committed = made()
     committed.begin_loop(0, 2, 5)

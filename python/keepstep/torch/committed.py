@@ -261,6 +261,7 @@ class Holders:
     not, because the capsule has them."""
 
     def __init__(self, registry: Registry, without: Iterable[int] = ()) -> None:
+        self._registry = registry
         self.modules: list[torch.nn.Module] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
@@ -268,10 +269,15 @@ class Holders:
         self._paths: list[str] = []  # of modules
         self.optimizers = list(registry.optimizers())
         sharding.reshard(registry.modules())  # what a forward without backward left whole is freed later
+        self.untrained: set[int] = set()  # numbers of modules that are protected with no parameter of an optimizer
+        stepped = {id(parameter) for optimizer in self.optimizers for parameter in parameters_of(optimizer)}
         seen = set(without)
         for owner, item in registry.objects.items():
             if isinstance(item, torch.nn.Module):
+                first = len(self.modules)
                 buffers += self._walk(owner, item, seen)
+                if not any(id(parameter) in stepped for parameter in item.parameters()):
+                    self.untrained.update(range(first, len(self.modules)))
             elif isinstance(item, torch.Tensor) and id(item) not in seen:
                 self.named.append((owner, item))
         self._buffer_names = [name for name, *_ in buffers]
@@ -386,6 +392,12 @@ class Holders:
         """Whether this module was protected by itself, and not a part of one."""
         return "/" not in self._paths[number]
 
+    def around(self, numbers: Iterable[int]) -> set[int]:
+        """Ids of the objects that these modules are parts of, and of what those are only wrapped around."""
+        owners = {self._paths[number].partition("/")[0] for number in numbers}
+        wholes = [self._registry.objects[owner] for owner in owners]
+        return {id(module) for whole in wholes for module in (whole, getattr(whole, "module", whole))}
+
     def path(self, number: int) -> str:
         """Of a module."""
         return self._paths[number]
@@ -445,13 +457,18 @@ class Committed:
         self._looked = False  # since the last commit, before a forward
         self._in_capsule: dict[str, Any] = {}  # its versions
         self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
+        self._late_wholes: set[int] = set()  # ids of what they are in, where no optimizer trains it
 
     # ---- the end of a commit, and of joining a generation ----
 
     def commit(self, list_again: bool = False) -> None:
         """As `record`, at a commit."""
         self._committed_in = self._loop
+        # What a validation left of an average is in the mode of before, for good: an entry after a fault has it so.
+        late, modes = self._late_untrained(), self._modes
         self.record(list_again=list_again)
+        for number in late:
+            self._manner.training[number] = modes[number]
 
     def start(self) -> None:
         """The job was started, from a checkpoint: what its function sets is meant, also where commits left another."""
@@ -509,9 +526,12 @@ class Committed:
             self._modes = self._manner.training
         elif ranks == world and version == last:
             self._began = version, self._holders.take({})
-            left = self._holders.other_modes(self._manner.training)
-            if any(self._holders.whole(number) and not modes[number] for number in left):
-                self._modes = self._manner.training  # a validation left it so: named at the commit
+            untrained = self._holders.untrained
+            left = set(self._holders.other_modes(self._manner.training)) - untrained
+            # Where a whole module is in evaluation, a validation left it so.
+            of_commit = any(self._holders.whole(n) and not modes[n] for n in left)
+            both = enumerate(zip(self._manner.training, modes, strict=True))
+            self._modes = [was if of_commit or number in untrained else now for number, (was, now) in both]
         self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
         return held
 
@@ -578,14 +598,33 @@ class Committed:
 
     def begin_step(self) -> None:
         """The loop's body begins: a mode that it does not set itself was left by what came after the commit."""
-        self._late_modes = [] if self._holders is None else self._holders.other_modes(self._modes)
+        late = [] if self._holders is None else self._holders.other_modes(self._modes)
+        if late != self._late_modes:
+            self._late_modes = late
+            self._late_wholes = set() if self._holders is None else self._holders.around(self._late_untrained())
 
     def left_mode(self) -> str | None:
-        """The path of a module that has been in another mode since before the step began."""
+        """The path of a trained module that has been in another mode since before the step began."""
         if self._holders is None or not self._late_modes:
             return None
-        still = set(self._holders.other_modes(self._modes)) & set(self._late_modes)
+        still = self._still_late() - self._holders.untrained
         return self._holders.path(min(still)) if still else None
+
+    def left_mode_of_untrained(self, module: torch.nn.Module) -> str | None:
+        """The same of a part of `module` that no optimizer trains: its mode matters where it computes, in a step."""
+        if id(module) not in self._late_wholes:
+            return None
+        assert self._holders is not None
+        parts = {id(part) for part in module.modules()}
+        late = [number for number in self._late_untrained() if id(self._holders.modules[number]) in parts]
+        return self._holders.path(min(late)) if late else None
+
+    def _late_untrained(self) -> set[int]:
+        return set() if self._holders is None or not self._late_modes else self._still_late() & self._holders.untrained
+
+    def _still_late(self) -> set[int]:
+        assert self._holders is not None
+        return set(self._holders.other_modes(self._modes)) & set(self._late_modes)
 
     def changed_before_forward(self) -> str | None:
         """The same, in the first forward after a commit; before further ones of some tensors only."""

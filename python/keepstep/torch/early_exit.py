@@ -88,21 +88,24 @@ class _AfterForward(_Checks):
 class _BeforeAll(_Checks):
     """Before the forward of a whole model: what it uses must be what was committed."""
 
-    def __init__(self, session: Session, look: Callable[[], None]) -> None:
+    def __init__(self, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
         super().__init__(session, middle=False)
         self._look = look
 
-    def __call__(self, _module: torch.nn.Module, _inputs: Any) -> None:
+    def __call__(self, module: torch.nn.Module, _inputs: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._look()
+            self._look(module)
 
 
-def install(model: torch.nn.Module, session: Session, look: Callable[[], None]) -> None:
-    """Puts the checks into `model`; once per model and process. `look`: called before each forward."""
+def install(model: torch.nn.Module, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
+    """Puts the checks into `model`; once per model and process. `look`: called before each forward of it, and of what
+    it is only wrapped around (``average.module``)."""
     if model in _hooked:
         return
     _hooked.add(model)
-    model.register_forward_pre_hook(_BeforeAll(session, look))
+    for whole in (model, getattr(model, "module", None)):
+        if isinstance(whole, torch.nn.Module):
+            whole.register_forward_pre_hook(_BeforeAll(session, look))
     blocks = coarse_modules(model)
     for number, block in enumerate(blocks):
         middle = number == len(blocks) // 2

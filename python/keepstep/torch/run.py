@@ -569,12 +569,7 @@ class Run:
             engine.log(number, waited)
         self._check_at_commit(number)
         self._refuse_changed(f"run.commit of step {number} found it")
-        if module := self._committed.left_mode():
-            raise KeepstepError(
-                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
-                f"{number - 1}. A fault puts modes back as the commit left them, so the job would go on differently. "
-                "Write model.train() behind the validation, or set the mode at the beginning of each step"
-            )
+        self._refuse_mode(self._committed.left_mode())
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
@@ -958,10 +953,21 @@ class Run:
                 f"run.keep calls, also where it is needed later only, and write run.protect(..., {kind.lower()}=...)"
             )
 
-    def _check_before_forward(self) -> None:
+    def _refuse_mode(self, module: str | None) -> None:
+        if module is not None:
+            raise KeepstepError(
+                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
+                f"{self._version}. A fault puts modes back as the commit left them, so the job would go on "
+                "differently. Write model.train() behind the validation, or set the mode at the beginning of each step"
+            )
+
+    def _check_before_forward(self, module: torch.nn.Module) -> None:
         """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
         step = self._step
-        computing = step is not None and not step.committed and torch.is_grad_enabled()
+        in_step = step is not None and not step.committed
+        if in_step and not self._borrowed:
+            self._refuse_mode(self._committed.left_mode_of_untrained(module))
+        computing = in_step and torch.is_grad_enabled()
         if computing or self._in_update or self._borrowed or self.rehearsing or not self._session.formed:
             return
         name = self._committed.changed_before_forward()
