@@ -82,6 +82,11 @@ def test_a_rank_that_dies_in_the_middle_changes_no_bit(tmp_path, undisturbed_cas
     assert_same(job, undisturbed_case(case))
 
 
+def test_a_rate_that_an_entry_scales_is_scaled_once_where_a_rank_dies_in_the_first_step(tmp_path, undisturbed_case):
+    job = run_left(tmp_path, "entry-option", extra=["--kill-at", 1])
+    assert_same(job, undisturbed_case("entry-option"))
+
+
 BARE = ["average-bare:copy", "average-bare:data", "average-bare:pointer", "schedule-free-bare", "head"]
 
 

@@ -505,8 +505,11 @@ class Committed:
         came_to_it = self._came_to_it
         self._came_to_it = came_to_it or ranks != world or until > version or until >= last
         if version == 0:
+            joined = self._manner
             self._holders = None  # modules may have other parts now, and each entry does it again, alike on all ranks
             self.record()
+            if [*map(len, joined[:2])] == [*map(len, self._manner[:2])]:
+                self._manner = joined  # and what it does to options and modes it does to these
             return None
         if name := self.changed():
             where = f"this entry of the function, which begins at step {version}, did it"

@@ -818,9 +818,9 @@ class Run:
         """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process.
 
         Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
-        another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. A process that joins begins
-        with ``run.entry`` "joined" instead. Most loops need neither: ``run.steps`` hands out the new split. Call it in
-        every entry.
+        another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. What it does to options of
+        optimizers holds, also on a process that joins; that begins with ``run.entry`` "joined" instead. Most loops need
+        neither: ``run.steps`` hands out the new split. Call it in every entry.
         """
         self._on_resize.append(function)
 
