@@ -189,6 +189,16 @@ def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its
     assert_same(jobs[1], jobs[0])
 
 
+def test_a_checkpoint_that_the_job_goes_back_to_is_no_restart_for_what_an_entry_sets(tmp_path, undisturbed_case):
+    job = run_left(tmp_path, "entry-option", extra=["--every", 2, "--kill-at", 4, "--all"])
+    calm = undisturbed_case("entry-option")
+    assert job.exit_code == 0 and len([note for note in job.notes if "dies" in note]) == 2, job.explain()
+    assert {note["version"] for note in job.notes if note.get("generation", 1) > 1 and "entry" in note} == {2}
+    bits = {line["step"]: line["bits"] for line in job.metrics}
+    assert bits == {line["step"]: line["bits"] for line in calm.metrics}, job.explain()
+    assert job.finals()[0]["final"] == calm.finals()[0]["final"], job.explain()
+
+
 def test_what_a_restart_takes_from_the_checkpoint_instead_of_the_script_is_told(tmp_path):
     first = run_left(tmp_path / "first", "entry", extra=["--memory"], until=2)
     assert first.exit_code == 0 and "the checkpoint of step" not in first.output, first.explain()

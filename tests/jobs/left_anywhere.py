@@ -5,11 +5,13 @@ waits there for it. Notes as those of small.py.
 """
 
 import argparse
+import glob
 import hashlib
 import json
 import os
 import signal
 import struct
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,8 +23,9 @@ parser.add_argument("--out", required=True)
 parser.add_argument("--case", required=True)
 parser.add_argument("--until", type=int, default=6)
 parser.add_argument("--kill-at", type=int, default=0, help="at this step; 0: nobody dies")
-parser.add_argument("--all", action="store_true", help="all ranks end themselves, rank 0 a little later")
+parser.add_argument("--all", action="store_true", help="rank 0 ends both ranks")
 parser.add_argument("--memory", action="store_true", help="copies in memory of every step")
+parser.add_argument("--every", type=int, default=0, help="checkpoints, so many steps apart")
 parser.add_argument("--rate", type=float, default=0.0, help="set by each entry before its loop, with BatchNorm frozen")
 args = parser.parse_args()
 
@@ -136,9 +139,23 @@ def first_time(name):
 
 
 def maybe_die(run, number):
-    if args.kill_at == number and (args.all or run.rank == 1) and first_time(f"died{run.rank if args.all else ''}"):
-        note(dies=run.rank, step=number)
-        os.kill(os.getpid(), signal.SIGKILL)
+    if args.kill_at != number or not (args.all or run.rank == 1):
+        return
+    if not first_time(f"died{run.rank if args.all else ''}"):
+        return
+    note(dies=run.rank, step=number)
+    if args.all:
+        while not glob.glob(os.path.join(args.out, "saved", "step-*", ".metadata")):
+            time.sleep(0.1)
+        time.sleep(0.5)  # the coordinator hears of it
+        other = os.path.join(args.out, "pid1")
+        if run.rank == 1:
+            os.symlink(str(os.getpid()), other)
+            signal.pause()
+        while not os.path.islink(other):
+            os.sched_yield()
+        os.kill(int(os.readlink(other)), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for_interruption():
@@ -263,8 +280,9 @@ def evaluate(run, model, average, optimizer, number):
 def train(run):
     model, average, critic, optimizer, critic_optimizer = run.keep(build)
     run.protect(model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer)
-    if args.memory:
-        run.checkpoint(durable=os.path.join(args.out, "saved"), every=1000, memory_every=1)
+    if args.memory or args.every:
+        memory = 1 if args.memory else None
+        run.checkpoint(durable=os.path.join(args.out, "saved"), every=args.every or 1000, memory_every=memory)
     if args.case == "frozen":
         model.blocks.requires_grad_(False)
         model.norm.eval()
