@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
+PLANES = ("tls", "plain")  # of keepstep run --data-plane
+
 
 def numbers(text: str) -> list[int]:
     """``2,4``: for the `type` of an option."""

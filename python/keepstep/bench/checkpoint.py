@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.arguments import numbers, some_of
+from keepstep.bench.arguments import PLANES, numbers, some_of
 from keepstep.bench.checkpoint_figures import against, of_copies, of_saves
 from keepstep.bench.environment import JOBS, BenchError, free_port, job_environment, keepstep_command, machine
 from keepstep.bench.keepstep_nodes import NODES, Launchers
@@ -77,8 +77,8 @@ def _check_memory(world: int, chosen: Size) -> None:
         )
 
 
-def measure_copies(folder: Path, world: int, nodes: int, chosen: Size, rounds: int) -> dict[str, Any]:
-    """Our job of `world` ranks on `nodes`."""
+def measure_copies(folder: Path, world: int, nodes: int, chosen: Size, rounds: int, plane: str) -> dict[str, Any]:
+    """Our job of `world` ranks on `nodes`, with this data plane between them."""
     out = folder / f"keepstep-{world}-{nodes}-{chosen.megabytes}"
     out.mkdir()
     script = [str(JOBS / "checkpoint_copies.py"), *chosen.arguments(out, rounds)]
@@ -89,7 +89,9 @@ def measure_copies(folder: Path, world: int, nodes: int, chosen: Size, rounds: i
             command = [keepstep_command(), "run", "--nproc-per-node", str(world), *script]
             wait_for_end(what, processes.start(command, job_environment(), out / "log.txt"), limit_s)
         else:
-            launchers = Launchers(processes, out, world // NODES, 0, ["--spares", "0"], script, job_environment())
+            launchers = Launchers(
+                processes, out, world // NODES, 0, ["--spares", "0", "--data-plane", plane], script, job_environment()
+            )
             for job in launchers.jobs.values():
                 wait_for_end(what, job, limit_s)
     return {"ranks": world, "nodes": nodes, "megabytes": chosen.megabytes} | of_copies(_answers(out, world))
@@ -142,6 +144,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--nodes", type=numbers, default="1,2", help="numbers of nodes, of 1 and 2 (default %(default)s)"
     )
+    parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each kind of step (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="2 ranks, one turn: a few minutes")
     parser.add_argument("--folder", type=Path, help="on the disk that torch saves to (default: a temporary one)")
@@ -172,7 +175,7 @@ def main(arguments: list[str]) -> int:
                 saves.append({"ranks": world, "megabytes": chosen.megabytes} | theirs)
                 bar.advance(task)
             for nodes in of_nodes:
-                row = measure_copies(folder, world, nodes, chosen, options.rounds)
+                row = measure_copies(folder, world, nodes, chosen, options.rounds, options.data_plane)
                 if theirs is not None:
                     row |= against(row, theirs)
                 rows.append(row)
@@ -182,6 +185,6 @@ def main(arguments: list[str]) -> int:
     for field in ("ratio", "slowed_ratio"):
         known = [row[field] for row in rows if row.get(field) is not None]
         result[field] = min(known) if known else None
-    result |= {"cases": rows, "saves": saves, "rounds": options.rounds}
+    result |= {"cases": rows, "saves": saves, "rounds": options.rounds, "data_plane": options.data_plane}
     print(json.dumps(result | {"environment": machine() | {"load_before": load_before}}))
     return 0

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.arguments import numbers, some_of
+from keepstep.bench.arguments import PLANES, numbers, some_of
 from keepstep.bench.environment import BenchError, bench_program, keepstep_command, machine
 from keepstep.bench.hydrate_job import HydrateJob
 from keepstep.bench.namespaces import Node, switched_nodes, why_not
@@ -30,7 +30,6 @@ from keepstep.bench.processes import Processes
 from keepstep.bench.waiting import progress_bar
 
 WHERE = ("same", "across")
-PLANES = ("tls", "plain")
 PEERS = {"tls": "OpenSSL", "plain": "iperf3"}
 PUMP = "keepstep_tls_bench"
 PEER_PORT = 5201

@@ -16,14 +16,13 @@ import sys
 import time
 from typing import Any
 
-from keepstep.bench.arguments import numbers
+from keepstep.bench.arguments import PLANES, numbers
 from keepstep.bench.environment import JOBS, BenchError, bench_program, job_environment, machine
 from keepstep.bench.namespaces import Node, two_nodes
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
 STREAM_BYTES = 1 << 20  # of one part; the buffer is used again and again, as iperf3 does
 IPERF_PORT = 5201
-PLANES = ("tls", "plain")
 
 
 class Bench:
