@@ -4,8 +4,8 @@ A real job: a rank is killed and its successor filled by all others, which are o
 on a node of its own (TCP between network namespaces of this machine). The bytes and seconds are the journal's. On one
 node they are compared with two processes that do nothing but copy as much with the same checksums at both ends, in the
 quickest of several ways; across nodes with iperf3 from as many nodes at once, or from one if that is quicker, or, where
-the data plane encrypts, with SSL_write into SSL_read in the same way. These take no checksums and put the bytes nowhere.
-What is measured takes turns. The last line is one JSON object.
+the data plane encrypts, with SSL_write into SSL_read in the same way: no checksums, and the bytes go nowhere. What is
+measured takes turns. The last line is one JSON object.
 """
 
 from __future__ import annotations
