@@ -182,6 +182,7 @@ class CoordinatorTest : public testing::Test {
   }
 
   std::vector<nlohmann::json> journal_lines(const std::string& event) const {
+    EXPECT_TRUE(journal_->flush(std::chrono::minutes(1)));
     std::vector<nlohmann::json> lines;
     std::ifstream file(directory_ + "/journal.jsonl");
     for (std::string line; std::getline(file, line);) {
