@@ -225,6 +225,14 @@ def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, c
         assert [line["lr"] for line in job.metrics] == [line["lr"] for line in calm.metrics], job.explain()
 
 
+def test_a_rate_that_changes_behind_a_loop_which_a_fault_left_is_told_of(tmp_path):
+    job = run_epochs(tmp_path, "halved-from-there", "--kill-behind", 1)
+    assert job.exit_code == 0, job.explain()
+    assert "option 'lr' was changed between earlier loops, but not in front of the one that begins at step 4" in (
+        job.output
+    ), job.explain()
+
+
 def test_a_forward_between_two_loops_that_moves_statistics_is_named(tmp_path):
     job = run_epochs(tmp_path, "statistics")
     assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()

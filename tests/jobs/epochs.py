@@ -66,9 +66,9 @@ def train(run):
 
     run.on_resize(resized)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
-    first = run.version // STEPS if args.case == "from-that-epoch" else 0
+    first = run.version // STEPS if args.case in ("from-that-epoch", "halved-from-there") else 0
     for epoch in range(first, args.epochs):
-        if args.case not in ("halved", "resized"):
+        if args.case not in ("halved", "halved-from-there", "resized"):
             optimizer.param_groups[0]["lr"] = 0.1 * 0.1 ** (epoch // 2)
         if epoch == 2 and args.case == "thawed":
             model[0].requires_grad_(True)
@@ -90,7 +90,9 @@ def train(run):
         dist.all_reduce(torch.zeros(1))
         maybe_die(run, run.version == (args.kill_behind + 1) * STEPS)
         dist.all_reduce(torch.zeros(1))
-        if args.case == "halved":
+        if args.case == "halved-from-there":
+            model(Noise()[0].repeat(2, 1))  # a survivor leaves the validation here, and halves nothing
+        if args.case.startswith("halved"):
             optimizer.param_groups[0]["lr"] *= 0.5
     sums = [float(tensor.double().sum()) for tensor in model.state_dict().values()]
     note(final=sums, buffers=0, calls=0, rank=run.rank)

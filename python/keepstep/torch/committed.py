@@ -449,6 +449,7 @@ class Committed:
         self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none was made since the job was started
         self._came_to_it = False  # this entry came to that loop: what follows is as in an undisturbed run
         self._began: tuple[int, Manner] | None = None  # version and manner where an undisturbed run began a loop
+        self._set_between: str | None = None  # what such a run has changed between two loops
         self._modes: list[bool] = []  # in which a step may begin, of each module
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
@@ -490,8 +491,8 @@ class Committed:
         self._looked = False
 
     def begin_loop(self, version: int, world: int, until: int) -> str | None:
-        """Before each loop of an entry. Modes and options that differ from those of the last commit and hold, in words,
-        where an undisturbed run may have others.
+        """Before each loop of an entry. What the user should be told, where an undisturbed run may have begun the loop
+        with other modes and options.
 
         The last commit was made in one of them, or none of this start and of this many ranks was: then what the entry
         sets is meant. In front of that loop, and in it, an undisturbed run has what the commit left; between it and the
@@ -518,17 +519,18 @@ class Committed:
             raise KeepstepError(line_to_write(name, where))
         assert self._holders is not None
         self._modes = modes = self._holders.modes()
-        held = None
+        doubt = None
         if ranks == world and not came_to_it and (version < last or until <= version):
             self._holders.put_back(self._manner)
             self._modes = self._manner.training
         elif ranks == world and not came_to_it:
-            held = self._refuse_another_beginning(version)
+            doubt = self._another_beginning(version)
         elif ranks == world and version < last:
             self._refuse_after_break(version)
             self._modes = self._manner.training
         elif ranks == world and version == last:
             self._began = version, self._holders.take({})
+            self._set_between = self.late_change() or self._set_between
             untrained = self._holders.untrained
             left = set(self._holders.other_modes(self._manner.training)) - untrained
             # Where a whole module is in evaluation, a validation left it so.
@@ -536,10 +538,10 @@ class Committed:
             both = enumerate(zip(self._manner.training, modes, strict=True))
             self._modes = [was if of_commit or number in untrained else now for number, (was, now) in both]
         self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
-        return held
+        return doubt
 
-    def _refuse_another_beginning(self, version: int) -> str | None:
-        """The entry begins with this loop; the one of the last commit ended in front of it."""
+    def _another_beginning(self, version: int) -> str | None:
+        """The entry begins with this loop; the one of the last commit ended in front of it. See `begin_loop`."""
         assert self._holders is not None
         before = self._began
         if before and before[0] == version and (what := self._holders.late_change(before[1])):
@@ -549,7 +551,18 @@ class Committed:
                 'next one. Write group["lr"] = base * 0.1 ** (epoch // 30) in front of run.steps, not '
                 'group["lr"] *= 0.1 behind it; what only the beginning of training needs belongs into run.keep'
             )
-        return self.late_change()
+        if what := self.late_change():
+            return (
+                f"{what} stays as it was set in front of the loop that begins at step {version}; the commit of that "
+                "step left another"
+            )
+        if self._set_between:
+            return (
+                f"{self._set_between} was changed between earlier loops, but not in front of the one that begins at "
+                f"step {version}, where the function was entered after a fault. If it changes behind each loop, this "
+                "change is missing: set it in front of run.steps, by a rule that follows from the step"
+            )
+        return None
 
     def _refuse_after_break(self, version: int) -> None:
         """The loop of the last commit was left by `break`: after a fault the function is in the middle of it."""

@@ -495,13 +495,9 @@ class Run:
     def _begin_loop(self, until: int) -> None:
         self._check_in_capsule()
         first, self._first_loop = self._first_loop, False
-        held = self._committed.begin_loop(self._version, self.world_size, until)
-        if held and self.rank == 0:
-            print(
-                f"keepstep: {held} stays as it was set in front of the loop that begins at step {self._version}; the "
-                "commit of that step left another",
-                file=sys.stderr,
-            )
+        doubt = self._committed.begin_loop(self._version, self.world_size, until)
+        if doubt and self.rank == 0:
+            print(f"keepstep: {doubt}", file=sys.stderr)
         if first:
             self._evaluations.resume(self._version)
 
