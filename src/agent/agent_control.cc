@@ -354,6 +354,10 @@ void Agent::carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProces
       timers_.push_back(*std::move(timer));
     }
   };
+  if (spec.kind == InjectKind::kAgentKill || spec.kind == InjectKind::kAgentStop ||
+      spec.kind == InjectKind::kDiskFull) {
+    journal_.flush(observe::Journal::kGoodbye);  // what was done is known, though the journal can say no more
+  }
   switch (spec.kind) {
     case InjectKind::kStop:
       if (spec.seconds.has_value() && process != nullptr) {

@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = 1024 * 1024;
+constexpr uint64_t kMaxOpenFiles = 65536;   // programs that the job starts get it too, and some count up to the limit
 constexpr uint64_t kFilesOfTheAgent = 128;  // connections, logs, journal, the zygote
 constexpr uint64_t kFilesPerWorker = 16;    // pipes, socket, pidfd, pages, a listener; twice while it is replaced
 constexpr uint64_t kShmErrorBytes = kMiB;
@@ -176,13 +177,14 @@ uint64_t available_memory_bytes() {
   return std::min(kib * 1024, cgroups_leave());
 }
 
-Machine read_machine() {
+Machine read_machine(uint64_t needed) {
   Machine machine;
   machine.open_files_used = open_files_now();
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    const rlimit raised{limit.rlim_max, limit.rlim_max};
-    if (limit.rlim_cur < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &raised) == 0) {
+    const uint64_t wanted = std::max({limit.rlim_cur, kMaxOpenFiles, machine.open_files_used + needed});
+    const rlimit raised{std::min(limit.rlim_max, wanted), limit.rlim_max};
+    if (limit.rlim_cur < raised.rlim_cur && setrlimit(RLIMIT_NOFILE, &raised) == 0) {
       limit = raised;
     }
     machine.open_files_soft = limit.rlim_cur;
@@ -236,7 +238,7 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
 }
 
 PreflightReport preflight(const JobSpec& spec, uint64_t shared_bytes) {
-  PreflightReport report = check_machine(spec, read_machine(), shared_bytes);
+  PreflightReport report = check_machine(spec, read_machine(open_files_needed(spec)), shared_bytes);
   check_program(spec, report.errors);
   if (spec.master_port != 0 && !spec.several_nodes()) {  // with several nodes it is at the node of rank 0
     check_master_port(spec, report.errors);

@@ -1,7 +1,7 @@
 // What is checked before training starts, so that a full machine is a sentence now and not a crash later.
 //
 // Reads limits and files of this machine. Changes two things: the soft limit on open files is raised up to the hard
-// one when the job needs that, and the log and journal directories are made. Call once, before workers are started.
+// one, and the log and journal directories are made. Call once, before workers are started.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,9 @@ uint64_t open_files_needed(const JobSpec& spec);
 // The least of MemAvailable and what the memory cgroups of this process leave.
 uint64_t available_memory_bytes();
 
-// Raises the soft limit on open files to the hard one, for this process and all it starts, then looks.
-Machine read_machine();
+// Raises the soft limit on open files, for this process and all it starts: to 65536 or what is `needed`, if the hard
+// one allows it. Then looks.
+Machine read_machine(uint64_t needed);
 
 // The part that needs only numbers. `shared_bytes`: shared memory of all workers of the job, together.
 PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes);

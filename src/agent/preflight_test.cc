@@ -87,18 +87,18 @@ TEST(Preflight, all_errors_come_at_once) {
   EXPECT_EQ(check_machine(four_and_a_spare(), machine, kMiB).errors.size(), 3u);
 }
 
-TEST(Preflight, the_soft_limit_on_files_is_raised_to_the_hard_one) {
+TEST(Preflight, the_soft_limit_on_files_is_raised_as_far_as_the_hard_one_allows) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit low{.rlim_cur = 80, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const Machine machine = read_machine();
-  EXPECT_EQ(machine.open_files_soft, before.rlim_max);
+  const Machine machine = read_machine(200);
+  EXPECT_EQ(machine.open_files_soft, std::min<rlim_t>(before.rlim_max, 65536));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(Preflight, reads_a_machine_that_makes_sense) {
-  const Machine machine = read_machine();
+  const Machine machine = read_machine(10);
   EXPECT_GT(machine.open_files_used, 2u);
   EXPECT_LT(machine.open_files_used, machine.open_files_soft);
   EXPECT_GT(machine.memory_available_bytes, kMiB);

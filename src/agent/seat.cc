@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kOneTry{30};
+constexpr std::chrono::seconds kOneTry{5};
 constexpr timespec kPause{.tv_sec = 1, .tv_nsec = 0};
 
 }  // namespace
@@ -25,19 +25,20 @@ StatusOr<std::unique_ptr<CoordinatorLink>> take_seat(const std::string& coordina
   while (true) {
     StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
         coordinator, proto::kAnyNode, node_name, tls, [](const brain::Effect&) {}, [](const std::string&) {}, kOneTry);
-    if (!absl::IsResourceExhausted(link.status())) {
+    const bool taken = absl::IsResourceExhausted(link.status());
+    if (!taken && !absl::IsDeadlineExceeded(link.status())) {
       return link;
     }
     const double timeout_s = static_cast<double>(timeout.count()) / 1000;
     if (Clock::now() >= until) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("%s; no place became free within %g s (--join-timeout)", link.status().message(), timeout_s));
+      return !taken ? std::move(link)
+                    : absl::ResourceExhaustedError(absl::StrFormat(
+                          "%s; no place became free within %g s (--join-timeout)", link.status().message(), timeout_s));
     }
     if (!std::exchange(said, true)) {
-      say(
-          absl::StrFormat("%s. This node tries again for up to %g s (--join-timeout): if one of them was just lost, "
-                          "its place is free in about 15 s",
-                          link.status().message(), timeout_s));
+      say(absl::StrFormat("%s%s This node tries again for up to %g s (--join-timeout)%s", link.status().message(),
+                          taken ? "." : "", timeout_s,
+                          taken ? ": if one of them was just lost, its place is free in about 15 s" : ""));
     }
     got = std::max(0, sigtimedwait(&signals, nullptr, &kPause));
     if (got != 0) {

@@ -34,9 +34,13 @@ std::string boot_id() {
   return boot;
 }
 
-std::string lock_suffix() {
-  const std::string boot = boot_id();
-  return absl::StrFormat("+lock-%016x", checksum(boot.data(), boot.size()));
+// Read once: later there may be no descriptor to read it with.
+const std::string& lock_suffix() {
+  static const std::string suffix = [] {
+    const std::string boot = boot_id();
+    return absl::StrFormat("+lock-%016x", checksum(boot.data(), boot.size()));
+  }();
+  return suffix;
 }
 
 struct Candidate {
@@ -99,7 +103,7 @@ bool belongs_to(std::string_view file, std::string_view name) {
 // The names in a locked folder that are held; what is left of others is removed.
 std::vector<std::string> sweep(const Fd& locked) {
   const std::vector<std::string> files = files_in(locked);
-  const std::string suffix = lock_suffix();
+  const std::string& suffix = lock_suffix();
   std::vector<std::string> held;
   for (const std::string& file : files) {
     if (!file.ends_with(suffix)) {

@@ -33,6 +33,10 @@ struct Listener::Stranger {
   TlsStream::Wait wait = POLLIN;
 
   int fd() const { return stream.has_value() ? stream->fd() : silent.get(); }
+  bool has_spoken() const {
+    pollfd heard{fd(), POLLIN, 0};
+    return stream.has_value() || poll(&heard, 1, 0) != 0;
+  }
 };
 
 StatusOr<std::unique_ptr<Listener>> Listener::start(const Address& address, std::shared_ptr<const TlsContext> context,
@@ -167,8 +171,8 @@ void Listener::make_room(const std::string& source) {
   }
   // The oldest that has said nothing, else the oldest: a member speaks as soon as it is connected.
   const auto may_go = [&](const Stranger& stranger) { return !many_of_one || same(stranger); };
-  auto oldest = std::ranges::find_if(
-      strangers_, [&](const Stranger& stranger) { return may_go(stranger) && !stranger.stream.has_value(); });
+  auto oldest =
+      std::ranges::find_if(strangers_, [&](const Stranger& each) { return may_go(each) && !each.has_spoken(); });
   if (oldest == strangers_.end()) {
     oldest = std::ranges::find_if(strangers_, may_go);
   }

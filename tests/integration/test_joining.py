@@ -62,6 +62,18 @@ def test_nodes_that_come_at_once_get_a_number_each(launchers):
     assert sorted((line["rank"], line["node"]) for line in as_json(job.output)) == [(i, i) for i in range(4)]
 
 
+def test_a_node_that_comes_while_node_0_is_stopped_gets_its_number_when_it_goes_on(launchers, tmp_path):
+    first = launchers("first", "bash", "-c", SHOW, options=["--no-python"])
+    wait_for_journal(tmp_path, "first", 0, connected(0))
+    os.kill(first.process.pid, signal.SIGSTOP)
+    second = launchers("second", "bash", "-c", SHOW, options=["--no-python"])
+    second.wait_for_output("This node tries again")
+    os.kill(first.process.pid, signal.SIGCONT)
+    job = finish_nodes([first, second])
+    assert job.exit_code == 0, job.explain()
+    assert as_json(second.output()) == [{"rank": 1, "node": 1}], job.explain()
+
+
 def test_numbers_are_given_in_the_order_of_coming(launchers, tmp_path):
     first = launchers("first", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
     wait_for_journal(tmp_path, "first", 0, connected(0))

@@ -61,11 +61,12 @@ bool SendStream::connect(int64_t now_ns) {
     reached_at_ns_ = now_ns;
   }
   const bool answered = state == Dial::State::kDone || (state == Dial::State::kTryAgain && dial_->reached());
-  if (answered || (held && now_ns - reached_at_ns_ >= kHeldNs)) {
+  silenced_ = silenced_ && !answered;
+  if (answered || (!silenced_ && held && now_ns - reached_at_ns_ >= kHeldNs)) {
     unreached_since_ns_ = 0;
   } else if (unreached_since_ns_ == 0) {
     unreached_since_ns_ = now_ns;
-  } else if (!dial_->reached() && now_ns - unreached_since_ns_ >= config_.connect_ns) {
+  } else if ((silenced_ || !dial_->reached()) && now_ns - unreached_since_ns_ >= config_.connect_ns) {
     lost_ = absl::StrFormat("no connection to %s came about for %g s%s%s", address_.text(),
                             static_cast<double>(config_.connect_ns) * 1e-9, dial_->because().empty() ? "" : ": ",
                             dial_->because());
@@ -114,8 +115,11 @@ bool SendStream::fell_silent(int64_t now_ns) {
     return false;
   }
   if (out_ == nullptr) {
-    dial_.reset();  // a peer whose queue of connections is full drops them like this: dial again, until connect_ns
+    // A peer whose queue of connections is full drops them like this: dial again, until connect_ns of silence.
+    dial_.reset();
     silent_since_ns_ = 0;
+    silenced_ = true;
+    unreached_since_ns_ = unreached_since_ns_ != 0 ? unreached_since_ns_ : now_ns - silent_ns;
     return false;
   }
   lose(absl::StrFormat("nothing that was sent to %s has been acknowledged for %.1f s", address_.text(),

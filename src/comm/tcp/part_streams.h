@@ -61,6 +61,7 @@ class SendStream {
   std::unique_ptr<Dial> dial_;
   int64_t unreached_since_ns_ = 0;  // no sign of the peer since then; 0: not so
   int64_t reached_at_ns_ = 0;       // when the dial under way was accepted
+  bool silenced_ = false;           // nothing was acknowledged of an earlier dial, and nothing has answered since
   int64_t looked_at_ns_ = 0;        // by connect(), the last time
   int64_t retry_at_ns_ = 0;
   int64_t pause_ns_ = 0;
