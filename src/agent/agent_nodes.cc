@@ -31,7 +31,7 @@ using worker::MessageType;
 namespace {
 
 constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
-constexpr std::chrono::seconds kOneTry{5};      // to attend; a signal is looked for between two
+constexpr std::chrono::seconds kOneTry{10};     // to attend; a signal is looked for between two
 constexpr int kTryAgainMs = 1000;               // where the place is taken, or there was no answer
 constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
 

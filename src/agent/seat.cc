@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kOneTry{5};
+constexpr std::chrono::seconds kOneTry{10};
 constexpr timespec kPause{.tv_sec = 1, .tv_nsec = 0};
 
 }  // namespace
