@@ -415,9 +415,12 @@ def _same(a: Any, b: Any) -> bool:
 def _as_copied(value: torch.Tensor, options: dict[int, tuple[int, torch.Tensor]]) -> bool:
     """Whether an option is what `Manner.options` has; what was written to it may be the same."""
     version, copy = options[id(value)]
-    if value._version != version and torch.equal(value, copy):
-        options[id(value)] = version, _ = value._version, copy
-    return value._version == version
+    if value._version == version:
+        return True
+    if not torch.equal(value, copy):
+        return False
+    options[id(value)] = (value._version, copy)
+    return True
 
 
 def point_back(pieces: Pieces) -> None:
