@@ -61,7 +61,7 @@ class Schedule {
     quiet_from_ = static_cast<int64_t>(loop_.below(120)) * kMs;
     brain_ = std::make_unique<Membership>(config_);
     nodes_ = std::make_unique<Nodes>(loop_, ledger_, paths_, chances_, target_,
-                                     [this](Event event) { tell_brain(std::move(event)); });
+                                     [this](NodeId node, Event event) { tell_brain(node, std::move(event)); });
     if (config_.nodes == 1 && config_.most_nodes <= 1) {
       nodes_->on_one_node();
     }
@@ -76,7 +76,7 @@ class Schedule {
 
   void run() {
     for (NodeId node = 0; node < config_.nodes + config_.spare_nodes; ++node) {
-      tell_brain(NodeJoined{node, {ipv4(10, 0, 0, static_cast<uint8_t>(node)), 20000}});
+      nodes_->come(node);
     }
     loop_.after(5 * kMs, [this] { tick(); });
     if (config_.elastic) {
@@ -154,10 +154,10 @@ class Schedule {
         nodes_->tell_to_leave(config_.elastic->graceful_shutdown_timeout / std::chrono::microseconds(1) + 10 * kMs);
         break;
       case 2:
-        tell_brain(ScaleRequested{1 + static_cast<uint32_t>(loop_.below(config_.elastic->max_replicas))});
+        feed(ScaleRequested{1 + static_cast<uint32_t>(loop_.below(config_.elastic->max_replicas))});
         break;
       default:
-        tell_brain(ScaleRequested{});
+        feed(ScaleRequested{});
     }
     loop_.after(static_cast<int64_t>(loop_.below(20)) * kMs, [this] { change_something(); });
   }
@@ -189,7 +189,7 @@ class Schedule {
     }
   }
 
-  void tell_brain(Event event) {
+  void tell_brain(NodeId node, Event event) {
     const bool answers = std::holds_alternative<Sealed>(event) || std::holds_alternative<Ready>(event) ||
                          std::holds_alternative<Formed>(event) || std::holds_alternative<Progress>(event);
     auto shared = std::make_shared<Event>(std::move(event));
@@ -197,7 +197,7 @@ class Schedule {
       loop_.after(50, [this, shared] { feed(*shared); });  // both are the connection itself
       return;
     }
-    carry(answers, last_event_, [this, shared] {
+    carry(answers, last_event_[node], [this, shared] {
       if (const auto* parked = std::get_if<WorkerParked>(shared.get())) {
         feed(WorkerRecoverable{parked->worker});  // the one order that the shell keeps
       }
@@ -223,10 +223,26 @@ class Schedule {
       if (std::holds_alternative<Journal>(effect) || std::holds_alternative<EndJob>(effect)) {
         continue;
       }
-      auto shared = std::make_shared<Effect>(effect);
-      carry(!std::holds_alternative<Part>(effect), last_effect_, [this, shared] { nodes_->handle(*shared); });
+      for (const NodeId node : receivers(effect)) {
+        auto shared = std::make_shared<Effect>(effect);
+        carry(!std::holds_alternative<Part>(effect), last_effect_[node],
+              [this, node, shared] { nodes_->handle(node, *shared); });
+      }
     }
     must(restarted || brain_->version() >= floor_before, "the floor went back");
+  }
+
+  std::vector<NodeId> receivers(const Effect& effect) const {
+    if (const auto* spawn = std::get_if<Spawn>(&effect)) {
+      return {spawn->node};
+    }
+    if (const auto* kill = std::get_if<Kill>(&effect)) {
+      return {kill->node};
+    }
+    if (const auto* part = std::get_if<Part>(&effect)) {
+      return {part->node};
+    }
+    return nodes_->attending();
   }
 
   template <typename Message>
@@ -385,8 +401,8 @@ class Schedule {
   int64_t quiet_from_ = 0;
   std::unique_ptr<Membership> brain_;
   std::unique_ptr<Nodes> nodes_;
-  int64_t last_event_ = 0;
-  int64_t last_effect_ = 0;
+  std::map<NodeId, int64_t> last_event_;  // arrivals, by node
+  std::map<NodeId, int64_t> last_effect_;
   std::optional<Prepare> last_prepare_;
   std::map<WorkerId, Rank> rank_of_;
   std::set<WorkerId> spawned_;

@@ -1,5 +1,6 @@
-// The nodes of a job in miniature for membership_random_test.cc: agents and their workers, with the step words, seals,
-// votes, updates and hydration of design section 6, advanced one atomic action at a time. Test code only.
+// The nodes of a job in miniature for membership_random_test.cc: the shell around the agents' own brain (node.h), and
+// workers with the step words, votes, updates and hydration of design section 6, advanced one atomic action at a time.
+// Test code only.
 //
 // What must hold is checked where it happens: see Ledger.
 #pragma once
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "brain/membership.h"
+#include "brain/node.h"
 #include "brain/simulation.h"
 
 namespace keepstep::brain::simulation {
@@ -46,8 +48,6 @@ struct Worker {
   WorkerId id = kNoWorker;
   NodeId node = 0;
   bool alive = true;
-  bool noticed_dead = false;
-  bool exited = false;
   bool scheduled = false;
   At at = At::kStarting;
   // The page: outlives the process.
@@ -64,12 +64,31 @@ struct Worker {
   bool forward = false;              // the update follows a verdict
   uint64_t corrupted = 0;            // what its gradients of `step` differ by from those of the others
   std::optional<StepDigest> digest;  // in its page: of the step that it voted on
-  // What the agent gave it.
-  std::optional<Prepare> assigned;
+  // What the agent told it, the newest of each.
+  std::optional<Prepare> assigned;  // with the members of all nodes
+  std::optional<Activate> activated;
+  Identity released;
+  Identity pausing;  // say so with the next vote
+  StateWord answered;  // to that
   StateWord state_word() const { return unpack_state_word(state); }
 };
 
-// What the members of a generation share.
+// A generation's page on one node.
+struct Page {
+  bool sealing = false;
+  std::optional<Version> verdict;
+  std::map<Step, std::set<Rank>> closed;  // by ranks of this node
+};
+
+// An agent: its brain, and the memory that it made.
+struct Agent {
+  explicit Agent(NodeId id) : brain(id) {}
+  NodeBrain brain;
+  std::map<Identity, Page> pages;
+  std::set<WorkerId> freed;  // the memory of these
+};
+
+// What the members of a generation share, whatever their nodes.
 struct Generation {
   Prepare prepare;
   std::optional<Activate> activate;
@@ -79,39 +98,66 @@ struct Generation {
   std::map<Step, std::set<Rank>> updated;  // before the vote
   std::map<Step, std::set<Rank>> voted;
   Step decided = 0;
-  Step disagreed = 0;  // somebody told of it
-  bool released = false;
-  bool pausing = false;        // its ranks were told to say so with their next vote
-  std::set<Step> pause_after;  // somebody did
+  Step disagreed = 0;          // somebody told of it
+  std::set<Step> pause_after;  // somebody said so with its vote
 };
 
 class Nodes {
  public:
   Nodes(Loop& loop, Ledger& ledger, Paths& paths, const Chances& chances, Version target,
-        std::function<void(Event)> tell)
+        std::function<void(NodeId, Event)> tell)
       : loop_(loop), ledger_(ledger), paths_(paths), chances_(chances), target_(target), tell_(std::move(tell)) {}
 
-  void handle(const Effect& effect) {
-    std::visit([this](const auto& wanted) { on(wanted); }, effect);
+  // An agent attends from now on.
+  void come(NodeId node) {
+    agents_.emplace(node, Agent(node));
+    tell_(node, NodeJoined{node, {ipv4(10, 0, 1, static_cast<uint8_t>(node)), 20000}});
+  }
+  // Those that an effect for all goes to.
+  std::vector<NodeId> attending() const {
+    std::vector<NodeId> nodes;
+    for (const auto& [node, agent] : agents_) {
+      if (!lost_.contains(node)) {
+        nodes.push_back(node);
+      }
+    }
+    return nodes;
+  }
+  // An effect of the coordinator arrives at a node.
+  void handle(NodeId node, const Effect& effect) {
+    if (!agents_.contains(node) || lost_.contains(node)) {
+      return;
+    }
+    if (const auto* part = std::get_if<Part>(&effect)) {
+      leave(*part);
+      return;
+    }
+    note(effect);
+    std::visit(
+        [&](auto order) {
+          if constexpr (std::is_same_v<decltype(order), Prepare>) {
+            std::erase_if(order.members, [node](const Member& member) { return member.node != node; });
+          }
+          if constexpr (std::is_constructible_v<NodeEvent, decltype(order)>) {
+            agent_step(node, order);
+          }
+        },
+        effect);
     wake_all();
   }
 
   void on_one_node() { one_node_ = true; }
   // Somebody starts another agent.
-  void join_another() { attend(next_node_++); }
+  void join_another() { come_again(next_node_++); }
   // A node that is not the first is told to leave, and ends at the end of its time in any case.
   void tell_to_leave(int64_t grace) {
-    std::vector<NodeId> others;
-    for (const NodeId node : nodes_) {
-      if (node != first_node() && !lost_.contains(node)) {
-        others.push_back(node);
-      }
-    }
+    std::vector<NodeId> others = attending();
+    std::erase(others, first_node());
     if (others.empty()) {
       return;
     }
     const NodeId node = others[loop_.below(others.size())];
-    tell_(NodeLeaves{node, "somebody else needs it"});
+    tell_(node, NodeLeaves{node, "somebody else needs it"});
     loop_.after(grace, [this, node] {
       if (!lost_.contains(node)) {
         paths_.count("node that had no time to leave");
@@ -120,7 +166,8 @@ class Nodes {
     });
   }
   void compare_states_every(Step steps) { compare_every_ = steps; }
-  // What an agent says arrives, and in its order: then it gives the memory of the dead back.
+  // What an agent says arrives, and in its order, as over a real connection. Else its brain is not told that a
+  // generation formed: it would give memory back that a coordinator who did not hear of it asks for.
   void deliver_in_order() { in_order_ = true; }
   // Updates come before the vote, of a state that is put back where the step does not count.
   void communicate_in_updates() { communicates_ = true; }
@@ -136,140 +183,143 @@ class Nodes {
   bool flips_spread() const { return flips_spread_; }
 
  private:
-  // ---- the agents ----
-  void on(const Spawn& effect) {
-    if (workers_.contains(effect.worker) || killed_unborn_.contains(effect.worker)) {
-      return;
+  // ---- the agents: the shell around their brain ----
+  void agent_step(NodeId node, const NodeEvent& event) {
+    Agent& agent = agents_.at(node);
+    for (const NodeEffect& effect : agent.brain.step(event, std::chrono::microseconds(loop_.now()))) {
+      std::visit([&](const auto& wanted) { carry_out(node, agent, wanted); }, effect);
     }
-    Worker& worker = workers_[effect.worker];
-    worker.id = effect.worker;
-    worker.node = effect.node;
-    nodes_.insert(effect.node);
-    worker.alive = !lost_.contains(effect.node);
-    worker.content = mix(effect.worker, 12345);  // every process starts with other random weights
+  }
+
+  // What the generation is, for all nodes: a node is told only of its own members.
+  void note(const Effect& effect) {
+    if (const auto* prepare = std::get_if<Prepare>(&effect)) {
+      generations_[prepare->identity].prepare = *prepare;
+      newest_ = std::max(newest_, prepare->identity);
+    } else if (const auto* activate = std::get_if<Activate>(&effect)) {
+      std::optional<Activate>& known = generations_[activate->identity].activate;
+      must(!known || (known->sources == activate->sources && known->targets == activate->targets),
+           "a generation was activated in two ways");
+      known = *activate;
+    }
+  }
+
+  void carry_out(NodeId node, Agent&, const Tell& effect) { tell_(node, effect.event); }
+
+  void carry_out(NodeId node, Agent&, const StartWorker& effect) {
+    Worker& worker = workers_[effect.spawn.worker];
+    worker.id = effect.spawn.worker;
+    worker.node = node;
+    worker.content = mix(worker.id, 12345);  // every process starts with other random weights
     schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
   }
 
-  void on(const Seal& effect) {
-    if (effect.identity < prepared_) {
-      return;
+  void carry_out(NodeId node, Agent& agent, const SealWords& effect) {
+    Sealed answer{node, effect.identity, {}};
+    must(effect.unknown == !agent.pages.contains(effect.identity), "a brain that does not know which pages it has");
+    if (!effect.unknown) {
+      agent.pages.at(effect.identity).sealing = true;
     }
-    for (const NodeId node : nodes_) {
-      if (lost_.contains(node)) {
-        continue;
-      }
-      Sealed answer{node, effect.identity, {}};
-      for (auto& [id, worker] : workers_) {
-        if (worker.node == node && worker.assigned) {
-          worker.word |= kSealedBit;
-          const StepWord word = unpack_step_word(worker.word);
-          answer.words.push_back(SealedWord{rank_of(worker), id, word, worker.state_word(),
-                                            word.vote == Vote::kOpen ? std::nullopt : worker.digest});
-        }
-      }
-      tell_(answer);
+    for (const Holder& holder : effect.holders) {
+      must(!agent.freed.contains(holder.worker), "a word is read in memory that was given back");
+      Worker& worker = workers_.at(holder.worker);
+      worker.word |= kSealedBit;
+      const StepWord word = unpack_step_word(worker.word);
+      answer.words.push_back(SealedWord{holder.rank, holder.worker, word, worker.state_word(),
+                                        word.vote == Vote::kOpen ? std::nullopt : worker.digest});
     }
-    sealed_ = std::max(sealed_, effect.identity);
+    tell_(node, answer);
   }
 
-  void on(const Decide& effect) { set_verdict(effect.identity, effect.verdict.version); }
+  void carry_out(NodeId, Agent&, const Interrupt&) {}  // its workers look at the page
 
-  void on(const Prepare& effect) {
-    if (effect.identity <= sealed_ || effect.identity < prepared_) {
-      return;
+  void carry_out(NodeId, Agent& agent, const Announce& effect) {
+    const Identity identity = effect.decide.identity;
+    const Version version = effect.decide.verdict.version;
+    std::optional<Version>& everywhere = generations_[identity].verdict;
+    must(!everywhere || *everywhere == version, "two verdicts over one generation");
+    everywhere = version;
+    agent.pages.at(identity).verdict = version;
+  }
+
+  void carry_out(NodeId, Agent& agent, const Begin& effect) { agent.pages[effect.prepare.identity]; }
+
+  void carry_out(NodeId, Agent& agent, const Inherit& effect) {
+    must(!agent.freed.contains(effect.from), "capsules are taken from memory that was given back");
+    workers_.at(effect.to).capsules = workers_.at(effect.from).capsules;
+  }
+
+  void carry_out(NodeId node, Agent& agent, const Assign& effect) {
+    const Prepare& prepare = generations_.at(agent.brain.identity()).prepare;
+    Worker& worker = workers_.at(effect.member.worker);
+    must(worker.node == node && effect.member.node == node, "a rank is said to be where its worker is not");
+    must(prepare.table.place(effect.member.rank).node == node, "the rank table has a rank on another node");
+    must(effect.member.previous == kNoWorker || effect.member.newcomer, "a survivor takes over a capsule");
+    if (worker.alive && worker.assigned && worker.assigned->identity == prepare.identity &&
+        worker.entered == prepare.identity && worker.at >= At::kReady && worker.at != At::kHung) {
+      tell_ready(worker);  // who answered already says it again
     }
-    if (effect.identity == prepared_) {
-      for (const Member& member : effect.members) {  // who answered already says it again
-        Worker& worker = workers_.at(member.worker);
-        if (worker.alive && worker.entered == prepared_ && worker.at >= At::kReady && worker.at != At::kHung) {
-          tell_(Ready{worker.id, prepared_, answered_[worker.id]});
-        }
-      }
-      return;
-    }
-    if (prepared_.generation > 0) {
-      set_verdict(prepared_, effect.version);  // where Decide got lost: the version says the same
-    }
-    prepared_ = effect.identity;
-    generations_[prepared_].prepare = effect;
-    answered_.clear();
-    for (const Member& member : effect.members) {
-      Worker& worker = workers_.at(member.worker);
-      must(worker.node == member.node, "a rank is said to be where its worker is not");
-      must(effect.table.place(member.rank).node == member.node, "the rank table has a rank on another node");
-      if (member.previous != kNoWorker) {
-        must(member.newcomer, "a survivor takes over a capsule");
-        worker.capsules = workers_.at(member.previous).capsules;
-      }
-      worker.assigned = effect;
+    worker.assigned = prepare;
+    const auto previous = workers_.find(effect.member.previous);
+    if (previous != workers_.end() && previous->second.node != node) {
+      worker.capsules = previous->second.capsules;  // that node's are gone, but the keeper of the rank has copies
     }
   }
 
-  void on(const Activate& effect) {
-    if (effect.identity <= sealed_ || effect.identity != prepared_) {
-      return;
+  void carry_out(NodeId, Agent&, const GoOn& effect) {
+    for (const WorkerId id : effect.workers) {
+      workers_.at(id).activated = effect.activate;
     }
-    Generation& generation = generations_[prepared_];
-    if (generation.activate) {
-      must(generation.activate->sources == effect.sources && generation.activate->targets == effect.targets,
-           "a generation was activated in two ways");
-      if (is_formed(generation)) {
-        tell_(Formed{prepared_});
-      }
-      return;
+    if (is_formed(generations_.at(effect.activate.identity)) && !effect.first) {
+      say_formed(effect.activate.identity);  // as who said so before does again
     }
-    generation.activate = effect;
   }
 
-  void on(const Kill& effect) {
-    const auto found = workers_.find(effect.worker);
-    if (found == workers_.end()) {
-      killed_unborn_.insert(effect.worker);
-      tell_(WorkerDied{effect.worker, 0, 9, 0, "agent"});
-    } else if (lost_.contains(found->second.node)) {
-      return;
-    } else if (found->second.alive) {
-      must(found->second.at != At::kWriting, "a rank is killed while it writes its last files");
+  void carry_out(NodeId, Agent&, const TellPause& effect) {
+    for (const WorkerId id : effect.workers) {
+      workers_.at(id).pausing = effect.pause.identity;
+    }
+  }
+  void carry_out(NodeId, Agent&, const TellRelease& effect) {
+    for (const WorkerId id : effect.workers) {
+      workers_.at(id).released = effect.release.identity;
+    }
+  }
+
+  void carry_out(NodeId, Agent&, const KillProcess& effect) {
+    Worker& worker = workers_.at(effect.worker);
+    if (worker.alive) {
+      must(worker.at != At::kWriting, "a rank is killed while it writes its last files");
       paths_.count("killed on demand");
-      die(found->second);
-    } else if (found->second.exited) {
-      tell_(WorkerExited{effect.worker});
-    } else {
-      tell_(WorkerDied{effect.worker, pid(found->second), 9, 0, "agent"});
+      die(worker);
     }
   }
 
-  void on(const Release& effect) {
-    if (effect.identity == prepared_ && effect.identity > sealed_) {
-      generations_[prepared_].released = true;
+  void carry_out(NodeId, Agent& agent, const FreeMemory& effect) {
+    const Worker& worker = workers_.at(effect.worker);
+    must(!worker.alive, "the memory of a living worker is given back");
+    agent.freed.insert(effect.worker);
+    if (worker.assigned) {
+      paths_.count("memory of the dead given back");
     }
   }
-  void on(const Pause& effect) {
-    if (effect.identity == prepared_ && effect.identity > sealed_) {
-      generations_[prepared_].pausing = true;
-    }
-  }
-  void on(const Part& effect) {
-    for (const Member& member : generations_[prepared_].prepare.members) {
+
+  void carry_out(NodeId, Agent&, const ForgetCapsules&) {}  // no capsules of other nodes here
+  void carry_out(NodeId, Agent&, const Forget&) {}          // no vaults here: membership_sharded_random_test.cc
+  void carry_out(NodeId, Agent&, const ForgetUnused&) {}
+  void carry_out(NodeId, Agent&, const HasFormed&) {}
+  void carry_out(NodeId, Agent&, const Close&) {}  // the schedule ends
+
+  void leave(const Part& effect) {
+    for (const Member& member : generations_[newest_].prepare.members) {
       must(member.node != effect.node, "a node with ranks was let go");
     }
     paths_.count("node left");
     silence(effect.node);
-    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { attend(next_node_++); });
+    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { come_again(next_node_++); });
   }
-  void on(const EndJob&) {}
-  void on(const Journal&) {}
 
-  void set_verdict(Identity identity, Version version) {
-    const auto found = generations_.find(identity);
-    if (found == generations_.end()) {
-      return;
-    }
-    std::optional<Version>& verdict = found->second.verdict;
-    // Prepare after a restart carries version 0: all that waited for the verdict are being killed.
-    must(!verdict || *verdict == version || *verdict == 0 || version == 0, "two verdicts over one generation");
-    verdict = version;
-  }
+  Page& page_of(const Worker& worker) { return agents_.at(worker.node).pages.at(worker.entered); }
 
   static Rank rank_of(const Worker& worker) {
     for (const Member& member : worker.assigned->members) {
@@ -284,7 +334,9 @@ class Nodes {
   static bool is_formed(const Generation& generation) {
     return generation.formed.size() == generation.prepare.members.size();
   }
-  bool interrupted(const Worker& worker) const { return worker.entered <= sealed_ || worker.entered < prepared_; }
+  bool interrupted(const Worker& worker) {
+    return page_of(worker).sealing || worker.assigned->identity > worker.entered;
+  }
   Generation& generation_of(const Worker& worker) { return generations_.at(worker.entered); }
   bool all(const std::set<Rank>& ranks, const Worker& worker) {
     return ranks.size() == generation_of(worker).prepare.members.size();
@@ -383,7 +435,7 @@ class Nodes {
       return;
     }
     worker.at = At::kWaiting;
-    tell_(WorkerParked{worker.id, pid(worker)});
+    tell_(worker.node, WorkerParked{worker.id, pid(worker)});
   }
 
   void enter(Worker& worker) {
@@ -408,27 +460,30 @@ class Nodes {
       worker.at = At::kWaiting;
       return;
     }
-    answered_[worker.id] = worker.state_word();
+    worker.answered = worker.state_word();
     worker.at = At::kReady;
-    tell_(Ready{worker.id, worker.entered, worker.state_word()});
+    tell_ready(worker);
+  }
+
+  void tell_ready(const Worker& worker) {
+    agent_step(worker.node, Ready{worker.id, worker.entered, worker.answered});
   }
 
   void await_activation(Worker& worker) {
-    const Generation& generation = generation_of(worker);
     if (interrupted(worker)) {
       worker.at = At::kWaiting;
-    } else if (generation.activate) {
-      const std::vector<Rank>& sources = generation.activate->sources;
+    } else if (worker.activated && worker.activated->identity == worker.entered) {
+      const std::vector<Rank>& sources = worker.activated->sources;
       const bool source = std::find(sources.begin(), sources.end(), worker.rank) != sources.end();
-      const StateWord clean{StateKind::kClean, generation.activate->version};
-      if (source && generation.activate->compare) {
+      const StateWord clean{StateKind::kClean, worker.activated->version};
+      if (source && worker.activated->compare) {
         worker.state = pack(clean);
       }
       must(!source || worker.state_word() == clean, "a source is not clean at the generation's version");
       worker.pulled.clear();
       worker.flipped = source ? worker.flipped : std::array<uint64_t, 3>{};
       if (!source) {
-        worker.state = pack(StateWord{StateKind::kHydrating, generation.activate->version});
+        worker.state = pack(StateWord{StateKind::kHydrating, worker.activated->version});
       }
       worker.at = source ? At::kHydrated : At::kHydrating;
     }
@@ -443,10 +498,10 @@ class Nodes {
       paths_.count("hydration interrupted");
       return;
     }
-    const std::vector<Rank>& sources = generation.activate->sources;
+    const std::vector<Rank>& sources = worker.activated->sources;
     const Rank rank = sources[loop_.below(sources.size())];
     const Worker& source = workers_.at(generation.prepare.members[rank].worker);
-    if (source.alive && source.state_word() == StateWord{StateKind::kClean, generation.activate->version}) {
+    if (source.alive && source.state_word() == StateWord{StateKind::kClean, worker.activated->version}) {
       const size_t third = worker.pulled.size();
       worker.pulled.push_back(source.content);
       if (third < worker.flipped.size() && source.flipped[third] != 0) {
@@ -462,7 +517,7 @@ class Nodes {
     }
     must(worker.pulled[0] == worker.pulled[1] && worker.pulled[1] == worker.pulled[2], "sources differ");
     worker.content = worker.pulled[0];
-    worker.state = pack(StateWord{StateKind::kClean, generation.activate->version});
+    worker.state = pack(StateWord{StateKind::kClean, worker.activated->version});
     worker.at = At::kHydrated;
     paths_.count("hydrated");
   }
@@ -475,25 +530,22 @@ class Nodes {
     generation.formed.insert(worker.rank);
     if (is_formed(generation)) {
       check_equal(generation);
-      loop_.after(pause(300), [this, identity = worker.entered] { hear_formed(identity); });
+      loop_.after(pause(300), [this, identity = worker.entered] { say_formed(identity); });
     }
     worker.at = At::kForming;
     wake_all();
   }
 
-  // The agent's part: a message of the worker, which may lie in its socket when the words are sealed.
-  void hear_formed(Identity identity) {
-    tell_(Formed{identity});
-    if (!in_order_ || identity != prepared_ || identity <= sealed_) {
+  // A message of rank 0's node, which may lie in its socket when the words are sealed.
+  void say_formed(Identity identity) {
+    const NodeId node = generations_.at(identity).prepare.members.front().node;
+    if (lost_.contains(node)) {
       return;
     }
-    for (auto& [id, worker] : workers_) {
-      if (worker.noticed_dead && (!worker.assigned || worker.assigned->identity < identity)) {
-        if (worker.assigned) {
-          paths_.count("memory of the dead given back");
-        }
-        worker.capsules = {};
-      }
+    if (in_order_) {
+      agent_step(node, Formed{identity});
+    } else {
+      tell_(node, Formed{identity});
     }
   }
 
@@ -526,7 +578,7 @@ class Nodes {
   void go_on(Worker& worker) {
     if (worker.step > target_) {
       worker.at = At::kFinished;
-      tell_(WorkerFinished{worker.id, worker.entered});
+      tell_(worker.node, WorkerFinished{worker.id, worker.entered});
     } else {
       worker.at = At::kComputing;
     }
@@ -636,7 +688,7 @@ class Nodes {
       return;
     }
     generation_of(worker).voted[worker.step].insert(worker.rank);
-    if (generation_of(worker).pausing) {
+    if (worker.pausing == worker.entered) {
       generation_of(worker).pause_after.insert(worker.step);
     }
     worker.at = At::kVoted;
@@ -652,7 +704,8 @@ class Nodes {
         worker.at = At::kVerdict;
       } else if (generation.disagreed != worker.step) {  // one of them tells
         generation.disagreed = worker.step;
-        tell_(WorkerFaulted{worker.id, worker.entered, worker.step, "the digests differ", "", false, false, true});
+        tell_(worker.node,
+              WorkerFaulted{worker.id, worker.entered, worker.step, "the digests differ", "", false, false, true});
       }
     } else if (all(generation.voted[worker.step], worker) && may_know) {
       const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
@@ -681,7 +734,7 @@ class Nodes {
   }
 
   void await_verdict(Worker& worker) {
-    const std::optional<Version>& verdict = generation_of(worker).verdict;
+    const std::optional<Version>& verdict = page_of(worker).verdict;
     if (!verdict) {
       return;
     }
@@ -717,16 +770,30 @@ class Nodes {
       worker.at = At::kWaiting;
       return;
     }
-    tell_(Progress{worker.entered, worker.step, worker.digest});
+    tell_progress(worker);
     const bool pauses = generation_of(worker).pause_after.contains(worker.step) && worker.step < target_;
     ++worker.step;
     if (pauses) {
       paths_.count("paused");
       worker.at = At::kPaused;
-      tell_(WorkerPaused{worker.id, worker.entered});
+      tell_(worker.node, WorkerPaused{worker.id, worker.entered});
     } else {
       go_on(worker);
     }
+  }
+
+  // Once all ranks of the node committed it.
+  void tell_progress(const Worker& worker) {
+    std::set<Rank>& closed = page_of(worker).closed[worker.step];
+    closed.insert(worker.rank);
+    const Prepare* here = agents_.at(worker.node).brain.prepared();
+    if (here->identity != worker.entered || closed.size() < here->members.size()) {
+      return;
+    }
+    if (in_order_) {
+      agent_step(worker.node, FormedByCommit{worker.entered});
+    }
+    tell_(worker.node, Progress{worker.entered, worker.step, worker.digest});
   }
 
   void await_change(Worker& worker) {
@@ -736,7 +803,7 @@ class Nodes {
   }
 
   void await_release(Worker& worker) {
-    if (generation_of(worker).released) {
+    if (worker.released == worker.entered) {
       must(worker.state_word() == StateWord{StateKind::kClean, target_}, "a rank was let go before the last step");
       worker.at = At::kWriting;
     } else if (interrupted(worker)) {
@@ -751,13 +818,12 @@ class Nodes {
       return;
     }
     worker.alive = false;
-    worker.exited = true;
-    tell_(WorkerExited{worker.id});
+    agent_step(worker.node, WorkerExited{worker.id});
   }
 
   void raise(Worker& worker) {
     worker.at = At::kWaiting;
-    tell_(WorkerFaulted{worker.id, worker.entered, worker.step, "ValueError", "Traceback"});
+    tell_(worker.node, WorkerFaulted{worker.id, worker.entered, worker.step, "ValueError", "Traceback"});
   }
 
   void count_death(const Worker& worker) {
@@ -795,15 +861,15 @@ class Nodes {
   void lose_node(NodeId node) {
     paths_.count("node lost");
     silence(node);
-    loop_.after(200 + static_cast<int64_t>(loop_.below(3000)), [this, node] { tell_(NodeLost{node, "it burnt"}); });
-    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { attend(next_node_++); });
+    loop_.after(200 + static_cast<int64_t>(loop_.below(3000)), [this, node] { tell_(node, NodeLost{node, "it burnt"}); });
+    loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { come_again(next_node_++); });
   }
 
   // Until the job knows that it needs another node it refuses one: it asks again.
-  void attend(NodeId node) {
+  void come_again(NodeId node) {
     if (!lost_.contains(node)) {
-      tell_(NodeJoined{node, {ipv4(10, 0, 1, static_cast<uint8_t>(node)), 20000}});
-      loop_.after(20000, [this, node] { attend(node); });
+      come(node);
+      loop_.after(20000, [this, node] { come_again(node); });
     }
   }
 
@@ -819,8 +885,7 @@ class Nodes {
     if (lost_.contains(worker.node)) {
       return;
     }
-    worker.noticed_dead = true;
-    tell_(WorkerDied{worker.id, pid(worker), signal, 0, signal == -1 ? "robust mutex" : "pidfd"});
+    agent_step(worker.node, WorkerDied{worker.id, pid(worker), signal, 0, signal == -1 ? "robust mutex" : "pidfd"});
   }
 
   Loop& loop_;
@@ -828,23 +893,20 @@ class Nodes {
   Paths& paths_;
   const Chances& chances_;
   Version target_;
-  std::function<void(Event)> tell_;
-  std::set<NodeId> nodes_;
+  std::function<void(NodeId, Event)> tell_;
+  std::map<NodeId, Agent> agents_;
   std::set<NodeId> lost_;
   bool one_node_ = false;
   bool communicates_ = false;
   bool in_order_ = false;
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
-  std::set<WorkerId> killed_unborn_;
   std::set<WorkerId> liars_;
   Step compare_every_ = 0;  // 0: states are not compared, and not flipped
   bool flips_spread_ = false;
   std::set<std::pair<Identity, Step>> corrupted_;  // attempts in which a rank had other gradients
   std::map<Identity, Generation> generations_;
-  std::map<WorkerId, StateWord> answered_;
-  Identity prepared_;
-  Identity sealed_;
+  Identity newest_;  // of them
 };
 
 }  // namespace keepstep::brain::simulation
