@@ -1,10 +1,11 @@
-// The node daemon: starts and watches workers, owns the memory that must outlive them, and carries out what the
-// coordinator's brain decides. It decides nothing itself.
+// The node daemon: starts and watches workers, and owns the memory that must outlive them. The shell of two brains: what
+// the coordinator's decided (brain/membership.h) goes into this node's (brain/node.h), and so do deaths and messages of
+// workers; what comes out is carried out here.
 //
-//   worker's death (mutex, pidfd), messages  ->  events for the coordinator
-//   Spawn, Seal, Decide, Prepare, Activate, Kill, Release, EndJob  ->  processes, pages, messages to workers
+//   orders of the coordinator; worker's death (mutex, pidfd), messages  ->  brain::NodeBrain
+//   its effects  ->  processes, pages, messages to workers, events for the coordinator
 //
-// One thread, an EventLoop; run() is that thread. Effects may be repeated by the coordinator and are idempotent here.
+// One thread, an EventLoop; run() is that thread.
 #pragma once
 
 #include <csignal>
@@ -40,6 +41,7 @@
 #include "agent/torchrun_env.h"
 #include "agent/vault_maker.h"
 #include "agent/worker_process.h"
+#include "brain/node.h"
 #include "brain/stragglers.h"
 #include "observe/journal.h"
 #include "observe/status_line.h"
@@ -113,28 +115,46 @@ class Agent {
  private:
   using Workers = std::map<brain::WorkerId, std::shared_ptr<WorkerProcess>>;
 
-  // agent.cc: start, end, effects
+  // agent.cc: start, end
   void on_signal();
   void open_rings();
   void open_drain();
   void open_temp();
   void write_memory();
-  void carry_out(const brain::Effect& effect);
-  void spawn(const brain::Spawn& effect);
-  nlohmann::json job_variables() const;
-  std::vector<Generation::Holder> holders() const;
-  void seal(const brain::Seal& effect);
-  void kill_worker(const brain::Kill& effect);
-  void decide(const brain::Decide& effect);
-  void prepare(const brain::Prepare& effect);
-  void choose_master(const brain::Prepare& effect);
-  void send_prepare(const brain::Prepare& effect, const brain::Member& member);
-  RankAssignment assignment_of(const brain::Prepare& effect, brain::Rank rank) const;
-  void activate(const brain::Activate& effect);
-  void release(const brain::Release& effect);
-  void end_job(const brain::EndJob& effect);
   void finish_if_empty();
   void periodic();
+
+  // agent_effects.cc: what the brains decided
+  void carry_out(const brain::Effect& effect);
+  void step(const brain::NodeEvent& event);
+  void carry_out(const brain::Tell& effect);
+  void carry_out(const brain::StartWorker& effect);
+  void carry_out(const brain::SealWords& effect);
+  void carry_out(const brain::Interrupt& effect);
+  void carry_out(const brain::Announce& effect);
+  void carry_out(const brain::Begin& effect);
+  void carry_out(const brain::Inherit& effect);
+  void carry_out(const brain::ForgetCapsules& effect);
+  void carry_out(const brain::Assign& effect);
+  void carry_out(const brain::GoOn& effect);
+  void carry_out(const brain::Forget& effect);
+  void carry_out(const brain::ForgetUnused& effect);
+  void carry_out(const brain::TellPause& effect);
+  void carry_out(const brain::TellRelease& effect);
+  void carry_out(const brain::HasFormed& effect);
+  void carry_out(const brain::KillProcess& effect);
+  void carry_out(const brain::FreeMemory& effect);
+  void carry_out(const brain::Close& effect);
+  nlohmann::json job_variables() const;
+  std::vector<Generation::Holder> pages_of(const std::vector<brain::Holder>& holders) const;
+  void choose_master(const brain::Prepare& prepare);
+  RankAssignment assignment_of(brain::Rank rank) const;
+  WorkerProcess* find(brain::WorkerId id) const;
+  // In the newest generation; none: it has none.
+  std::optional<brain::Rank> rank_of(const WorkerProcess& process) const;
+  std::vector<brain::Rank> ranks_here() const;
+  // Its death was noticed. Until it is confirmed it may still run.
+  bool is_dead(const WorkerProcess& process) const;
 
   // agent_workers.cc: what workers say and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
@@ -143,7 +163,6 @@ class Agent {
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
   void on_program_attached(const WorkerProcess& process);
   void on_programs_attach();
-  void on_formed(brain::Identity identity);
   // Reads what ranks committed and logged since the last time; also of the dead.
   void collect(WorkerProcess& process);
   void collect_all();
@@ -156,9 +175,9 @@ class Agent {
   void tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
-  void keep_losses();
+  void keep_losses(const std::vector<Generation::Holder>& holders);
   void refuse(const WorkerProcess& process, const std::string& because);
-  void say_recovered(brain::Identity identity);
+  void say_recovered();
   void update_status();
 
   // agent_control.cc: what comes through the control door, and injected faults
@@ -190,7 +209,6 @@ class Agent {
 
   // agent_elastic.cc: the world changes
   uint32_t world() const;
-  void pause(const brain::Pause& effect);
   void part(const brain::Part& effect);
   void let_leavers_out();
   bool leave_on(int signal);
@@ -294,17 +312,12 @@ class Agent {
   Fd signal_fd_;
 
   TempFolder temp_;
-  Workers workers_;
-  std::unique_ptr<Generation> generation_;
-  std::unique_ptr<Generation> previous_;  // kept until the new one is active: late repeats still name it
-  brain::Identity sealed_;                // the newest one
-  brain::Identity formed_;                // the newest one
-  brain::Identity resized_;               // the newest one of another world: ranks are others from it on
+  brain::NodeBrain brain_;
+  Workers workers_;                         // whose memory is here
+  std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest, and the one before
   std::string master_addr_;
   uint16_t master_port_ = 0;
-  std::vector<brain::Rank> ranks_here_;  // of the current generation
-  uint32_t started_ranks_ = 0;           // workers that the job started with here
-  bool active_ = false;                  // the current generation was activated
+  uint32_t started_ranks_ = 0;  // workers that the job started with here
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";

@@ -91,7 +91,7 @@ bool Agent::on_clock(brain::NodeId from, const std::string& host, const nlohmann
   }
   if (apart != clocks_apart_.contains(from)) {
     apart ? (void)clocks_apart_.insert(from) : (void)clocks_apart_.erase(from);
-    journal_.write("clock", generation_ == nullptr ? brain::Identity{} : generation_->identity(), because,
+    journal_.write("clock", brain_.identity(), because,
                    {{"of_node", int64_t{from}},
                     {"host", host},
                     {"reference_host", config_.node_name},

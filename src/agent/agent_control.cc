@@ -129,14 +129,14 @@ nlohmann::json Agent::describe() const {
   nlohmann::json ranks = nlohmann::json::array();
   size_t spares = 0;
   for (const auto& [id, process] : workers_) {
-    if (!process->dead && process->rank.has_value()) {
-      ranks.push_back({{"rank", *process->rank}, {"worker", id}, {"pid", process->pid}});
+    if (!is_dead(*process) && rank_of(*process).has_value()) {
+      ranks.push_back({{"rank", *rank_of(*process)}, {"worker", id}, {"pid", process->pid}});
     }
-    spares += !process->dead && !process->rank.has_value() && process->parked;
+    spares += !is_dead(*process) && !rank_of(*process).has_value() && process->parked;
   }
   std::set<brain::NodeId> nodes;  // with ranks
-  if (config_.spec.elastic && generation_ != nullptr) {
-    for (const brain::RankTable::Entry& entry : generation_->prepare().table.entries()) {
+  if (config_.spec.elastic && brain_.prepared() != nullptr) {
+    for (const brain::RankTable::Entry& entry : brain_.prepared()->table.entries()) {
       nodes.insert(entry.node);
     }
   }
@@ -156,7 +156,7 @@ nlohmann::json Agent::describe() const {
           {"ranks", ranks},
           {"spares", spares},
           {"step", metrics_.last_step()},
-          {"generation", generation_ == nullptr ? 0 : generation_->identity().generation},
+          {"generation", brain_.identity().generation},
           {"recoveries", recoveries_},
           {"note", note()},
           {"stragglers", describe_stragglers()},
@@ -165,9 +165,9 @@ nlohmann::json Agent::describe() const {
 
 // What `process` is in the middle of, as its page says.
 RankFacts Agent::facts_of(const WorkerProcess& process) const {
-  RankFacts facts{process.rank, process.id, 0, ""};
+  RankFacts facts{rank_of(process), process.id, 0, ""};
   const brain::StepWord word = brain::unpack_step_word(process.page().word.load());
-  if (process.rank.has_value() && word.identity.generation != 0) {
+  if (facts.rank.has_value() && word.identity.generation != 0) {
     facts.step = word.step;
   }
   return facts;
@@ -202,13 +202,13 @@ void Agent::answer_stacks(bool native, const ControlDoor::Answer& answer) {
   }
   std::vector<std::shared_ptr<WorkerProcess>> processes;
   for (const auto& [id, process] : workers_) {
-    if (process->pid != 0 && !process->dead) {
+    if (process->pid != 0 && !is_dead(*process)) {
       processes.push_back(process);
     }
   }
   // In rank order; those without a rank last.
-  std::stable_sort(processes.begin(), processes.end(), [](const auto& a, const auto& b) {
-    return a->rank.value_or(brain::kNoWorker) < b->rank.value_or(brain::kNoWorker);
+  std::stable_sort(processes.begin(), processes.end(), [this](const auto& a, const auto& b) {
+    return rank_of(*a).value_or(brain::kNoWorker) < rank_of(*b).value_or(brain::kNoWorker);
   });
   StackLimits limits;
   limits.native = native;
@@ -248,11 +248,11 @@ StatusOr<std::string> Agent::inject(const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrFormat("there is no rank %d; ranks are 0 to %d", *spec.rank, world() - 1));
   }
-  if (spec.rank.has_value() && generation_ != nullptr &&
-      generation_->prepare().table.place(*spec.rank).node != config_.node) {
+  if (spec.rank.has_value() && brain_.prepared() != nullptr &&
+      brain_.prepared()->table.place(*spec.rank).node != config_.node) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rank %d is on node %d and this is the launcher of node %d; say it there", *spec.rank,
-                        generation_->prepare().table.place(*spec.rank).node, config_.node));
+                        brain_.prepared()->table.place(*spec.rank).node, config_.node));
   }
   if (spec.on_spare && config_.spec.spares == 0) {
     return absl::InvalidArgumentError("the job has no spares");
@@ -279,7 +279,7 @@ StatusOr<std::string> Agent::inject(const std::string& text) {
   faults_.emplace(key, spec);
   size_t told = 0;
   for (const auto& [id, process] : workers_) {
-    if (process->pid != 0 && !process->dead) {
+    if (process->pid != 0 && !is_dead(*process)) {
       tell(*process, MessageType::kInject, {}, to_json(spec, key, true));
       ++told;
     }
@@ -294,7 +294,7 @@ StatusOr<std::string> Agent::inject(const std::string& text) {
 StatusOr<std::string> Agent::signal_rank(const InjectSpec& spec) {
   std::shared_ptr<WorkerProcess> chosen;
   for (const auto& process : living_members()) {
-    if (process->pid != 0 && process->rank.has_value() && (!spec.rank || *process->rank == *spec.rank)) {
+    if (process->pid != 0 && rank_of(*process).has_value() && (!spec.rank || *rank_of(*process) == *spec.rank)) {
       chosen = process;
       break;
     }
@@ -318,7 +318,7 @@ void Agent::write_injected(const InjectSpec& spec, const WorkerProcess* process,
   std::vector<brain::Field> fields = {{"fault", std::string(name(spec.kind))}};
   if (process != nullptr) {
     fields.emplace_back("worker", int64_t{process->id});
-    fields.emplace_back("rank", int64_t{process->rank.value_or(0)});
+    fields.emplace_back("rank", int64_t{rank_of(*process).value_or(0)});
     if (const uint64_t step = facts_of(*process).step; step != 0) {
       fields.emplace_back("step", static_cast<int64_t>(step));
     }
@@ -327,7 +327,7 @@ void Agent::write_injected(const InjectSpec& spec, const WorkerProcess* process,
     fields.emplace_back("detail", detail);
   }
   fields.emplace_back("at_mono", static_cast<double>(at_ns != 0 ? at_ns : monotonic_ns()) * 1e-9);
-  journal_.write("injected", generation_ == nullptr ? Identity{} : generation_->identity(), spec.text, fields);
+  journal_.write("injected", brain_.identity(), spec.text, fields);
 }
 
 void Agent::on_injected(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
@@ -362,7 +362,7 @@ void Agent::carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProces
     case InjectKind::kStop:
       if (spec.seconds.has_value() && process != nullptr) {
         later([process] {
-          if (!process->gone) {
+          if (process->pidfd.valid()) {
             kill(process->pid, SIGCONT);
           }
         });

@@ -17,16 +17,7 @@ using worker::MessageType;
 
 // Ranks of the running generation; before there is one, those that the job starts with at least.
 uint32_t Agent::world() const {
-  return generation_ == nullptr ? config_.spec.world_size() : generation_->prepare().table.world_size();
-}
-
-void Agent::pause(const brain::Pause& effect) {
-  if (generation_ == nullptr || generation_->identity() != effect.identity || effect.identity <= sealed_) {
-    return;
-  }
-  for (const auto& process : living_members()) {
-    tell(*process, MessageType::kPause, effect.identity, {{"because", effect.because}, {"stay", effect.stay}});
-  }
+  return brain_.prepared() == nullptr ? config_.spec.world_size() : brain_.prepared()->table.world_size();
 }
 
 // Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
@@ -36,7 +27,7 @@ void Agent::let_leavers_out() {
   }
   const std::vector<std::shared_ptr<WorkerProcess>> members = living_members();
   for (const auto& [id, process] : workers_) {
-    if (!process->dead && process->pid != 0 && std::find(members.begin(), members.end(), process) == members.end()) {
+    if (!is_dead(*process) && process->pid != 0 && std::find(members.begin(), members.end(), process) == members.end()) {
       rings_->let_out(process->pid);
     }
   }
@@ -76,7 +67,7 @@ bool Agent::leave_on(int signal) {
       absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
   pump_.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
                             std::chrono::duration<double>(grace_).count()));
-  journal_.write("notice", generation_ == nullptr ? brain::Identity{} : generation_->identity(), because,
+  journal_.write("notice", brain_.identity(), because,
                  {{"signal", int64_t{signal}}});
   link_->send(brain::NodeLeaves{config_.node, because});
   return true;
@@ -100,7 +91,7 @@ void Agent::end_unparted(const char* what) {
 // ---- `keepstep scale` ---------------------------------------------------------------------------------------------
 
 // Of the running generation.
-uint32_t Agent::replicas() const { return generation_ == nullptr ? 0 : world() / config_.spec.ranks_per_replica; }
+uint32_t Agent::replicas() const { return brain_.prepared() == nullptr ? 0 : world() / config_.spec.ranks_per_replica; }
 
 Status Agent::decides_on_size() const {
   if (!policy_) {
@@ -141,7 +132,7 @@ StatusOr<std::string> Agent::scale_to(std::optional<uint32_t> replicas) {
   if (!replicas) {
     return absl::StrFormat("the job has %d replicas, and its policy decides again", this->replicas());
   }
-  if (generation_ == nullptr) {
+  if (brain_.prepared() == nullptr) {
     return absl::StrFormat(
         "the job has not begun; it gets %d replicas as soon as its nodes hold them, and keeps that "
         "size until `keepstep scale --to auto`",
@@ -201,8 +192,8 @@ void Agent::on_grace(const nlohmann::json& body) {
 StatusOr<nlohmann::json> Agent::describe_size() const {
   KEEPSTEP_RETURN_IF_ERROR(decides_on_size());
   std::map<brain::NodeId, uint32_t> ranks;
-  if (generation_ != nullptr) {
-    for (const brain::RankTable::Entry& entry : generation_->prepare().table.entries()) {
+  if (brain_.prepared() != nullptr) {
+    for (const brain::RankTable::Entry& entry : brain_.prepared()->table.entries()) {
       ranks[entry.node] += entry.ranks;
     }
   }

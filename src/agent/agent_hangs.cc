@@ -24,17 +24,17 @@ double seconds_of(brain::Time time) { return std::chrono::duration<double>(time)
 }  // namespace
 
 void Agent::watch_for_hangs() {
-  if (generation_ == nullptr || end_.has_value()) {
+  if (brain_.prepared() == nullptr || end_.has_value()) {
     return;
   }
-  const brain::Prepare& prepare = generation_->prepare();
+  const brain::Prepare& prepare = *brain_.prepared();
   HangWatch::View view{.identity = prepare.identity,
                        .world = prepare.table.world_size(),
                        .version = prepare.version,
-                       .trains = active_ && sealed_ < prepare.identity};
+                       .trains = brain_.active() && !brain_.sealed()};
   for (const brain::Member& member : prepare.members) {
     const auto it = workers_.find(member.worker);
-    if (it != workers_.end() && !it->second->dead && it->second->pid > 0) {
+    if (it != workers_.end() && !is_dead(*it->second) && it->second->pid > 0) {
       view.members.emplace_back(member.rank, it->second.get());
     }
   }

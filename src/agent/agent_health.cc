@@ -101,7 +101,7 @@ void Agent::apply_log_rules() {
   for (const LogFinding& finding : log_watch_->take(monotonic_ns())) {
     const auto it = workers_.find(finding.worker);
     const char* const actions[] = {"journal", "replace", "stop"};
-    const brain::Identity identity = generation_ == nullptr ? brain::Identity{} : generation_->identity();
+    const brain::Identity identity = brain_.identity();
     const std::string because =
         absl::StrFormat("rank %d broke the log rule '%s': it %s", finding.rank, finding.rule, finding.what);
     journal_.write("log_rule", identity, because,
@@ -116,7 +116,7 @@ void Agent::apply_log_rules() {
     pump_.say("keepstep: " + because);
     if (finding.action == RuleAction::kStop) {
       link_->send(brain::StopRequested{1, because});
-    } else if (it != workers_.end() && !it->second->dead) {
+    } else if (it != workers_.end() && !is_dead(*it->second)) {
       kill_process(*it->second);  // its death is noticed, and its rank replaced
     }
   }

@@ -167,8 +167,8 @@ nlohmann::json Agent::memory_answer(const MemoryQuestion& question) const {
     }
   }
   std::vector<brain::Sharding> shardings;
-  if (generation_ != nullptr) {
-    shardings = {generation_->prepare().sharding, generation_->prepare().from};
+  if (brain_.prepared() != nullptr) {
+    shardings = {brain_.prepared()->sharding, brain_.prepared()->from};
   }
   nlohmann::json versions = nlohmann::json::array();
   for (const brain::MemoryVersion& each : brain::versions_in_memory(holdings, shardings)) {

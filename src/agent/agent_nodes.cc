@@ -131,13 +131,13 @@ void Agent::on_refused(const std::string& because) {
 // Node 0: a node that does not fit. Before the job began somebody made a mistake that all should hear of; afterwards it
 // is one that came as a spare, or in the place of a lost one, and only it has to go.
 void Agent::refuse_or_end(brain::NodeId node, const std::string& because) {
-  if (generation_ == nullptr || node == config_.node) {
+  if (brain_.prepared() == nullptr || node == config_.node) {
     link_->send(brain::StopRequested{1, because});
     return;
   }
   joined_.erase(node);
   fingerprints_.erase(node);
-  journal_.write("node_refused", generation_->identity(), because, {{"refused_node", int64_t{node}}});
+  journal_.write("node_refused", brain_.identity(), because, {{"refused_node", int64_t{node}}});
   pump_.say("keepstep: " + because + ". The job goes on without it");
   route(node, 'X', nlohmann::json{{"because", because}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
@@ -215,7 +215,7 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
 }
 
 void Agent::carry_out(const SharedStore::Outcome& outcome) {
-  const brain::Identity identity = generation_ == nullptr ? brain::Identity{} : generation_->identity();
+  const brain::Identity identity = brain_.identity();
   for (const StoreAnswer& answer : outcome.answers) {
     if (const auto it = workers_.find(answer.worker); it != workers_.end()) {
       const worker::StoreMessage reply = worker::store_answer(answer.id, answer.ok, answer.value);
@@ -288,7 +288,7 @@ void Agent::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
 
 // Node 0, while the job has not begun.
 void Agent::await_nodes() {
-  if (config_.node != 0 || !config_.spec.several_nodes() || generation_ != nullptr || end_.has_value()) {
+  if (config_.node != 0 || !config_.spec.several_nodes() || brain_.prepared() != nullptr || end_.has_value()) {
     return;
   }
   std::vector<std::string> missing;

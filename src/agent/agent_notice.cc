@@ -25,7 +25,7 @@ bool Agent::on_notice(int signal) {
   }
   const std::string what =
       absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
-  if (generation_ == nullptr) {
+  if (brain_.prepared() == nullptr) {
     notice_ = what;
     link_->send(brain::StopRequested{kNoticeExitCode, "stopped before the first step: " + what});
     return true;
@@ -33,8 +33,8 @@ bool Agent::on_notice(int signal) {
   bool ranks = false;
   bool recoverable = false;
   for (const auto& [id, process] : workers_) {
-    ranks |= process->rank.has_value();
-    recoverable |= process->rank.has_value() && process->recoverable;
+    ranks |= rank_of(*process).has_value();
+    recoverable |= rank_of(*process).has_value() && process->recoverable;
   }
   if (ranks && !recoverable) {
     if (signal == SIGUSR1) {
@@ -49,10 +49,10 @@ bool Agent::on_notice(int signal) {
     pump_.say(absl::StrFormat("keepstep: %s, which has no ranks; the job goes on", what));
     return true;
   }
-  journal_.write("notice", generation_->identity(), what, {{"signal", int64_t{signal}}});
+  journal_.write("notice", brain_.identity(), what, {{"signal", int64_t{signal}}});
   pump_.say(absl::StrFormat("keepstep: %s: all ranks finish their step, then the job stops", what));
   std::set<brain::NodeId> others;
-  for (const brain::RankTable::Entry& entry : generation_->prepare().table.entries()) {
+  for (const brain::RankTable::Entry& entry : brain_.prepared()->table.entries()) {
     others.insert(entry.node);
   }
   others.erase(config_.node);
@@ -73,8 +73,8 @@ void Agent::take_notice(const std::string& because) {
 }
 
 void Agent::tell_notice(WorkerProcess& process) {
-  if (!notice_.empty() && generation_ != nullptr) {
-    tell(process, MessageType::kNotice, generation_->identity(), {{"because", notice_}});
+  if (!notice_.empty() && brain_.prepared() != nullptr) {
+    tell(process, MessageType::kNotice, brain_.identity(), {{"because", notice_}});
   }
 }
 

@@ -25,10 +25,10 @@ void Agent::note_pace(brain::Rank rank, const worker::CommitRecord& record) {
 }
 
 void Agent::watch_pace() {
-  if (generation_ == nullptr || end_.has_value()) {
+  if (brain_.prepared() == nullptr || end_.has_value()) {
     return;
   }
-  const auto paces = step_window_.take(ranks_here_, brain::Time(monotonic_ns()));
+  const auto paces = step_window_.take(ranks_here(), brain::Time(monotonic_ns()));
   if (!paces.has_value()) {
     return;
   }
@@ -46,10 +46,10 @@ void Agent::watch_pace() {
 
 Status Agent::on_pace_report(brain::NodeId from, const nlohmann::json& report) {
   const brain::Identity identity{report.at("term"), report.at("generation")};
-  if (generation_ == nullptr || identity != generation_->identity()) {
+  if (brain_.prepared() == nullptr || identity != brain_.identity()) {
     return absl::OkStatus();  // of one that is over
   }
-  const brain::RankTable& table = generation_->prepare().table;
+  const brain::RankTable& table = brain_.prepared()->table;
   std::vector<brain::RankPace> paces;
   for (const nlohmann::json& each : report.at("ranks")) {
     const auto time = [&](size_t at) { return brain::Time(each.at(at).get<int64_t>()); };
@@ -65,10 +65,10 @@ Status Agent::on_pace_report(brain::NodeId from, const nlohmann::json& report) {
 
 // Node 0.
 void Agent::on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces) {
-  if (identity != generation_->identity()) {
+  if (identity != brain_.identity()) {
     return;
   }
-  const brain::RankTable& table = generation_->prepare().table;
+  const brain::RankTable& table = brain_.prepared()->table;
   for (const brain::StragglerNews& news : stragglers_.step(identity, table.world_size(), paces)) {
     const brain::NodeId node = table.place(news.rank).node;
     const auto named = joined_.find(node);

@@ -41,10 +41,10 @@ void Agent::tell(WorkerProcess& process, MessageType type, Identity identity, nl
 
 std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
   std::vector<std::shared_ptr<WorkerProcess>> members;
-  if (generation_ != nullptr) {
-    for (const brain::Member& member : generation_->prepare().members) {
+  if (brain_.prepared() != nullptr) {
+    for (const brain::Member& member : brain_.prepared()->members) {
       const auto it = workers_.find(member.worker);
-      if (it != workers_.end() && !it->second->dead) {
+      if (it != workers_.end() && !is_dead(*it->second)) {
         members.push_back(it->second);
       }
     }
@@ -54,7 +54,9 @@ std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
 
 void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
   const auto it = workers_.find(id);
-  if (it == workers_.end()) {
+  if (it == workers_.end()) {  // it was given up while it started
+    kill(pid, SIGKILL);
+    groups_.insert(pid);
     return;
   }
   const std::shared_ptr<WorkerProcess> process = it->second;
@@ -67,7 +69,7 @@ void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how)
   journal_.write("spawned", {}, "", {{"worker", int64_t{id}}, {"pid", int64_t{pid}}, {"how", how}});
   (void)loop_->watch(process->socket.fd(), [this, process] { on_packet(process); });
   (void)loop_->watch(process->pidfd.get(), [this, process] { on_exit(process); });
-  if (end_.has_value()) {
+  if (end_.has_value() || is_dead(*process)) {
     kill_process(*process);
   }
 }
@@ -91,7 +93,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     if (message->type == MessageType::kStore) {
       on_store(process, *message, std::move(packet->fds));
     } else if (message->type == MessageType::kKept && packet->fds.size() == 1) {
-      if (message->identity >= resized_) {  // an older one is of ranks of another world
+      if (!brain_.outdated(message->identity)) {
         process->kept = std::move(packet->fds.front());
       }
     } else {
@@ -125,7 +127,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kRecoverable:
       process->recoverable = true;
-      process->timeout_s = body.value("timeout_s", 0.0);
+      step(brain::LeaveLimit{process->id, std::chrono::duration_cast<brain::Time>(
+                                              std::chrono::duration<double>(body.value("timeout_s", 0.0)))});
       link_->send(brain::WorkerRecoverable{process->id});
       break;
     case MessageType::kPreload:
@@ -135,15 +138,14 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       }
       break;
     case MessageType::kReady:
-      process->interrupted_at_ns = 0;
-      link_->send(brain::Ready{process->id,
-                               message.identity,
-                               {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")},
-                               body.value("sharded", false)});
+      step(brain::Ready{process->id,
+                        message.identity,
+                        {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")},
+                        body.value("sharded", false)});
       break;
     case MessageType::kHydrated:
       journal_.write("hydrated", message.identity, "",
-                     {{"rank", int64_t{process->rank.value_or(0)}},
+                     {{"rank", int64_t{rank_of(*process).value_or(0)}},
                       {"worker", int64_t{process->id}},
                       {"bytes", body.at("bytes").get<int64_t>()},
                       {"skipped", body.at("skipped").get<int64_t>()},
@@ -153,8 +155,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                       {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
       break;
     case MessageType::kFormed:
-      link_->send(brain::Formed{message.identity});
-      on_formed(message.identity);
+      step(brain::Formed{message.identity});
       break;
     case MessageType::kCollect:
       break;  // that is done
@@ -189,7 +190,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       on_saved(message);
       break;
     case MessageType::kSettled:
-      vaults_.drop_before(message.body.at("sharding"));
+      step(brain::Settled{message.body.at("sharding")});
       break;
     case MessageType::kVault:
       on_vault(process, message);
@@ -266,7 +267,7 @@ void Agent::on_note(const WorkerProcess& process, const Message& message) {
   }
   journal_.write(event, message.identity, message.body.at("because").get<std::string>(),
                  {{"worker", int64_t{process.id}},
-                  {"rank", int64_t{process.rank.value_or(0)}},
+                  {"rank", int64_t{rank_of(process).value_or(0)}},
                   {"step", message.body.at("step").get<int64_t>()}});
 }
 
@@ -324,15 +325,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
 
 void Agent::on_program_attached(const WorkerProcess& process) {
   on_programs_attach();
-  if (generation_ == nullptr || generation_->identity() <= sealed_) {
-    return;
-  }
-  // It may have had its rank before anybody knew that it would ask.
-  for (const brain::Member& member : generation_->prepare().members) {
-    if (member.worker == process.id) {
-      send_prepare(generation_->prepare(), member);
-    }
-  }
+  step(brain::Attached{process.id});  // it may have had its rank before anybody knew that it would ask
 }
 
 // One program of the job attached, here or on another node: so will all, and each can be replaced.
@@ -341,12 +334,12 @@ void Agent::on_programs_attach() {
     return;
   }
   for (const auto& [id, process] : Workers(workers_)) {
-    if (process->attached || process->gone) {
+    if (process->attached || is_dead(*process)) {
       continue;
     }
     process->recoverable = true;
     link_->send(brain::WorkerRecoverable{id});
-    if (process->pid == 0 && !process->rank.has_value()) {
+    if (process->pid == 0 && !rank_of(*process).has_value()) {
       starter_->spawn(process, job_variables());  // a spare that was held back
     }
   }
@@ -355,34 +348,16 @@ void Agent::on_programs_attach() {
   }
 }
 
-void Agent::on_formed(Identity identity) {
-  if (generation_ == nullptr || identity != generation_->identity() || identity <= formed_) {
-    return;
-  }
-  formed_ = identity;
-  vaults_.drop_unused();
-  note_.clear();
-  if (identity.generation > 1) {
-    recoveries_ += generation_->prepare().resized ? 0 : 1;
-    say_recovered(identity);
-  }
-  // Until here a recovery could have needed a dead worker's memory again (its word, its capsule). Where the seal was
-  // first it still can: the coordinator may have given its verdict before it heard that the generation formed.
-  if (!generation_->sealed() && identity > sealed_) {
-    std::erase_if(workers_, [](const auto& entry) { return entry.second->gone && !entry.second->rank.has_value(); });
-  }
-}
-
 // For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the
 // next generation may not form either.
-void Agent::keep_losses() {
-  if (ranks_here_.size() < world()) {
+void Agent::keep_losses(const std::vector<Generation::Holder>& holders) {
+  if (brain_.prepared()->members.size() < world()) {
     return;  // one node has only a part of the sum; the mean comes with the votes
   }
-  for (const Generation::Holder& holder : holders()) {
+  for (const Generation::Holder& holder : holders) {
     for (const worker::LossSlot& slot : holder.page->loss) {
       if (const brain::Step step = slot.step.load(); step != 0) {
-        metrics_.keep(holder.rank, step, generation_->identity(), {slot.sum.load(), slot.micro_batches.load()});
+        metrics_.keep(holder.rank, step, brain_.identity(), {slot.sum.load(), slot.micro_batches.load()});
       }
     }
   }
@@ -393,8 +368,8 @@ void Agent::collect(WorkerProcess& process) {
     const nlohmann::json values = nlohmann::json::parse(text, nullptr, false);
     if (!values.is_object()) {
       refuse(process, absl::StrFormat("what it logged for step %d is no JSON object", step));
-    } else if (process.rank.has_value()) {
-      metrics_.on_log(*process.rank, step, values);
+    } else if (const auto rank = rank_of(process); rank.has_value()) {
+      metrics_.on_log(*rank, step, values);
     }
   };
   const Status status = process.log.collect(
@@ -412,25 +387,27 @@ void Agent::collect_all() {
 }
 
 void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& record) {
-  if (generation_ == nullptr || !process.rank.has_value()) {
+  const std::optional<brain::Rank> rank = rank_of(process);
+  if (!rank.has_value()) {
     return;
   }
-  note_pace(*process.rank, record);
+  note_pace(*rank, record);
+  const std::vector<brain::Rank> ranks = ranks_here();
   std::optional<LossPart> part;
   std::optional<double> mean;
   if (record.has_mean) {
     mean = record.mean;
-  } else if (record.has_loss && ranks_here_.size() == world()) {
+  } else if (record.has_loss && ranks.size() == world()) {
     part = LossPart{record.loss_sum, record.micro_batches};
   }
   const bool complete =
-      metrics_.on_progress(*process.rank, record.step, record.identity, record.committed_ns, ranks_here_, part, mean);
+      metrics_.on_progress(*rank, record.step, record.identity, record.committed_ns, ranks, part, mean);
   if (!complete) {
     return;
   }
-  if (!first_commit_told_ && record.identity == generation_->identity()) {
+  if (!first_commit_told_ && record.identity == brain_.identity()) {
     first_commit_told_ = true;
-    on_formed(record.identity);  // where another node's rank said so, a commit is the proof
+    step(brain::FormedByCommit{record.identity});  // where another node's rank said so, a commit is the proof
     journal_.write("first_commit", record.identity, "",
                    {{"step", static_cast<int64_t>(record.step)},
                     {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
@@ -463,25 +440,22 @@ void Agent::read_last_words(const std::shared_ptr<WorkerProcess>& process) {
 }
 
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
-  if (process->dead) {
-    return;
+  if (!is_dead(*process)) {
+    read_last_words(process);
+    step(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
   }
-  read_last_words(process);
-  process->dead = true;
-  kill_process(*process);  // fencing: a process whose engine is gone must not go on by itself
-  link_->send(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
 }
 
 // By value: it may be the last owner.  NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
-  const std::optional<ExitStatus> status = process->gone ? std::nullopt : try_reap(*process);
+  const std::optional<ExitStatus> status = process->pidfd.valid() ? try_reap(*process) : std::nullopt;
   if (!status.has_value()) {
     return;
   }
   read_last_words(process);
   collect(*process);
-  process->gone = true;
   loop_->unwatch(process->pidfd.get());
+  process->pidfd.reset();
   loop_->unwatch(process->socket.fd());
   carry_out(store_.forget(process->id));
   // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
@@ -498,26 +472,20 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
                   {"pid", int64_t{process->pid}},
                   {"signal", int64_t{status->signal}},
                   {"exit_code", int64_t{status->exit_code}}});
-  process->dead = true;
   if (status->signal == 0 && status->exit_code == 0) {
-    link_->send(brain::WorkerExited{process->id});
+    step(brain::WorkerExited{process->id});
   } else {
-    link_->send(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd",
-                                  process->traceback, process->unfit});
-  }
-  if (!process->had_rank) {
-    workers_.erase(process->id);  // a spare: it leaves no word and no capsule that anybody could need
+    step(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback,
+                           process->unfit});
   }
   finish_if_empty();
 }
 
 // A log without a terminal, and a job without a journal, should show a recovery too.
-void Agent::say_recovered(brain::Identity identity) {
-  if (generation_ != nullptr && generation_->identity() == identity) {
-    const brain::Prepare& prepare = generation_->prepare();
-    pump_.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because, identity.generation,
-                              prepare.version + 1));
-  }
+void Agent::say_recovered() {
+  const brain::Prepare& prepare = *brain_.prepared();
+  pump_.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because,
+                            prepare.identity.generation, prepare.version + 1));
 }
 
 void Agent::update_status() {
@@ -527,12 +495,13 @@ void Agent::update_status() {
   }
   now.step_time_s = metrics_.step_time_s();
   now.loss = metrics_.last_loss();
-  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here_.size() : world());
+  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here().size() : world());
   for (const auto& [id, process] : workers_) {
-    now.ranks += !process->dead && process->rank.has_value();
-    now.spares += !process->dead && !process->rank.has_value() && process->parked;
+    const bool has_rank = rank_of(*process).has_value();
+    now.ranks += !is_dead(*process) && has_rank;
+    now.spares += !is_dead(*process) && !has_rank && process->parked;
   }
-  now.generation = generation_ == nullptr ? 0 : generation_->identity().generation;
+  now.generation = brain_.identity().generation;
   now.recoveries = recoveries_;
   now.note = note();
   if (config_.spec.several_nodes()) {

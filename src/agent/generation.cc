@@ -15,7 +15,7 @@ StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& p
   page->generation = prepare.identity.generation;
   page->world = static_cast<uint32_t>(prepare.members.size());
   page->across = prepare.members.size() < prepare.table.world_size() ? 1 : 0;
-  return std::unique_ptr<Generation>(new Generation(prepare, config, std::move(memory)));
+  return std::unique_ptr<Generation>(new Generation(prepare.identity, config, std::move(memory)));
 }
 
 void Generation::interrupt() {

@@ -21,8 +21,7 @@ class Generation {
   // `prepare` has the members of this node and the table of all: where those differ the votes go across nodes.
   static StatusOr<std::unique_ptr<Generation>> create(const brain::Prepare& prepare, const comm::CommConfig& config);
 
-  brain::Identity identity() const { return prepare_.identity; }
-  const brain::Prepare& prepare() const { return prepare_; }
+  brain::Identity identity() const { return identity_; }
   int fd() const { return memory_.fd(); }
 
   // Marks the generation interrupted, seals the word of each page in `holders` and reads what it was; then wakes
@@ -34,10 +33,6 @@ class Generation {
     worker::WorkerPage* page;
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
-
-  // A verdict over it comes, or came: which generation formed last may still be the one before for whoever gives it,
-  // and the memory of those who died in that one may be asked for.
-  bool sealed() const { return page().sealing.load() != 0; }
 
   // All ranks were released, and one of them is gone: whoever waits for another is woken, as by a seal. No word
   // changes.
@@ -57,12 +52,12 @@ class Generation {
   void announce_end();
 
  private:
-  Generation(brain::Prepare prepare, comm::CommConfig config, SharedMemory memory)
-      : prepare_(std::move(prepare)), config_(config), memory_(std::move(memory)) {}
+  Generation(brain::Identity identity, comm::CommConfig config, SharedMemory memory)
+      : identity_(identity), config_(config), memory_(std::move(memory)) {}
   worker::GenerationPage& page() const { return *reinterpret_cast<worker::GenerationPage*>(memory_.data()); }
   void interrupt();
 
-  brain::Prepare prepare_;
+  brain::Identity identity_;
   comm::CommConfig config_;
   SharedMemory memory_;
 };

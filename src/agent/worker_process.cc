@@ -44,7 +44,7 @@ void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on
 }
 
 void kill_process(const WorkerProcess& process) {
-  if (process.pidfd.valid() && !process.gone) {
+  if (process.pidfd.valid()) {
     syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
   }
 }

@@ -33,19 +33,13 @@ struct WorkerProcess {
   Fd child_stdout;
   Fd child_stderr;
   pid_t pid = 0;
-  Fd pidfd;
-  std::optional<brain::Rank> rank;
-  bool had_rank = false;  // once; its memory may be needed until the next generation formed
-  Fd kept;                // its memory for copies of other ranks' capsules, if it has some; it outlives the process
+  Fd pidfd;  // until its end is confirmed
+  Fd kept;  // its memory for copies of other ranks' capsules, if it has some; it outlives the process
   bool attached = false;  // its engine has been welcomed
   bool parked = false;
-  bool recoverable = false;       // it entered a keepstep.recoverable function
-  double timeout_s = 0;           // the user's limit on leaving an interrupted step; 0: none
-  int64_t interrupted_at_ns = 0;  // since when it has been leaving one; 0: it is not
-  bool dead = false;              // noticed; SIGKILL is on its way
-  bool gone = false;              // exit confirmed
-  std::string traceback;          // of an uncaught exception, if it told
-  std::string unfit;              // what its health check found, if it failed
+  bool recoverable = false;  // it entered a keepstep.recoverable function
+  std::string traceback;     // of an uncaught exception, if it told
+  std::string unfit;         // what its health check found, if it failed
 };
 
 // Waits in a thread of its own until `process` loses its life mutex, and then calls `on_death` from that thread: a

@@ -1,5 +1,5 @@
-// The membership brain and sharded state in an elastic job: nodes that keep copies, join, leave and are lost, ranks
-// that die at any instant. Whatever happens, a generation that forms finds every shard of its version, all of one
+// The brains of coordinator and agents, and sharded state in an elastic job: nodes that keep copies, join, leave and are
+// lost, ranks that die at any instant. Whatever happens, a generation that forms finds every shard of its version, all of one
 // history, at most one step is done again, and only a loss of more nodes than copies allow costs more.
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*ShardedSchedules*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them.
@@ -14,6 +14,7 @@
 #include <set>
 
 #include "brain/membership.h"
+#include "brain/node.h"
 #include "brain/simulation.h"
 
 namespace keepstep::brain::simulation {
@@ -56,7 +57,9 @@ struct Vault {
 };
 
 struct Node {
-  bool leaving = false;
+  explicit Node(NodeId id) : brain(id) {}
+  NodeBrain brain;
+  Identity sealed;  // the newest page that is
   std::map<std::pair<uint32_t, Rank>, Vault> vaults;  // by division and rank
 };
 
@@ -120,7 +123,7 @@ class ShardedSchedule {
   // ---- what happens to the job ----
   void join() {
     const NodeId id = next_node_++;
-    nodes_[id];
+    nodes_.emplace(id, Node(id));
     feed(NodeJoined{id, {ipv4(10, 0, 0, static_cast<uint8_t>(id)), 20000}});
   }
 
@@ -148,7 +151,6 @@ class ShardedSchedule {
         break;
       case 5:
         if (const NodeId node = another_node(); node != 0) {
-          nodes_[node].leaving = true;
           feed(NodeLeaves{node, "SIGTERM"});
         }
         break;
@@ -192,9 +194,7 @@ class ShardedSchedule {
     writing_.erase(id);
     ++paths["death"];
     loop_.after(soon(), [this, id] {
-      if (nodes_.contains(processes_.at(id).node)) {
-        feed(WorkerDied{id, 100 + int64_t{id}, 9, 0, "pidfd", ""});
-      }
+      tell_agent(processes_.at(id).node, WorkerDied{id, 100 + int64_t{id}, 9, 0, "pidfd", ""});
     });
   }
 
@@ -236,60 +236,164 @@ class ShardedSchedule {
     });
   }
 
-  void carry_out(const Spawn& spawn) {
-    processes_[spawn.worker].node = spawn.node;
-    loop_.after(soon(), [this, id = spawn.worker] {
-      if (processes_.at(id).alive && nodes_.contains(processes_.at(id).node)) {
-        feed(WorkerRecoverable{id});
-        feed(WorkerParked{id, 100 + int64_t{id}});
+  // An order of the coordinator, for one node or for all.
+  template <typename Order>
+  void carry_out(const Order& order) {
+    if constexpr (std::is_same_v<Order, Prepare>) {
+      begin(order);
+    } else if constexpr (std::is_same_v<Order, Pause>) {
+      pause_.insert(order.identity.generation);
+      stay_ = order.stay;
+    }
+    for (const NodeId id : receivers(order)) {
+      Order part = order;
+      if constexpr (std::is_same_v<Order, Prepare>) {
+        std::erase_if(part.members, [id](const Member& member) { return member.node != id; });
+      }
+      tell_agent(id, part);
+    }
+  }
+
+  template <typename Order>
+  std::vector<NodeId> receivers(const Order& order) const {
+    if constexpr (requires { order.node; }) {
+      return {order.node};
+    }
+    std::vector<NodeId> all;
+    for (const auto& [id, node] : nodes_) {
+      all.push_back(id);
+    }
+    return all;
+  }
+
+  // ---- the agents: the shell around their brain ----
+  void tell_agent(NodeId id, const NodeEvent& event) {
+    const auto node = nodes_.find(id);
+    if (node == nodes_.end()) {
+      return;
+    }
+    for (const NodeEffect& effect : node->second.brain.step(event, std::chrono::microseconds(loop_.now()))) {
+      std::visit([&](const auto& what) { carry_out(id, node->second, what); }, effect);
+    }
+  }
+
+  void carry_out(NodeId, Node&, const Tell& tell) { feed(tell.event); }
+
+  void carry_out(NodeId id, Node&, const StartWorker& start) {
+    const WorkerId worker = start.spawn.worker;
+    processes_[worker].node = id;
+    loop_.after(soon(), [this, worker] {
+      if (processes_.at(worker).alive) {
+        feed(WorkerRecoverable{worker});
+        feed(WorkerParked{worker, 100 + int64_t{worker}});
       }
     });
   }
 
-  void carry_out(const Kill& kill) {
-    if (processes_.contains(kill.worker)) {
-      die(kill.worker);
+  void carry_out(NodeId, Node&, const KillProcess& kill) { die(kill.worker); }
+
+  void carry_out(NodeId id, Node& node, const SealWords& seal) {
+    node.sealed = seal.identity;
+    Sealed answer{id, seal.identity, {}};
+    for (const Holder& holder : seal.holders) {
+      const Process& process = processes_.at(holder.worker);
+      SealedWord word{holder.rank, holder.worker, {}, {process.kind, process.version}};
+      word.word = {process.identity, process.step, process.vote, false};
+      answer.words.push_back(word);
+    }
+    for (const auto& [key, vault] : node.vaults) {
+      for (const auto& [slot, version] : vault.version_in) {
+        answer.copies.push_back({key.second, version, key.first});
+      }
+    }
+    loop_.after(soon(), [this, id, answer] {
+      if (nodes_.contains(id)) {
+        feed(answer);
+      }
+    });
+  }
+
+  void carry_out(NodeId id, Node&, const Announce& announce) {
+    const Identity identity = announce.decide.identity;
+    const Version version = announce.decide.verdict.version;
+    for (auto& [worker, process] : processes_) {
+      const bool voted = process.identity == identity && process.step == version && process.vote != Vote::kOpen;
+      if (process.alive && process.node == id && voted && process.version + 1 == version &&
+          process.kind == StateKind::kClean) {
+        apply(process);
+      }
     }
   }
 
-  void carry_out(const Seal& seal) {
-    sealed_ = seal.identity;
-    for (const auto& [id, node] : nodes_) {
-      Sealed answer{id, seal.identity, {}};
-      if (prepared_ && prepared_->identity == seal.identity) {
-        for (const Member& member : prepared_->members) {
-          const Process& process = processes_.at(member.worker);
-          if (member.node != id || process.identity != seal.identity) {
-            continue;
-          }
-          SealedWord word{member.rank, member.worker, {}, {process.kind, process.version}};
-          word.word.identity = seal.identity;
-          word.word.step = process.step;
-          word.word.vote = process.vote;
-          answer.words.push_back(word);
-        }
+  void carry_out(NodeId id, Node&, const Assign& assign) {
+    loop_.after(soon(), [this, id, member = assign.member, identity = prepared_->identity] {
+      Process& process = processes_.at(member.worker);
+      if (!process.alive || sealed(process, identity) || process.identity >= identity) {
+        return;
       }
-      for (const auto& [key, vault] : node.vaults) {
-        for (const auto& [slot, version] : vault.version_in) {
-          answer.copies.push_back({key.second, version, key.first});
-        }
+      process.identity = identity;
+      process.rank = member.rank;
+      process.step = prepared_->version + 1;
+      process.vote = Vote::kOpen;
+      if (process.sharding != prepared_->sharding.number) {
+        process.sharding = prepared_->sharding.number;
+        process.kind = StateKind::kEmpty;
+        process.version = 0;
       }
-      loop_.after(soon(), [this, id, answer] {
-        if (nodes_.contains(id)) {
-          feed(answer);
+      tell_agent(id, Ready{member.worker, identity, {process.kind, process.version}, true});
+    });
+  }
+
+  void carry_out(NodeId, Node& node, const Forget& forget) {
+    for (auto& [key, vault] : node.vaults) {
+      if (forget.beyond) {
+        vault.drop_beyond(*forget.beyond);
+      }
+    }
+    std::erase_if(node.vaults, [&](const auto& each) { return each.first.first < forget.before; });
+  }
+
+  void carry_out(NodeId id, Node&, const GoOn& go) {
+    if (!go.first) {
+      return;
+    }
+    for (const Member& member : prepared_->members) {
+      if (member.node == id) {
+        loop_.after(soon(), [this, member, identity = go.activate.identity] { hydrate(member, identity); });
+      }
+    }
+  }
+
+  void carry_out(NodeId, Node&, const TellRelease& release) {
+    for (const WorkerId id : release.workers) {
+      if (!processes_.at(id).alive || !released_.insert(id).second) {
+        continue;
+      }
+      writing_.insert(id);
+      loop_.after(soon(), [this, id] {
+        if (processes_.at(id).alive) {
+          processes_.at(id).alive = false;
+          writing_.erase(id);
+          tell_agent(processes_.at(id).node, WorkerExited{id});
         }
       });
     }
   }
 
-  void carry_out(const Decide& decide) {
-    const Version version = decide.verdict.version;
-    for (auto& [id, process] : processes_) {
-      const bool voted = process.identity == decide.identity && process.step == version && process.vote != Vote::kOpen;
-      if (process.alive && voted && process.version + 1 == version && process.kind == StateKind::kClean) {
-        apply(process);
-      }
-    }
+  // What follows from words and vaults here needs none of these.
+  void carry_out(NodeId, Node&, const Interrupt&) {}
+  void carry_out(NodeId, Node&, const Begin&) {}
+  void carry_out(NodeId, Node&, const Inherit&) {}
+  void carry_out(NodeId, Node&, const ForgetCapsules&) {}
+  void carry_out(NodeId, Node&, const ForgetUnused&) {}  // ranks here ask for their vaults with each step
+  void carry_out(NodeId, Node&, const TellPause&) {}
+  void carry_out(NodeId, Node&, const HasFormed&) {}
+  void carry_out(NodeId, Node&, const FreeMemory&) {}
+  void carry_out(NodeId, Node&, const Close&) {}
+
+  bool sealed(const Process& process, Identity identity) const {
+    const auto node = nodes_.find(process.node);
+    return node == nodes_.end() || node->second.sealed >= identity;
   }
 
   // What a step of a generation makes of a state.
@@ -302,7 +406,7 @@ class ShardedSchedule {
     process.kind = StateKind::kClean;
   }
 
-  void carry_out(const Prepare& prepare) {
+  void begin(const Prepare& prepare) {
     if (prepared_ && prepared_->identity == prepare.identity) {
       return;
     }
@@ -323,46 +427,11 @@ class ShardedSchedule {
     pause_.clear();
     paused_ = false;
     decided_step_ = 0;
-    for (const Member& member : prepare.members) {
-      loop_.after(soon(), [this, member, identity = prepare.identity] {
-        Process& process = processes_.at(member.worker);
-        if (!process.alive || sealed_ >= identity) {
-          return;
-        }
-        process.identity = identity;
-        process.rank = member.rank;
-        process.step = prepared_->version + 1;
-        process.vote = Vote::kOpen;
-        if (process.sharding != prepared_->sharding.number) {
-          process.sharding = prepared_->sharding.number;
-          process.kind = StateKind::kEmpty;
-          process.version = 0;
-        }
-        feed(Ready{member.worker, identity, {process.kind, process.version}, true});
-      });
-    }
-  }
-
-  void carry_out(const Activate& activate) {
-    if (!hydrated_.empty() || sealed_ >= activate.identity || !prepared_ || activate.identity != prepared_->identity ||
-        activated_ == activate.identity) {
-      return;
-    }
-    activated_ = activate.identity;
-    for (auto& [id, node] : nodes_) {
-      for (auto& [key, vault] : node.vaults) {
-        vault.drop_beyond(activate.version);
-      }
-      std::erase_if(node.vaults, [&](const auto& each) { return each.first.first < prepared_->from.number; });
-    }
-    for (const Member& member : prepared_->members) {
-      loop_.after(soon(), [this, member, identity = activate.identity] { hydrate(member, identity); });
-    }
   }
 
   void hydrate(const Member& member, Identity identity) {
     Process& process = processes_.at(member.worker);
-    if (!process.alive || sealed_ >= identity) {
+    if (!process.alive || sealed(process, identity)) {
       return;
     }
     const Version version = prepared_->version;
@@ -399,7 +468,7 @@ class ShardedSchedule {
       one = other.content;
       keep(each.rank, other.node, version, other.content);
     }
-    feed(Formed{identity});
+    tell_agent(prepared_->members.front().node, Formed{identity});
     for (const Member& each : prepared_->members) {
       if (version >= target_) {
         feed(WorkerFinished{each.worker, identity});
@@ -432,7 +501,7 @@ class ShardedSchedule {
 
   void keep(Rank rank, NodeId node, Version version, uint64_t content) {
     if (nodes_.contains(node)) {
-      nodes_[node].vaults[{prepared_->sharding.number, rank}].put(version, content);
+      nodes_.at(node).vaults[{prepared_->sharding.number, rank}].put(version, content);
     }
   }
 
@@ -451,7 +520,7 @@ class ShardedSchedule {
   // The copy of a rank's version is whole, here and at its keeper; then it votes, or waits for the world to change.
   void copy(const Member& member, Identity identity) {
     Process& process = processes_.at(member.worker);
-    if (!process.alive || sealed_ >= identity) {
+    if (!process.alive || sealed(process, identity)) {
       return;
     }
     keep(member.rank, member.node, process.version, process.content);
@@ -460,7 +529,7 @@ class ShardedSchedule {
     }
     loop_.after(soon(), [this, member, identity] {
       Process& rank = processes_.at(member.worker);
-      if (!rank.alive || sealed_ >= identity || !nodes_.contains(keeper_of(member))) {
+      if (!rank.alive || sealed(rank, identity) || !nodes_.contains(keeper_of(member))) {
         return;
       }
       keep(member.rank, keeper_of(member), rank.version, rank.content);
@@ -509,17 +578,17 @@ class ShardedSchedule {
 
   // The agents hear of the step, and forget what was divided otherwise.
   void settle(Identity identity) {
-    if (decided_step_ < prepared_->version + 2 || sealed_ >= identity) {
+    if (decided_step_ < prepared_->version + 2 || sealed(processes_.at(prepared_->members.front().worker), identity)) {
       return;
     }
-    for (auto& [id, node] : nodes_) {
-      std::erase_if(node.vaults, [&](const auto& each) { return each.first.first < prepared_->sharding.number; });
+    for (const NodeId id : receivers(Seal{})) {
+      tell_agent(id, Settled{prepared_->sharding.number});
     }
   }
 
   void update(const Member& member, Identity identity) {
     Process& process = processes_.at(member.worker);
-    if (!process.alive || sealed_ >= identity) {
+    if (!process.alive || sealed(process, identity)) {
       return;
     }
     process.vote = Vote::kDecided;
@@ -532,35 +601,12 @@ class ShardedSchedule {
     loop_.after(soon(), [this, member, identity] { copy(member, identity); });
   }
 
-  void carry_out(const Pause& pause) {
-    pause_.insert(pause.identity.generation);
-    stay_ = pause.stay;
-  }
-
   void carry_out(const Part& part) {
     for (auto& [id, process] : processes_) {
       process.alive = process.alive && process.node != part.node;
     }
     nodes_.erase(part.node);
     ++paths["node left"];
-  }
-
-  void carry_out(const Release& release) {
-    if (release.identity != prepared_->identity || std::exchange(released_, release.identity) == release.identity) {
-      return;
-    }
-    for (const Member& member : prepared_->members) {
-      if (processes_.at(member.worker).alive) {
-        writing_.insert(member.worker);
-      }
-      loop_.after(soon(), [this, id = member.worker] {
-        if (processes_.at(id).alive) {
-          processes_.at(id).alive = false;
-          writing_.erase(id);
-          feed(WorkerExited{id});
-        }
-      });
-    }
   }
 
   void carry_out(const EndJob& end) { ended_ = end; }
@@ -614,9 +660,7 @@ class ShardedSchedule {
   NodeId next_node_ = 0;
   std::map<WorkerId, Process> processes_;
   std::optional<Prepare> prepared_;
-  Identity activated_;
-  Identity sealed_;
-  Identity released_;
+  std::set<WorkerId> released_;
   std::set<WorkerId> writing_;  // they were released, and did not end yet
   std::set<Rank> hydrated_;
   std::set<uint32_t> pause_;  // generations that were told

@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "brain/membership_text.h"
+
 namespace keepstep::brain {
 
 namespace {
@@ -239,6 +241,16 @@ void NodeBrain::formed(Identity identity) {
 
 void NodeBrain::on(const Settled& event) { emit(Forget{std::nullopt, event.sharding}); }
 
+void NodeBrain::on(const Attached& event) {
+  if (prepared_ && goes_on(identity()) && knows_all_of(*prepared_)) {
+    for (const Member& member : prepared_->members) {
+      if (member.worker == event.worker) {
+        emit(Assign{member, entry_of(*prepared_, member)});
+      }
+    }
+  }
+}
+
 void NodeBrain::on(const LeaveLimit& event) {
   if (const auto found = workers_.find(event.worker); found != workers_.end()) {
     found->second.limit = event.limit;
@@ -249,7 +261,7 @@ void NodeBrain::on(const Tick&) {
   for (auto& [id, worker] : workers_) {
     if (worker.leaving_since && worker.limit > Time{} && now_ - *worker.leaving_since > worker.limit && !worker.dead) {
       worker.leaving_since.reset();
-      kill(id, "it did not leave its step in time");
+      kill(id, "it did not leave its step within " + seconds_text(worker.limit));
     }
   }
 }

@@ -36,6 +36,10 @@ struct FormedByCommit {
 struct Settled {
   uint32_t sharding = 0;
 };
+// A program that may never ask for a rank (--no-python) asked: it can be told of the one that it has.
+struct Attached {
+  WorkerId worker = kNoWorker;
+};
 // The user's limit on how long this worker may take to leave an interrupted step.
 struct LeaveLimit {
   WorkerId worker = kNoWorker;
@@ -45,7 +49,7 @@ struct LeaveLimit {
 // WorkerDied with signal -1: the worker lost its life mutex; else WorkerDied and WorkerExited say that its end is
 // certain, or that it never started (pid 0).
 using NodeEvent = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Release, EndJob, WorkerDied,
-                               WorkerExited, Ready, Formed, FormedByCommit, Settled, LeaveLimit, Tick>;
+                               WorkerExited, Ready, Formed, FormedByCommit, Settled, Attached, LeaveLimit, Tick>;
 
 // ---- effects ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +195,7 @@ class NodeBrain {
   void on(const Formed& event);
   void on(const FormedByCommit& event);
   void on(const Settled& event);
+  void on(const Attached& event);
   void on(const LeaveLimit& event);
   void on(const Tick& event);
 
