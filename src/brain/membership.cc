@@ -11,8 +11,8 @@ namespace keepstep::brain {
 Membership::Membership(MembershipConfig config)
     : config_(std::move(config)),
       ladder_(config_.ladder),
-      identity_{config_.term, 0},
-      slots_(config_.elastic ? 0 : config_.world_size) {
+      slots_(config_.elastic ? 0 : config_.world_size),
+      round_(Identity{config_.term, 0}) {
   require(config_.nodes >= 1 && config_.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
   if (config_.elastic) {
     require(config_.most_nodes >= config_.nodes && config_.ranks_per_node >= 1 && config_.ranks_per_replica >= 1 &&
@@ -214,25 +214,18 @@ void Membership::prepare() {
   if (!still_whole()) {
     return;
   }
-  if (!ever_formed_ && version_ < origin_) {
-    version_ = origin_;
+  if (!ever_formed_ && version_ < holdings_.origin()) {
+    version_ = holdings_.origin();
     progress_ = std::max(progress_, version_);
   }
-  ++identity_.generation;
-  while (!begun_.empty() && begun_.back().version >= version_) {
-    begun_.pop_back();
-  }
-  begun_.push_back({identity_.generation, version_});
-  if (std::exchange(dealt_anew_, false)) {
-    sharding_ = {identity_.generation, static_cast<Rank>(slots_.size())};
-  }
-  if (!sharded_ || !decided_ || decided_->identity.generation + 1 != identity_.generation) {
-    kept_in_ = sharding_;  // a start: nothing is to be moved
-  }
+  const Identity before = round_.identity();
+  const Identity identity{before.term, before.generation + 1};
+  holdings_.begin(identity.generation, version_, static_cast<Rank>(slots_.size()),
+                  !decided_ || decided_->identity != before);
   restarts_ += std::exchange(after_fault_, false) ? 1 : 0;
-  members_.clear();
-  ranks_of_.clear();
-  lost_nodes_.clear();
+  Prepare prepare{identity,  version_,          rank_table(), {},
+                  because_,  resized_.has_value(), restarts_, holdings_.sharding(),
+                  holdings_.kept_in()};
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
@@ -240,27 +233,20 @@ void Membership::prepare() {
     Worker& worker = workers_.at(slot.holder);
     worker.status = Status::kMember;
     const bool newcomer = slot.formed_holder != slot.holder;
-    ranks_of_[worker.node].push_back(rank);
-    members_.push_back(Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
+    prepare.members.push_back(
+        Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
     workers.push_back(slot.holder);
     if (newcomer) {
       newcomers.push_back(rank);
     }
   }
-  table_ = rank_table();
-  ready_.clear();
-  activated_.reset();
-  formed_ = false;
-  stepped_ = false;
-  finished_.clear();
-  exited_.clear();
+  round_ = Round(std::move(prepare));
   phase_ = Phase::kForming;
-  prepared_because_ = because_;
   prepared_at_ = now_;
   journal("generation_prepared", because_,
-          {{"generation", int64_t{identity_.generation}},
+          {{"generation", int64_t{identity.generation}},
            {"version", static_cast<int64_t>(version_)},
-           {"ranks", static_cast<int64_t>(members_.size())},
+           {"ranks", static_cast<int64_t>(round_.members().size())},
            {"workers", workers},
            {"newcomers", newcomers},
            {"replaced_by", std::string(replaced_by(newcomers))}});
@@ -304,25 +290,26 @@ const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const
 
 void Membership::send_prepare() {
   sent_at_ = now_;
-  emit(Prepare{identity_, version_, table_, members_, prepared_because_, resized_.has_value(), restarts_, sharding_,
-               kept_in_});
+  emit(round_.prepare());
 }
 
 void Membership::on(const Ready& event) {
   Worker* worker = find(event.worker);
-  if (phase_ != Phase::kForming || event.identity != identity_ || worker == nullptr ||
-      worker->status != Status::kMember || !ready_.emplace(worker->rank, event.state).second) {
+  if (phase_ != Phase::kForming || event.identity != round_.identity() || worker == nullptr ||
+      worker->status != Status::kMember || !round_.answer(worker->rank, event.state)) {
     return;
   }
   worker->killed_at.reset();
-  sharded_ = sharded_ || event.sharded;
+  if (event.sharded) {
+    holdings_.shard();
+  }
   sent_at_ = now_;  // thousands of answers may take longer than the wait for one
   journal("rank_ready", "it left the old step",
           {{"rank", int64_t{worker->rank}},
            {"worker", int64_t{event.worker}},
            {"state", std::string(name(event.state.kind))},
            {"version", static_cast<int64_t>(event.state.version)}});
-  if (ready_.size() == members_.size()) {
+  if (round_.all_answered()) {
     activate();
   } else {
     check_left_behind();
@@ -331,43 +318,37 @@ void Membership::on(const Ready& event) {
 
 // A plain rank ended while others already wait for it to form a process group with them: nothing will ever come.
 void Membership::check_left_behind() {
-  if (phase_ != Phase::kForming || exited_.empty() || ready_.empty() ||
-      exited_.size() + ready_.size() < members_.size()) {
-    return;
-  }
-  const bool all_wait = std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
-    return exited_.contains(member.rank) || ready_.contains(member.rank);
-  });
-  if (all_wait) {
+  if (phase_ == Phase::kForming && round_.all_wait_for_exited()) {
     end(1,
-        rank_text(*exited_.begin()) + " exited with code 0, but " + rank_text(ready_.begin()->first) +
+        rank_text(*round_.exited().begin()) + " exited with code 0, but " +
+            rank_text(round_.answers().begin()->first) +
             " waits for all ranks in a process group; do all take the same path?",
         "");
   }
 }
 
 void Membership::activate() {
-  Activate activate{identity_, version_};
-  const bool protects = std::any_of(members_.begin(), members_.end(),
+  Activate activate{round_.identity(), version_, {}, {}, false};
+  const bool protects = std::any_of(round_.members().begin(), round_.members().end(),
                                     [this](const Member& member) { return workers_.at(member.worker).recoverable; });
   if (protects) {
-    for (const auto& [rank, state] : ready_) {
+    for (const auto& [rank, state] : round_.answers()) {
       const bool clean = state == StateWord{StateKind::kClean, version_};
       (clean ? activate.sources : activate.targets).push_back(rank);
     }
-    if (activate.sources.empty() && version_ > origin_ && !sharded_) {
+    if (activate.sources.empty() && version_ > holdings_.origin() && !holdings_.sharded()) {
       const std::string what = "no clean copy of step " + std::to_string(version_) + " is left";
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
       return;
     }
-    if (activate.sources.empty() && version_ == 0 && !sharded_) {
+    if (activate.sources.empty() && version_ == 0 && !holdings_.sharded()) {
       activate.sources.push_back(activate.targets.front());
       activate.targets.erase(activate.targets.begin());
       activate.compare = true;
     }
   }
   phase_ = Phase::kRunning;
-  activated_ = activate;
+  round_.activate(activate);
   journal("activated", activate.compare ? "a new start: all compare with rank 0" : "all members are ready",
           {{"version", static_cast<int64_t>(version_)},
            {"sources", std::vector<int64_t>(activate.sources.begin(), activate.sources.end())},
@@ -377,26 +358,26 @@ void Membership::activate() {
 
 void Membership::send_activate() {
   sent_at_ = now_;
-  emit(*activated_);
+  emit(*round_.activated());
 }
 
 // ---- running ------------------------------------------------------------------------------------------------------
 
 void Membership::on(const Formed& event) {
-  if (event.identity == identity_) {
+  if (event.identity == round_.identity()) {
     formed();
   }
 }
 
 void Membership::on(const Progress& event) {
-  if (event.identity != identity_ || !activated_ || event.version <= progress_) {
+  if (event.identity != round_.identity() || !round_.activated() || event.version <= progress_) {
     return;
   }
   progress_ = event.version;
   forget_lost_starts();
   ladder_.on_progress(event.version);
   link_reports_.clear();
-  stepped_ = true;
+  round_.step();
   formed();
   forget_the_gone();
   keep_spares();
@@ -405,12 +386,11 @@ void Membership::on(const Progress& event) {
 
 void Membership::forget_lost_starts() { lost_starts_.clear(); }
 
-// Once the verdict is out this is late: `members_` are of before, the slots already those of the generation that
+// Once the verdict is out this is late: the round is of before, the slots already those of the generation that
 // gathers.
 void Membership::formed() {
   const bool of_members = phase_ == Phase::kRunning || phase_ == Phase::kSealing;
-  if (of_members && activated_ && !formed_) {
-    formed_ = true;
+  if (of_members && round_.form()) {
     remember_formed();
     forget_lost_starts();
     journal("formed", "all members are clean at the generation's version",
@@ -423,7 +403,7 @@ void Membership::formed() {
 
 void Membership::remember_formed() {
   ever_formed_ = true;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     slots_[member.rank].formed_holder = member.worker;
   }
 }
@@ -431,23 +411,27 @@ void Membership::remember_formed() {
 // Of a generation that formed: only its members are still asked for, alive or not. Numbers of workers are never used
 // again, so late news of the others is of nobody.
 void Membership::forget_the_gone() {
-  if (!formed_ || phase_ != Phase::kRunning) {
+  if (!round_.formed() || phase_ != Phase::kRunning) {
     return;
   }
   std::erase_if(workers_, [this](const auto& each) {
     const auto& [id, worker] = each;
-    const bool member = worker.rank < members_.size() && members_[worker.rank].worker == id;
+    const bool member = round_.is_member(id, worker.rank);
     const bool suspected = suspected_ && std::any_of(suspected_->said.begin(), suspected_->said.end(),
                                                      [id](const RankDigest& said) { return said.worker == id; });
-    return worker.status == Status::kGone && !member && !suspected && !unconfirmed_.contains(id) &&
-           !ending_.contains(id);
+    const bool goes = worker.status == Status::kGone && !member && !suspected && !unconfirmed_.contains(id) &&
+                      !ending_.contains(id);
+    if (goes) {
+      holdings_.forget(id);
+    }
+    return goes;
   });
 }
 
 // Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
 void Membership::keep_spares() {
-  const bool runs = (phase_ == Phase::kRunning && stepped_) || is_plain();
-  if (!runs || released_ || !finished_.empty() || !exited_.empty()) {
+  const bool runs = (phase_ == Phase::kRunning && round_.stepped()) || is_plain();
+  if (!runs || round_.released() || round_.anybody_through()) {
     return;
   }
   if (config_.spares == 0 && config_.spare_nodes == 0 && !elastic_) {
@@ -476,19 +460,18 @@ void Membership::keep_spares() {
 // old ones would mix two histories. Its rank 0 has the save given up, or taken away (docs/design/checkpoints.md).
 // "Began" is that it was prepared: its ranks were told the version, and act on it, whatever else comes.
 void Membership::on(const Saved& event) {
-  if (event.version <= origin_) {
+  if (event.version <= holdings_.origin()) {
     return;
   }
-  const auto later = std::find_if(begun_.begin(), begun_.end(),
-                                  [&](const Begun& begun) { return begun.generation > event.generation; });
-  if (ever_formed_ && later != begun_.end() && event.version > later->version) {
+  const std::optional<Version> again = holdings_.begun_below(event.version, event.generation);
+  if (ever_formed_ && again) {
     journal("orphan_save",
             "step " + std::to_string(event.version) + " was saved after the job had begun again from step " +
-                std::to_string(later->version) + ": it does not count",
+                std::to_string(*again) + ": it does not count",
             {{"version", static_cast<int64_t>(event.version)}});
     return;
   }
-  if (phase_ == Phase::kGathering && cause_ == Cause::kRestart && members_.empty()) {
+  if (phase_ == Phase::kGathering && cause_ == Cause::kRestart && round_.members().empty()) {
     journal("orphan_save",
             "step " + std::to_string(event.version) +
                 " was saved though the ranks that it is of are gone: the job goes on from there",
@@ -497,49 +480,43 @@ void Membership::on(const Saved& event) {
     version_ = event.version;
     progress_ = event.version;
   }
-  origin_ = event.version;
+  holdings_.saved(event.version);
   if (!ever_formed_ && phase_ == Phase::kForming) {
-    because_ = "the job goes on from step " + std::to_string(origin_) + ", which was saved before";
+    because_ = "the job goes on from step " + std::to_string(event.version) + ", which was saved before";
     prepare();
   }
 }
 
 void Membership::on(const WorkerFinished& event) {
   const Worker* worker = find(event.worker);
-  if (event.identity != identity_ || phase_ != Phase::kRunning || worker == nullptr ||
+  if (event.identity != round_.identity() || phase_ != Phase::kRunning || worker == nullptr ||
       worker->status != Status::kMember) {
     return;
   }
-  finished_.insert(worker->rank);
+  round_.finish(worker->rank);
   check_finished();
 }
 
 void Membership::check_finished() {
-  if (exited_.size() == members_.size()) {
-    if (!late_deaths_.empty()) {
+  if (round_.all_exited()) {
+    if (!round_.late_deaths.empty()) {
       std::string what;
-      for (const LateDeath& each : late_deaths_) {
+      for (const Round::LateDeath& each : round_.late_deaths) {
         what += (what.empty() ? "" : ", and ") + each.what;
       }
-      end(late_deaths_.front().exit_code,
+      end(round_.late_deaths.front().exit_code,
           what +
               " after the training function had returned on all ranks: all steps are committed, but what was still to "
               "be "
               "written there may be missing",
-          late_deaths_.front().traceback);
+          round_.late_deaths.front().traceback);
     } else if (!begins_again()) {
       end(0, "all ranks finished", "");
     }
     return;
   }
-  if (finished_.size() + exited_.size() < members_.size()) {
-    return;
-  }
-  const bool all = std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
-    return finished_.contains(member.rank) || exited_.contains(member.rank);
-  });
-  if (all && !released_) {
-    released_ = true;
+  if (round_.all_through() && !round_.released()) {
+    round_.release();
     journal("finished", "the training function returned on all ranks");
     release();
   }
@@ -547,7 +524,7 @@ void Membership::check_finished() {
 
 void Membership::release() {
   sent_at_ = now_;
-  emit(Release{identity_, late_deaths_.empty() ? "" : late_deaths_.front().what});
+  emit(Release{round_.identity(), round_.late_deaths.empty() ? "" : round_.late_deaths.front().what});
 }
 
 // ---- the end, and time --------------------------------------------------------------------------------------------
@@ -599,7 +576,7 @@ void Membership::on(const Tick&) {
 void Membership::repeat_unanswered() {
   if (phase_ == Phase::kSealing) {
     sent_at_ = now_;
-    emit(Seal{identity_, because_});
+    emit(Seal{round_.identity(), because_});
   } else if (phase_ == Phase::kForming) {
     if (decided_) {
       emit(*decided_);
@@ -608,9 +585,9 @@ void Membership::repeat_unanswered() {
     if (pausing_) {
       pause();
     }
-  } else if (released_) {
+  } else if (round_.released()) {
     release();
-  } else if (phase_ == Phase::kRunning && !formed_) {
+  } else if (phase_ == Phase::kRunning && !round_.formed()) {
     send_activate();
   } else if (phase_ == Phase::kRunning && pausing_) {
     pause();
@@ -627,10 +604,10 @@ void Membership::kill_the_late() {
     } else if (worker.status == Status::kStarting && now_ - worker.spawned_at >= config_.start_timeout) {
       kill(id, "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start");
     } else if (phase_ == Phase::kForming && worker.status == Status::kMember && worker.recoverable &&
-               !ready_.contains(worker.rank)) {
+               !round_.has_answered(worker.rank)) {
       // A plain script need not answer at all, and a newcomer may still load what it trains on.
       // So may who builds for another division of the state.
-      const bool newcomer = slots_[worker.rank].formed_holder != id || sharding_ != kept_in_;
+      const bool newcomer = slots_[worker.rank].formed_holder != id || holdings_.sharding() != holdings_.kept_in();
       const Time limit = newcomer ? config_.start_timeout : config_.interrupt_timeout;
       if (now_ - std::max(prepared_at_, worker.recoverable_since) >= limit) {
         kill(id, rank_text(worker.rank) +
@@ -682,8 +659,8 @@ void Membership::retire(WorkerId id) {
   if (!worker.taken) {
     return;
   }
-  if (worker.rank < members_.size() && members_[worker.rank].worker == id) {
-    awaited_ranks_.erase(worker.rank);
+  if (round_.is_member(id, worker.rank)) {
+    round_.await_no_longer(worker.rank);
   }
   Slot& slot = slots_[worker.rank];
   if (slot.holder == id) {

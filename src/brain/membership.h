@@ -25,249 +25,18 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "brain/elastic_policy.h"
+#include "brain/holdings.h"
+#include "brain/membership_messages.h"
 #include "brain/rank_table.h"
 #include "brain/recovery_ladder.h"
-#include "brain/shard_copies.h"
+#include "brain/round.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
 
 namespace keepstep::brain {
-
-// ---- events: what the world tells ---------------------------------------------------------------------------------
-
-// An agent attends. Repeated when it attends anew.
-struct NodeJoined {
-  NodeId node = 0;
-  NodeEndpoint endpoint;  // where peers find the node's ranks
-};
-// The connection to a node's agent broke, or the agent died: nothing on that node can be reached, sealed or read any
-// more. Its workers end by themselves (a worker without its agent does) and can no longer take part in this identity.
-struct NodeLost {
-  NodeId node = 0;
-  std::string because;
-};
-// A worker attached, ran the script and waits at the first call that needs a rank.
-struct WorkerParked {
-  WorkerId worker = kNoWorker;
-  int64_t pid = 0;
-};
-// The worker entered a `keepstep.recoverable` function: faults of others need not restart it. If that is where it
-// parks, this comes before WorkerParked: the shell keeps this order.
-struct WorkerRecoverable {
-  WorkerId worker = kNoWorker;
-};
-// The worker is gone, or will be as soon as its memory is torn down (the notice may come before the exit).
-struct WorkerDied {
-  WorkerId worker = kNoWorker;
-  int64_t pid = 0;
-  int signal = 0;          // the signal that ended it; 0 if it exited, -1 if not known yet (then a second one follows)
-  int exit_code = 0;       // meaningful if signal == 0
-  std::string noticed_by;  // "robust mutex", "pidfd", "socket"
-  std::string traceback;   // of an uncaught exception, if it said so before
-  std::string unfit = "";  // what its health check found before it could join; empty: it did not fail one
-};
-// The worker lives but makes no progress while others wait for it (failure_detector.h): it is killed, and that counts
-// as its death. For news of an identity that is not the newest, the membership has limits of its own.
-struct WorkerHung {
-  WorkerId worker = kNoWorker;
-  Identity identity;
-  int64_t pid = 0;
-  Time idle{};          // since its last progress
-  std::string because;  // one line, where it hangs and who waits
-};
-// The worker ended by itself with exit code 0. For a member this counts as finished, unless it is recoverable and its
-// generation had not started.
-struct WorkerExited {
-  WorkerId worker = kNoWorker;
-};
-// User code raised inside the recoverable function, or the connection to another node broke under it; the process
-// lives and waits.
-struct WorkerFaulted {
-  WorkerId worker = kNoWorker;
-  Identity identity;
-  Step step = 0;  // 0: before the first step
-  std::string what;
-  std::string traceback;
-  bool fatal = false;         // a mistake that no retry can mend (ranks protect different names): end the job
-  bool link = false;          // a connection between two nodes broke, `what` names both ends; not the user's fault
-  bool digests = false;       // all voted, but for different things (digests.h); whose fault, the sealed words tell
-  bool after_commit = false;  // `step` was committed: what raised followed it
-};
-// Answer to Seal from one node.
-struct Sealed {
-  NodeId node = 0;
-  Identity identity;
-  // Of that node's members; of the dead too, sealed all the same, while their pages are at hand. A dead rank that had
-  // not voted may not have saved its capsule of the step: its word makes the verdict a redo. For a member without a
-  // word WorkerDied is awaited.
-  std::vector<SealedWord> words;
-  // Where there are several nodes: the newest decided step that this node knows the mean loss of; 0: none.
-  Step mean_step = 0;
-  double mean_loss = 0;
-  uint32_t mean_flags = 0;  // of the votes on that step, in union
-  // Sharded state: the copies that lie in the node's memory, of ranks here and elsewhere.
-  std::vector<ShardCopy> copies = {};
-  std::vector<ParityCopy> parity = {};  // and parity blocks
-};
-// Answer to Prepare from one member: it left the old step and holds `state`.
-struct Ready {
-  WorkerId worker = kNoWorker;
-  Identity identity;
-  StateWord state;
-  bool sharded = false;  // its state is only its own: no other rank can stand in for it, copies can (shard_copies.h)
-};
-// All members of the generation are clean at its version and go on.
-struct Formed {
-  Identity identity;
-};
-// All members committed a step (sent for the first one of a generation, then now and then). It renews budgets and lets
-// spares be spawned; no verdict follows from it.
-struct Progress {
-  Identity identity;
-  Version version = 0;
-  std::optional<StepDigest> digest = std::nullopt;  // what all ranks agreed on in that step, where it is known
-};
-// The training function returned on this worker; it waits for Release.
-struct WorkerFinished {
-  WorkerId worker = kNoWorker;
-  Identity identity;
-};
-struct StopRequested {
-  int exit_code = 0;
-  std::string because;
-};
-// Answer to Pause from one member: it committed a step with all others and waits at its end. Without Pause: it waits
-// before its first step, because the batches do not feed so many ranks. From a plain script: it heard, and is about to
-// exit with 0.
-struct WorkerPaused {
-  WorkerId worker = kNoWorker;
-  Identity identity;
-};
-// The node was told to leave, by a signal or a notice. Repeated until it hears Part.
-struct NodeLeaves {
-  NodeId node = 0;
-  std::string because;
-};
-// Somebody wants this many replicas; none: as many as the policy finds.
-struct ScaleRequested {
-  std::optional<uint32_t> replicas;
-};
-// The limits of an elastic job change. What makes no sense changes nothing, and is journalled.
-struct PolicyChanged {
-  ElasticConfig config;
-};
-// The job's batches feed no more ranks than this, and, where they must be shared evenly, only so many.
-struct MostUseful {
-  uint32_t ranks = 0;
-  std::vector<uint32_t> sizes = {};  // ranks, ascending; empty: any number
-};
-// The state of this version, as it was in this generation, lies where every process can load it from, also one of
-// another start of the job (then generation 0). Before the first generation formed: training goes on from there.
-struct Saved {
-  Version version = 0;
-  uint32_t generation = 0;
-};
-struct Tick {};
-
-using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
-                           WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, WorkerPaused,
-                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Saved, Tick>;
-
-// ---- effects: what the shell must do ------------------------------------------------------------------------------
-
-struct Spawn {
-  NodeId node = 0;
-  WorkerId worker = kNoWorker;
-  bool spare = false;  // for names and logs only
-  std::string because;
-};
-struct Seal {
-  Identity identity;
-  std::string because;
-};
-// The verdict over generation `identity`: survivors that had voted on `version` apply it, all others stay where they
-// are. Must reach a node before the Prepare that follows it.
-struct Decide {
-  Identity identity;
-  Verdict verdict;
-  std::optional<double> mean_loss = std::nullopt;  // of step `verdict.version`, for nodes that never learnt it
-  uint32_t flags = 0;                              // the same of the votes on it, in union
-};
-struct Member {
-  Rank rank = 0;
-  WorkerId worker = kNoWorker;
-  NodeId node = 0;
-  bool newcomer = false;          // did not hold this rank in the last generation that formed
-  WorkerId previous = kNoWorker;  // newcomer: the worker that did; its capsule is taken over
-  bool operator==(const Member&) const = default;
-};
-struct Prepare {
-  Identity identity;
-  Version version = 0;
-  RankTable table;
-  std::vector<Member> members;  // by rank; what reaches an agent are those of its node
-  std::string because;
-  bool resized = false;   // the world is not the one of the generation that formed last
-  uint32_t restarts = 0;  // faults that had a generation follow so far; a change of size is none
-  // How sharded state is divided now, and the division in which `version` is kept whole, where that is another one:
-  // then each rank takes what it needs from those shards (reshard_plan.h).
-  Sharding sharding;
-  Sharding from;
-};
-// Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
-// digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is
-// sharded, or `version` was saved, there may be no sources: then each target takes its shard from a copy, or loads it.
-struct Activate {
-  Identity identity;
-  Version version = 0;
-  std::vector<Rank> sources;
-  std::vector<Rank> targets;
-  bool compare = false;
-};
-struct Kill {
-  WorkerId worker = kNoWorker;
-  std::string because;
-  NodeId node = 0;  // where it runs
-};
-// Members: pause at the end of the step you are in. Where state is sharded, ranks on other nodes than `stay` give their
-// shards to ranks on these before.
-struct Pause {
-  Identity identity;
-  std::string because;
-  std::vector<NodeId> stay = {};  // ascending
-};
-// The node has no ranks any more, and may end with what it runs.
-struct Part {
-  NodeId node = 0;
-  std::string because;
-};
-// All members finished: let them return. `because`: one has died since, so whoever waits for another is interrupted and
-// gets an error; nobody is ended for it. Empty: none has.
-struct Release {
-  Identity identity;
-  std::string because = {};
-};
-// The job is over: end what still runs and exit with `exit_code`. `message` is for the user, `traceback` too. With exit
-// code 0 the lines of `message` after its first are failures that a redo hid.
-struct EndJob {
-  int exit_code = 0;
-  std::string message;
-  std::string traceback;
-};
-// One line for the journal; every decision has one, with its reason.
-struct Journal {
-  std::string event;
-  std::string because;
-  std::vector<Field> fields;
-  bool aloud = false;  // the reason goes to the console, too
-};
-
-using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Part, Release, EndJob, Journal>;
-using Effects = std::vector<Effect>;
 
 struct MembershipConfig {
   uint32_t term = 1;
@@ -295,7 +64,7 @@ class Membership {
   Effects step(const Event& event, Time now);
 
   // For status lines and tests.
-  Identity identity() const { return identity_; }
+  Identity identity() const { return round_.identity(); }
   Version version() const { return version_; }
   bool ended() const { return phase_ == Phase::kEnded; }
   size_t known_workers() const { return workers_.size(); }
@@ -315,7 +84,6 @@ class Membership {
     bool taken = false;            // a rank counts on it, or it is (was) a member
     bool left = false;             // it was a member until the world shrank, and waits as a spare, with its state
     Rank rank = 0;                 // if taken
-    std::optional<Version> holds;  // a version of the state that it has, or comes to, as it was sealed last
     Time spawned_at{};
     std::optional<Time> killed_at;  // the last Kill that we sent
   };
@@ -387,18 +155,13 @@ class Membership {
                       const std::string& traceback);
   void forget_lost_starts();
   void seal(const std::string& because);
-  void note_word(const SealedWord& word, NodeId node);
   void conclude_if_sealed();
   void conclude();
   void note_what_they_hold();
-  // The version that the job goes on from, and how what is left of it is divided.
-  struct Kept {
-    Verdict verdict;
-    Sharding sharding;
-  };
-  std::optional<Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+  std::vector<SealedWord> living_words(const std::set<NodeId>* only) const;
+  std::optional<Holdings::Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
                            std::string* missing) const;
-  std::optional<Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
+  std::optional<Holdings::Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
   std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
   void journal_verdict(const Verdict& verdict, Version reached);
@@ -479,19 +242,11 @@ class Membership {
   Phase phase_ = Phase::kWaiting;
   Cause cause_ = Cause::kStart;
   std::string because_;       // of this gathering
-  Identity identity_;         // of the newest generation that was prepared
   uint32_t restarts_ = 0;     // see Prepare::restarts
   bool after_fault_ = false;  // the next generation is
   Version version_ = 0;       // the floor: the newest announced verdict
   Version progress_ = 0;      // the newest committed step that we heard of
-  Version origin_ = 0;        // what every process can build or load by itself: the newest saved version
-  struct Begun {
-    uint32_t generation = 0;
-    Version version = 0;
-  };
-  // Where generations began, without those that a later one began below or at: both numbers only grow. What an earlier
-  // generation saved counts up to there.
-  std::vector<Begun> begun_;
+  Holdings holdings_;
 
   // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;
@@ -533,7 +288,6 @@ class Membership {
   std::optional<Time> postponed_at_;
   bool lacks_shards_ = false;              // the last change was postponed, and none was carried out since
   std::map<NodeId, int> growth_failures_;  // since a generation formed with ranks on that node
-  std::set<Rank> paused_;
   struct Leaving {
     std::string because;
     Time by{};
@@ -548,39 +302,7 @@ class Membership {
   Time stays_said_at_{-std::chrono::hours(1)};
   std::optional<Time> enough_since_;  // nodes to begin with
 
-  // The generation `identity_`.
-  std::vector<Member> members_;  // by rank
-  std::map<NodeId, std::vector<Rank>> ranks_of_;
-  RankTable table_;
-  std::string prepared_because_;
-  std::map<Rank, StateWord> ready_;
-  std::optional<Activate> activated_;
-  bool formed_ = false;
-  bool stepped_ = false;  // all members committed a step of this generation
-  bool released_ = false;
-  struct LateDeath {
-    int exit_code = 1;
-    std::string what;
-    std::string traceback;
-  };
-  std::vector<LateDeath> late_deaths_;  // of members, since they were released
-  std::set<Rank> finished_;
-  std::set<Rank> exited_;
-  std::set<NodeId> sealed_nodes_;
-  std::set<NodeId> lost_nodes_;   // since it was prepared; one that came back knows nothing of it
-  std::set<Rank> awaited_ranks_;  // living members that the verdict must hear of first
-  std::map<Rank, SealedWord> words_;
-  struct Outcome {
-    double mean_loss = 0;
-    uint32_t flags = 0;
-  };
-  std::map<Step, Outcome> outcomes_;  // from those words' nodes
-  bool sharded_ = false;              // so a member said, in this generation or one before
-  Sharding sharding_;                 // of this generation
-  Sharding kept_in_;                  // in which its version was kept when it was prepared: this one, or the one before
-  bool dealt_anew_ = true;            // the next generation has another one
-  std::map<NodeId, std::vector<ShardCopy>> copies_;   // from those words' nodes, too
-  std::map<NodeId, std::vector<ParityCopy>> parity_;  // likewise
+  Round round_;  // the newest that was prepared
   std::optional<Decide> decided_;                     // over the generation before
   std::optional<Disagreement> suspected_;             // without a majority: the redo will tell
 

@@ -11,14 +11,14 @@ namespace keepstep::brain {
 
 // The verdict is a redo already; this decides with whom. Returns whether the recovery goes on from here.
 bool Membership::judge(const std::vector<SealedWord>& words) {
-  const std::optional<Disagreement> found = disagreement(identity_, version_ + 1, words);
+  const std::optional<Disagreement> found = disagreement(round_.identity(), version_ + 1, words);
   if (!found) {
     return true;
   }
   if (!found->odd.empty()) {
     note_corruption(*found, found->odd, found->text);
     suspected_.reset();
-    const bool others_live = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    const bool others_live = std::any_of(round_.members().begin(), round_.members().end(), [&](const Member& member) {
       return alive(member) && std::none_of(found->odd.begin(), found->odd.end(),
                                            [&](const RankDigest& each) { return each.rank == member.rank; });
     });
@@ -33,7 +33,7 @@ bool Membership::judge(const std::vector<SealedWord>& words) {
     return true;
   }
   note_corruption(*found, {}, found->text + "; neither is a majority");
-  const bool again = suspected_ && suspected_->step == found->step && found->said.size() == members_.size();
+  const bool again = suspected_ && suspected_->step == found->step && found->said.size() == round_.members().size();
   if (found->state || again) {
     end(1,
         found->text +
@@ -70,7 +70,7 @@ void Membership::judge_by_redo(const Progress& event) {
   const std::string because = found.text + "; the redo gave " + digest_text(*event.digest, false) + ", so " +
                               rank_text(odd.front().rank) + (odd.size() > 1 ? " and others were wrong" : " was wrong");
   note_corruption(found, odd, because);
-  if (released_) {
+  if (round_.released()) {
     return;  // the job is over, and its last step was agreed on
   }
   if (const std::optional<Rank> rank = dismiss(odd, because)) {
@@ -103,7 +103,7 @@ void Membership::note_corruption(const Disagreement& found, const std::vector<Ra
 std::optional<Rank> Membership::dismiss(const std::vector<RankDigest>& odd, const std::string& because) {
   std::optional<Rank> first;
   for (const RankDigest& each : odd) {
-    if (each.rank < members_.size() && members_[each.rank].worker == each.worker && alive(members_[each.rank])) {
+    if (each.rank < round_.members().size() && round_.members()[each.rank].worker == each.worker && alive(round_.members()[each.rank])) {
       first = first.value_or(each.rank);
       retire(each.worker);
       fence(each.worker, because);
@@ -115,7 +115,7 @@ std::optional<Rank> Membership::dismiss(const std::vector<RankDigest>& odd, cons
 // Lies count against a node as deaths do. What it leaves is gathered after the verdict (vacate).
 void Membership::leave_lying_node(const std::vector<RankDigest>& odd, const std::string& because) {
   for (const RankDigest& each : odd) {
-    const NodeId node = members_[each.rank].node;
+    const NodeId node = round_.members()[each.rank].node;
     if (!ladder_.on_lie(node, place_of(node), now_) || leaving_) {
       continue;
     }

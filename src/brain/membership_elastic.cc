@@ -108,7 +108,7 @@ std::vector<Membership::Unit> Membership::units() const {
                      .formed = member && count.formed == size,
                      .leaving = leaving_nodes_.contains(node)});
       // They go to the dead ranks first.
-      parked -= member && !members_.empty() ? std::min(parked, size - count.living) : 0;
+      parked -= member && !round_.members().empty() ? std::min(parked, size - count.living) : 0;
     }
     for (size_t i = first; i < all.size(); ++i) {
       if (!all[i].member && parked >= size) {
@@ -272,9 +272,9 @@ void Membership::consider_size() {
   const bool plain = is_plain();
   // After a restart nobody is left who would have to be interrupted.
   const bool nobody =
-      std::none_of(members_.begin(), members_.end(), [this](const Member& member) { return alive(member); });
+      std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& member) { return alive(member); });
   const bool waits = phase_ == Phase::kGathering && !homeless_.empty();
-  const bool runs = phase_ == Phase::kRunning && stepped_ && !released_ && finished_.empty() && exited_.empty();
+  const bool runs = phase_ == Phase::kRunning && round_.stepped() && !round_.released() && !round_.anybody_through();
   if (plain) {
     keep_spares();
     resize_formed();
@@ -297,12 +297,12 @@ void Membership::consider_size() {
   // Who has to leave does not wait for the end of a long step longer than it may.
   const Time margin = config_.elastic->graceful_shutdown_timeout / 5;
   // Where that was not possible because of shards that only leavers have, they hand them over at the end of a step.
-  if (!plain && view.leave_by && now_ + margin >= *view.leave_by && !(sharded_ && lacks_shards_)) {
+  if (!plain && view.leave_by && now_ + margin >= *view.leave_by && !(holdings_.sharded() && lacks_shards_)) {
     seal("the step is interrupted in its middle, because time is up for who leaves: " + resize_->because);
   } else if (!std::exchange(pausing_, true)) {
     stay_ = who_would_stay();
     pause();
-  } else if (!plain && !paused_.empty() && now_ - paused_at_ >= config_.start_timeout) {
+  } else if (!plain && round_.paused() > 0 && now_ - paused_at_ >= config_.start_timeout) {
     seal("ranks that do not come to the end of their step hold up a change of size: " + resize_->because);
   }
 }
@@ -331,32 +331,32 @@ void Membership::ask_policy(const ElasticView& view) {
 
 void Membership::pause() {
   sent_at_ = now_;
-  emit(Pause{identity_, resize_ ? resize_->because : because_, stay_});
+  emit(Pause{round_.identity(), resize_ ? resize_->because : because_, stay_});
 }
 
 void Membership::on(const WorkerPaused& event) {
   const Worker* worker = find(event.worker);
   const bool runs = phase_ == Phase::kRunning || (phase_ == Phase::kForming && is_plain());
-  if (event.identity != identity_ || !runs || worker == nullptr || worker->status != Status::kMember ||
-      !paused_.insert(worker->rank).second) {
+  if (event.identity != round_.identity() || !runs || worker == nullptr || worker->status != Status::kMember ||
+      !round_.pause(worker->rank)) {
     return;
   }
   sent_at_ = now_;
   paused_at_ = now_;
-  if (paused_.size() < members_.size() || is_plain()) {
+  if (round_.paused() < round_.members().size() || is_plain()) {
     return;
   }
   formed();  // nobody pauses before
   // They pause before their first step where there are more ranks than micro-batches, or where these cannot be shared
   // evenly and have to be.
-  const bool too_many = useful_ranks_ > 0 && useful_ranks_ < members_.size();
+  const bool too_many = useful_ranks_ > 0 && useful_ranks_ < round_.members().size();
   if ((too_many || !elastic_->allows(replicas())) &&
       (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_ ||
        !elastic_->allows(resize_->replicas))) {
     const uint32_t below = elastic_->largest_allowed(std::min(replicas(), useful_ranks_ / config_.ranks_per_replica));
     resize_ = Resize{below > 0 ? below : elastic_->smallest_allowed(1), true,
                      too_many ? "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"
-                              : "the batches cannot be shared evenly by " + std::to_string(members_.size()) + " ranks"};
+                              : "the batches cannot be shared evenly by " + std::to_string(round_.members().size()) + " ranks"};
     journal("resize_planned", resize_->because, {{"from", int64_t{replicas()}}, {"to", int64_t{resize_->replicas}}});
   }
   if (phase_ == Phase::kRunning) {
@@ -369,8 +369,8 @@ void Membership::on(const WorkerPaused& event) {
 // No member has a recoverable function, and none is gone. Nothing can be done for such a script but to tell it: it
 // saves what it needs, and ends (keepstep.elastic_event_detected).
 bool Membership::is_plain() const {
-  return elastic_ && (phase_ == Phase::kForming || phase_ == Phase::kRunning) && !members_.empty() &&
-         std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
+  return elastic_ && (phase_ == Phase::kForming || phase_ == Phase::kRunning) && !round_.members().empty() &&
+         std::all_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
            const Worker& worker = workers_.at(member.worker);
            return worker.status == Status::kMember && !worker.recoverable;
          });
@@ -379,7 +379,7 @@ bool Membership::is_plain() const {
 // All members have exited with 0. Who was told that the world changes, and said that it heard, wants to go on in the
 // new one; else the job is over.
 bool Membership::begins_again() {
-  if (!elastic_ || !resize_ || paused_.size() != members_.size()) {
+  if (!elastic_ || !resize_ || round_.paused() != round_.members().size()) {
     return false;
   }
   const Resize wanted = *resize_;
@@ -420,7 +420,7 @@ void Membership::resize() {
   }
   std::vector<Unit> chosen = choose(all, size);
   const char* why = why_not_now(chosen);
-  if (why != nullptr && sharded_ && !homeless_.empty()) {
+  if (why != nullptr && holdings_.sharded() && !homeless_.empty()) {
     if (std::optional<std::vector<Unit>> others = choose_for_shards(all, size)) {
       why = nullptr;
       chosen = *std::move(others);
@@ -429,7 +429,7 @@ void Membership::resize() {
   }
   if (why != nullptr) {
     const bool anybody =
-        version_ == 0 || (!sharded_ && std::any_of(members_.begin(), members_.end(), [this](const Member& member) {
+        version_ == 0 || (!holdings_.sharded() && std::any_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
           return alive(member) && holds_state(member.rank);
         }));
     if (!homeless_.empty() && !anybody) {
@@ -505,10 +505,10 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   if (slots_.front().node != chosen.front().node) {
     return "the node of rank 0 has to stay";
   }
-  if (members_.empty()) {
+  if (round_.members().empty()) {
     return nullptr;  // a restart: everything is loaded, or built
   }
-  if (sharded_) {
+  if (holdings_.sharded()) {
     return why_no_shards(chosen);
   }
   std::set<std::pair<NodeId, uint32_t>> stay;
@@ -517,7 +517,7 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   }
   // By process: where the world was to change before in this gathering, ranks and slots do not go together any more.
   std::map<WorkerId, Rank> sealed;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     sealed.emplace(member.worker, member.rank);
   }
   bool hold_state = version_ == 0;
@@ -559,8 +559,8 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     nodes.insert(unit.node);
   }
-  const bool anew = dealt_anew_ || deals_anew(slots_for(chosen));
-  const std::optional<Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
+  const bool anew = holdings_.dealt_anew() || deals_anew(slots_for(chosen));
+  const std::optional<Holdings::Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
   Version needed = version_;
   if (!homeless_.empty()) {
     // Waiting does not help: what only processes had of a step is lost when the state is divided anew.
@@ -570,7 +570,7 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
         there.insert(unit.node);
       }
     }
-    const std::optional<Kept> best = kept(decided_->verdict, anew, &there, nullptr);
+    const std::optional<Holdings::Kept> best = kept(decided_->verdict, anew, &there, nullptr);
     needed = best ? best->verdict.version : version_;
   }
   return found && found->verdict.version >= needed
@@ -580,7 +580,7 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
 
 // Where members with sharded state give it to before the change that is planned.
 std::vector<NodeId> Membership::who_would_stay() const {
-  if (!sharded_ || !resize_) {
+  if (!holdings_.sharded() || !resize_) {
     return {};
   }
   const std::vector<Unit> all = units();
@@ -633,7 +633,9 @@ std::vector<Membership::Slot> Membership::slots_for(const std::vector<Unit>& cho
 // The slots of the next generation.
 void Membership::settle(const std::vector<Unit>& chosen) {
   std::vector<Slot> slots = slots_for(chosen);
-  dealt_anew_ = dealt_anew_ || deals_anew(slots);
+  if (deals_anew(slots)) {
+    holdings_.deal_anew();
+  }
   slots_ = std::move(slots);
   empty_.clear();
   starting_.clear();
@@ -671,12 +673,12 @@ void Membership::leave_rank(WorkerId id) {
 // without the newcomers. If that happens again and again on a node without other ranks, it gets none any more. True: so
 // it was.
 bool Membership::gives_up_growth(Rank rank, const std::string& what) {
-  if (!elastic_ || !resized_ || formed_ || (phase_ != Phase::kForming && phase_ != Phase::kRunning) ||
-      rank >= members_.size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
+  if (!elastic_ || !resized_ || round_.formed() || (phase_ != Phase::kForming && phase_ != Phase::kRunning) ||
+      rank >= round_.members().size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
       slots_[rank].formed_holder != kNoWorker || !elastic_->allows(formed_replicas_)) {
     return false;
   }
-  const NodeId node = members_[rank].node;
+  const NodeId node = round_.members()[rank].node;
   const bool others = std::any_of(slots_.begin(), slots_.end(), [node](const Slot& slot) {
     return slot.node == node && slot.formed_holder != kNoWorker;
   });
@@ -699,7 +701,7 @@ void Membership::resize_formed() {
     return;
   }
   const uint32_t now = replicas();
-  if (formed_ && phase_ == Phase::kRunning) {
+  if (round_.formed() && phase_ == Phase::kRunning) {
     if (resized_) {
       elastic_->on_changed(formed_replicas_, now, resized_->forced, now_);
     }
@@ -709,7 +711,7 @@ void Membership::resize_formed() {
       growth_failures_.erase(slot.node);
     }
   }
-  if ((phase_ == Phase::kRunning && formed_) || is_plain()) {
+  if ((phase_ == Phase::kRunning && round_.formed()) || is_plain()) {
     part_from_leavers();
   }
 }

@@ -33,7 +33,7 @@ void Membership::on(const WorkerDied& event) {
   const bool was_member = worker->status == Status::kMember;
   const bool was_starting = worker->status == Status::kStarting;
   // The early notice is enough where only a replacement follows. Elsewhere the exit code decides: wait for it.
-  if (!confirmed && (released_ || was_starting || (was_member && !worker->recoverable))) {
+  if (!confirmed && (round_.released() || was_starting || (was_member && !worker->recoverable))) {
     return;
   }
   worker->pid = event.pid != 0 ? event.pid : worker->pid;
@@ -59,7 +59,7 @@ void Membership::on(const WorkerDied& event) {
 
 void Membership::on(const WorkerHung& event) {
   const Worker* worker = find(event.worker);
-  if (worker == nullptr || worker->status != Status::kMember || event.identity != identity_) {
+  if (worker == nullptr || worker->status != Status::kMember || event.identity != round_.identity()) {
     return;
   }
   const Rank rank = worker->rank;
@@ -73,7 +73,7 @@ void Membership::on(const WorkerHung& event) {
            {"exit_code", int64_t{0}},
            {"kind", std::string("hang")},
            {"idle_s", std::chrono::duration<double>(event.idle).count()}});
-  if (!worker->recoverable || released_) {
+  if (!worker->recoverable || round_.released()) {
     kill(event.worker, what);  // the exit of such a worker decides what follows
     return;
   }
@@ -88,7 +88,8 @@ void Membership::on(const NodeLost& event) {
     return;
   }
   lost_starts_.erase(event.node);
-  lost_nodes_.insert(event.node);
+  round_.lose(event.node);
+  holdings_.lose(event.node);
   if (leaving_ == event.node) {
     leaving_.reset();
   }
@@ -120,7 +121,7 @@ void Membership::on(const NodeLost& event) {
   if (phase_ == Phase::kWaiting) {
     return;
   }
-  if (released_) {
+  if (round_.released()) {
     died_late(members, 1, what, "");
     return;
   }
@@ -188,7 +189,7 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
 
 void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
                              const std::string& traceback) {
-  if (released_) {
+  if (round_.released()) {
     died_late({rank}, exit_code, what, traceback);
     return;
   }
@@ -215,9 +216,11 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
   if (ranks.empty()) {
     return;
   }
-  exited_.insert(ranks.begin(), ranks.end());
-  late_deaths_.push_back({exit_code, what, traceback});
-  if (const size_t others = members_.size() - exited_.size(); others > 0) {
+  for (const Rank rank : ranks) {
+    round_.exit(rank);
+  }
+  round_.late_deaths.push_back({exit_code, what, traceback});
+  if (const size_t others = round_.members().size() - round_.exited().size(); others > 0) {
     say("late_death",
         what + " after the training function had returned on all ranks: " +
             (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
@@ -230,7 +233,7 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
 
 bool Membership::survivors_recoverable(bool the_lost_one_was) const {
   bool any = the_lost_one_was;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     if (!alive(member)) {
       continue;
     }
@@ -266,7 +269,7 @@ void Membership::on(const WorkerExited& event) {
 }
 
 void Membership::member_left(Rank rank, bool recoverable, const std::string& what) {
-  exited_.insert(rank);
+  round_.exit(rank);
   switch (phase_) {
     case Phase::kRunning:
       check_finished();
@@ -318,7 +321,7 @@ void Membership::confirm_exit(WorkerId worker) {
 
 void Membership::on(const WorkerFaulted& event) {
   const Worker* worker = find(event.worker);
-  if (event.identity != identity_ || released_ || worker == nullptr || worker->status != Status::kMember) {
+  if (event.identity != round_.identity() || round_.released() || worker == nullptr || worker->status != Status::kMember) {
     return;
   }
   const std::string what =
@@ -365,51 +368,30 @@ void Membership::seal(const std::string& because) {
   phase_ = Phase::kSealing;
   because_ = because;
   pausing_ = false;
-  paused_.clear();
-  sealed_nodes_.clear();
-  words_.clear();
-  outcomes_.clear();
-  copies_.clear();
-  parity_.clear();
-  awaited_ranks_.clear();
-  for (const Member& member : members_) {
+  std::set<Rank> awaited;
+  for (const Member& member : round_.members()) {
     if (alive(member)) {
-      awaited_ranks_.insert(awaited_ranks_.end(), member.rank);
+      awaited.insert(awaited.end(), member.rank);
     }
   }
+  round_.seal(std::move(awaited));
+  holdings_.forget_copies();
   sent_at_ = now_;
-  emit(Seal{identity_, because});
+  emit(Seal{round_.identity(), because});
   conclude_if_sealed();
 }
 
 void Membership::on(const Sealed& event) {
-  if (phase_ != Phase::kSealing || event.identity != identity_) {
+  if (phase_ != Phase::kSealing || event.identity != round_.identity()) {
     return;
   }
-  if (ranks_of_.contains(event.node) && sealed_nodes_.insert(event.node).second) {
+  if (round_.take(event)) {
     sent_at_ = now_;
   }
-  for (const SealedWord& word : event.words) {
-    note_word(word, event.node);
-  }
-  copies_[event.node] = event.copies;
-  parity_[event.node] = event.parity;
-  if (event.mean_step != 0) {
-    outcomes_[event.mean_step] = {event.mean_loss, event.mean_flags};
-  }
-  if (const auto ranks = ranks_of_.find(event.node); !activated_ && ranks != ranks_of_.end()) {
-    for (const Rank rank : ranks->second) {
-      awaited_ranks_.erase(rank);
-    }
+  if (!round_.has_lost(event.node)) {
+    holdings_.note_copies(event);
   }
   conclude_if_sealed();
-}
-
-void Membership::note_word(const SealedWord& word, NodeId node) {
-  if (word.rank < members_.size() && members_[word.rank].worker == word.worker && members_[word.rank].node == node) {
-    words_.emplace(word.rank, word);
-    awaited_ranks_.erase(word.rank);
-  }
 }
 
 // A member whose node sent no word of it is dead there, and the notice is on its way: without waiting for it, the last
@@ -417,17 +399,14 @@ void Membership::note_word(const SealedWord& word, NodeId node) {
 // Prepare knows nothing of its newcomers: that it answered is enough. Afterwards a node whose members are all dead is
 // awaited too, as long as others live: it may know that one of them had not voted.
 void Membership::conclude_if_sealed() {
-  if (!awaited_ranks_.empty()) {
+  if (round_.awaits_words()) {
     return;
   }
   // A lost node never answers, nor does one of the same name that came back: its agent is another.
-  const bool all_answered =
-      (!activated_ && !sharded_) || std::all_of(ranks_of_.begin(), ranks_of_.end(), [this](const auto& ranks) {
-        return sealed_nodes_.contains(ranks.first) || lost_nodes_.contains(ranks.first);
-      });
+  const bool all_answered = (!round_.activated() && !holdings_.sharded()) || round_.all_nodes_answered();
   // Where state is sharded, nodes without a living member are awaited too: they hold copies.
   const bool nobody =
-      !sharded_ && std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
+      !holdings_.sharded() && std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& m) { return alive(m); });
   if (all_answered || nobody) {
     conclude();
   }
@@ -435,17 +414,14 @@ void Membership::conclude_if_sealed() {
 
 // The word of a member that died after it was sealed still counts: what it proves stays true.
 void Membership::conclude() {
-  std::vector<SealedWord> words;
-  for (const auto& [rank, word] : words_) {
-    words.push_back(word);
-  }
-  journal("sealed", because_, {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(sealed_nodes_.size())}});
-  const bool nobody_left = std::none_of(members_.begin(), members_.end(), [this](const Member& m) { return alive(m); });
-  if (nobody_left && !sharded_ && (version_ > 0 || activated_)) {
+  const std::vector<SealedWord> words = round_.all_words();
+  journal("sealed", because_, {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(round_.nodes_answered())}});
+  const bool nobody_left = std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& m) { return alive(m); });
+  if (nobody_left && !holdings_.sharded() && (version_ > 0 || round_.activated())) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
-  const Verdict reached = decide(identity_, version_, words, ranks_of_.size() > 1);
+  const Verdict reached = decide(round_.identity(), version_, words, round_.has_several_nodes());
   const std::optional<Verdict> found = whole(reached);
   if (!found) {
     return;
@@ -463,10 +439,10 @@ void Membership::conclude() {
   progress_ = std::max(progress_, version_);
   note_what_they_hold();
   journal_verdict(verdict, reached.version);
-  decided_ = Decide{identity_, verdict};
-  if (const auto outcome = outcomes_.find(version_); verdict.forward && outcome != outcomes_.end()) {
-    decided_->mean_loss = outcome->second.mean_loss;
-    decided_->flags = outcome->second.flags;
+  decided_ = Decide{round_.identity(), verdict};
+  if (const auto outcome = round_.outcome(version_); verdict.forward && outcome) {
+    decided_->mean_loss = outcome->mean_loss;
+    decided_->flags = outcome->flags;
   }
   emit(*decided_);
   if (!judge(words)) {
@@ -485,59 +461,39 @@ void Membership::conclude() {
 
 // Without a word of one: it died. Or its node missed Prepare; then it still stands where it was sealed before.
 void Membership::note_what_they_hold() {
-  for (const Member& member : members_) {
-    const auto found = words_.find(member.rank);
-    if (found != words_.end()) {
-      workers_.at(member.worker).holds = version_once_told(found->second, version_);
-    } else if (activated_) {
-      workers_.at(member.worker).holds.reset();
+  for (const Member& member : round_.members()) {
+    const auto found = round_.words().find(member.rank);
+    if (found != round_.words().end()) {
+      holdings_.note(member.worker, version_once_told(found->second, version_));
+    } else if (round_.activated()) {
+      holdings_.note(member.worker, std::nullopt);
     }
   }
 }
 
 // `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null:
 // all. Nothing: no version is whole.
-std::optional<Membership::Kept> Membership::kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
-                                                 std::string* missing) const {
+std::optional<Holdings::Kept> Membership::kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+                                               std::string* missing) const {
+  return holdings_.newest_kept(verdict, round_.identity(), living_words(only), dealt_anew, only, missing);
+}
+
+std::vector<SealedWord> Membership::living_words(const std::set<NodeId>* only) const {
   std::vector<SealedWord> living;
-  for (const auto& [rank, word] : words_) {
-    // A process that did not enter this division yet holds a part of another one.
-    const bool entered = word.word.identity.generation >= sharding_.number;
-    if (alive(members_[rank]) && !dealt_anew && entered && (only == nullptr || only->contains(members_[rank].node))) {
+  for (const auto& [rank, word] : round_.words()) {
+    const Member& member = round_.members()[rank];
+    if (alive(member) && (only == nullptr || only->contains(member.node))) {
       living.push_back(word);
     }
   }
-  std::set<ShardCopy> copies;
-  for (const auto& [node, held] : copies_) {
-    if (!lost_nodes_.contains(node) && (only == nullptr || only->contains(node))) {
-      copies.insert(held.begin(), held.end());
-    }
-  }
-  std::set<ParityCopy> parity;  // what is divided anew is not rebuilt from it
-  for (const auto& [node, held] : parity_) {
-    if (!dealt_anew && !lost_nodes_.contains(node) && (only == nullptr || only->contains(node))) {
-      parity.insert(held.begin(), held.end());
-    }
-  }
-  std::optional<Kept> best;
-  if (auto found = newest_whole(verdict, identity_, origin_, sharding_, living, copies, parity, missing)) {
-    best = Kept{*found, sharding_};
-  }
-  if (kept_in_ != sharding_) {
-    const auto found = newest_whole(verdict, identity_, origin_, kept_in_, {}, copies, {}, nullptr);
-    // Until a step is done in the new division the old one has more copies.
-    if (found && (!best || found->version >= best->verdict.version)) {
-      best = Kept{*found, kept_in_};
-    }
-  }
-  return best;
+  return living;
 }
 
 // The same. Nothing: there is none, and the ladder took over.
-std::optional<Membership::Kept> Membership::kept_or_rung(const Verdict& verdict, bool dealt_anew,
-                                                         const std::set<NodeId>* only) {
+std::optional<Holdings::Kept> Membership::kept_or_rung(const Verdict& verdict, bool dealt_anew,
+                                                       const std::set<NodeId>* only) {
   std::string missing;
-  std::optional<Kept> found = kept(verdict, dealt_anew, only, &missing);
+  std::optional<Holdings::Kept> found = kept(verdict, dealt_anew, only, &missing);
   if (!found) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
   }
@@ -546,24 +502,24 @@ std::optional<Membership::Kept> Membership::kept_or_rung(const Verdict& verdict,
 
 // Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
 std::optional<Verdict> Membership::whole(const Verdict& verdict) {
-  if (!sharded_) {
+  if (!holdings_.sharded()) {
     return verdict;
   }
-  const std::optional<Kept> found = kept_or_rung(verdict, false, nullptr);
+  const std::optional<Holdings::Kept> found = kept_or_rung(verdict, false, nullptr);
   return found ? std::optional(found->verdict) : std::nullopt;
 }
 
 // Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more, and
 // the ladder took over.
 bool Membership::still_whole() {
-  if (!sharded_ || !decided_ || decided_->identity != identity_) {
+  if (!holdings_.sharded() || !decided_ || decided_->identity != round_.identity()) {
     return true;
   }
-  const std::optional<Kept> found = kept_or_rung(decided_->verdict, dealt_anew_, &with_ranks_);
+  const std::optional<Holdings::Kept> found = kept_or_rung(decided_->verdict, holdings_.dealt_anew(), &with_ranks_);
   if (!found) {
     return false;
   }
-  kept_in_ = found->sharding;
+  holdings_.keep(*found);
   if (found->verdict.version != version_) {
     journal_verdict(found->verdict, std::exchange(version_, found->verdict.version));
   }

@@ -12,8 +12,8 @@ void Membership::take_rung(Fault fault) {
   if (fault.kind != FaultKind::kNoSource && gives_up_growth(fault.rank, fault.what)) {
     return;
   }
-  if (fault.rank < members_.size()) {
-    const NodeId node = members_[fault.rank].node;
+  if (fault.rank < round_.members().size()) {
+    const NodeId node = round_.members()[fault.rank].node;
     fault.node = fault.kind == FaultKind::kLink ? end_to_blame(node) : node;
     fault.place = place_of(fault.node);
   }
@@ -36,7 +36,7 @@ void Membership::take_rung(Fault fault) {
       break;
     case Rung::kRestartWithState:
       outdated_.clear();
-      for (const Member& member : members_) {
+      for (const Member& member : round_.members()) {
         if (alive(member)) {
           outdated_.insert(member.worker);
         }
@@ -103,14 +103,14 @@ void Membership::vacate() {
   // died at the same time or has none yet.
   bool others_have_all = true;
   bool others_hold_state = version_ == 0;
-  if (sharded_) {
+  if (holdings_.sharded()) {
     std::set<NodeId> others = with_ranks_;
     others.erase(node);
-    const std::optional<Kept> found = kept(decided_->verdict, false, &others, nullptr);
+    const std::optional<Holdings::Kept> found = kept(decided_->verdict, false, &others, nullptr);
     others_hold_state |= found && found->verdict.version == version_;
   }
-  for (const Member& member : members_) {
-    if (member.node != node && !sharded_) {
+  for (const Member& member : round_.members()) {
+    if (member.node != node && !holdings_.sharded()) {
       others_have_all &= alive(member) && slots_[member.rank].formed_holder == member.worker;
       others_hold_state |= holds_state(member.rank);
     }
@@ -195,7 +195,7 @@ void Membership::renew() {
   renewal_due_ = false;
   std::vector<WorkerId> old_ones;
   bool new_ones = false;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     if (!alive(member) || !holds_state(member.rank)) {
       continue;
     }
@@ -216,20 +216,20 @@ void Membership::renew() {
   }
   std::vector<int64_t> replaced;
   std::vector<int64_t> stayed;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     if (!alive(member) || !outdated_.contains(member.worker)) {
       continue;
     }
     (stay.contains(member.worker) ? stayed : replaced).push_back(member.rank);
   }
-  if (replaced.empty() && members_.size() == 1) {
+  if (replaced.empty() && round_.members().size() == 1) {
     outdated_.clear();  // the world shrank to one rank meanwhile: nobody else could keep the state for it
     return;
   }
   journal("restart_with_state", because_,
           {{"version", static_cast<int64_t>(version_)}, {"restarted", replaced}, {"later", stayed}});
   for (const int64_t rank : replaced) {
-    const WorkerId worker = members_[static_cast<size_t>(rank)].worker;
+    const WorkerId worker = round_.members()[static_cast<size_t>(rank)].worker;
     end_worker(worker, because_);
     unconfirmed_.insert(worker);
   }
@@ -239,7 +239,7 @@ void Membership::renew() {
 // The generation has formed: the new processes have the state. At the job's end nobody is interrupted for this.
 void Membership::renew_the_rest() {
   std::erase_if(outdated_, [this](WorkerId id) { return workers_.at(id).status != Status::kMember; });
-  if (outdated_.empty() || phase_ != Phase::kRunning || released_ || !finished_.empty() || !exited_.empty()) {
+  if (outdated_.empty() || phase_ != Phase::kRunning || round_.released() || round_.anybody_through()) {
     return;
   }
   renewal_due_ = true;
@@ -247,7 +247,7 @@ void Membership::renew_the_rest() {
 }
 
 // Of a sealed member, after the verdict: it has the state at `version_`, or comes to it.
-bool Membership::holds_state(Rank rank) const { return workers_.at(members_[rank].worker).holds == version_; }
+bool Membership::holds_state(Rank rank) const { return holdings_.holds(round_.members()[rank].worker, version_); }
 
 // ---- rung 4: the job starts again ---------------------------------------------------------------------------------
 
@@ -257,9 +257,9 @@ void Membership::restart(const std::string& because) {
 }
 
 void Membership::clear_for_restart(const std::string& because) {
-  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_) - origin_)}});
+  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_) - holdings_.origin())}});
   because_ = because;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members()) {
     if (alive(member)) {
       end_worker(member.worker, because);
       unconfirmed_.insert(member.worker);
@@ -274,18 +274,15 @@ void Membership::clear_for_restart(const std::string& because) {
   for (Slot& slot : slots_) {
     slot.formed_holder = kNoWorker;
   }
-  members_.clear();
-  ranks_of_.clear();
-  activated_.reset();  // late news of the old generation's progress must not count for the new start
+  round_ = Round(round_.identity());  // late news of the old generation must not count for the new start
   decided_.reset();
   suspected_.reset();
   outdated_.clear();
   renewal_due_ = false;
   leaving_.reset();
   pausing_ = false;
-  paused_.clear();
-  version_ = origin_;
-  progress_ = origin_;
+  version_ = holdings_.origin();
+  progress_ = version_;
   cause_ = Cause::kRestart;
   phase_ = Phase::kGathering;
 }

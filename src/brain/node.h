@@ -21,7 +21,7 @@
 #include <variant>
 #include <vector>
 
-#include "brain/membership.h"
+#include "brain/membership_messages.h"
 
 namespace keepstep::brain {
 
