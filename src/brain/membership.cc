@@ -11,7 +11,6 @@ namespace keepstep::brain {
 Membership::Membership(MembershipConfig config)
     : config_(std::move(config)),
       ladder_(config_.ladder),
-      slots_(config_.elastic ? 0 : config_.world_size),
       round_(Identity{config_.term, 0}) {
   require(config_.nodes >= 1 && config_.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
   if (config_.elastic) {
@@ -72,12 +71,12 @@ void Membership::on(const NodeJoined& event) {
     }
   } else if (fresh) {
     journal("node_joined",
-            !homeless_.empty() ? "it takes the place of a lost node"
+            !placement_.homeless().empty() ? "it takes the place of a lost node"
             : elastic_         ? "it gets ready while training goes on"
                                : "it waits as a spare",
             {{"joined_node", int64_t{event.node}}});
     house();
-    while (spare_[event.node].size() < spares_of(event.node)) {
+    while (roster_.spares_on(event.node) < spares_of(event.node)) {
       spawn(event.node, true, "node " + std::to_string(event.node) + " gets ready");
     }
     gather();
@@ -100,9 +99,9 @@ uint32_t Membership::spares_of(NodeId node) const {
     return 0;
   }
   if (elastic_) {
-    return config_.spares + config_.ranks_per_node - ranks_on(node);
+    return config_.spares + config_.ranks_per_node - placement_.ranks_on(node);
   }
-  return config_.spares + (with_ranks_.contains(node) ? 0 : most_ranks_of_a_node());
+  return config_.spares + (placement_.has_ranks(node) ? 0 : most_ranks_of_a_node());
 }
 
 // Each node gets its share of consecutive ranks, by node id; the first ones one more where it does not divide.
@@ -121,12 +120,8 @@ void Membership::start() {
       share = config_.world_size / config_.nodes + (index < config_.world_size % config_.nodes ? 1 : 0);
     }
     ++index;
-    if (share > 0) {
-      with_ranks_.insert(node);
-    }
     for (uint32_t local = 0; local < share; ++local, ++rank) {
-      slots_[rank].node = node;
-      slots_[rank].local_rank = static_cast<uint16_t>(local);
+      placement_.add(node, local);
       take(spawn(node, false, because_), rank, Origin::kStart);
     }
     const uint32_t spares = config_.spares + (share == 0 ? most_ranks_of_a_node() : 0);
@@ -137,13 +132,13 @@ void Membership::start() {
 }
 
 void Membership::on(const WorkerParked& event) {
-  Worker* worker = find(event.worker);
+  Worker* worker = roster_.find(event.worker);
   if (worker == nullptr || worker->status != Status::kStarting) {
     return;
   }
   worker->status = Status::kParked;
   if (worker->taken) {
-    starting_.erase(worker->rank);
+    placement_.parked(worker->rank);
   }
   worker->pid = event.pid;
   worker->killed_at.reset();
@@ -154,9 +149,10 @@ void Membership::on(const WorkerParked& event) {
 }
 
 void Membership::on(const WorkerRecoverable& event) {
-  if (Worker* worker = find(event.worker)) {
+  if (Worker* worker = roster_.find(event.worker)) {
     worker->recoverable = true;
     worker->recoverable_since = now_;
+    watch(event.worker);
   }
 }
 
@@ -164,46 +160,47 @@ void Membership::gather() {
   if (phase_ != Phase::kGathering) {
     return;
   }
-  if (!homeless_.empty()) {
+  if (!placement_.homeless().empty()) {
     return;
   }
-  while (!empty_.empty()) {
-    fill(*empty_.begin());
+  while (!placement_.empty().empty()) {
+    fill(*placement_.empty().begin());
   }
-  if (starting_.empty() && unconfirmed_.empty() && !all_left()) {
+  if (!placement_.waits_for_workers() && !roster_.awaits_exits() && !all_left()) {
     prepare();
   }
 }
 
 void Membership::fill(Rank rank) {
-  Slot& slot = slots_[rank];
+  const NodeId node = placement_.at(rank).node;
   const Origin fresh = cause_ == Cause::kStart ? Origin::kStart : Origin::kRestart;
-  if (const WorkerId parked = free_worker(slot.node, Status::kParked); parked != kNoWorker) {
+  if (const WorkerId parked = roster_.free(node, Status::kParked); parked != kNoWorker) {
     take(parked, rank, cause_ == Cause::kReplace ? Origin::kSpare : fresh);
     return;
   }
   // A spare that is still starting is ahead of any worker that would start now.
-  WorkerId starting = free_worker(slot.node, Status::kStarting);
+  WorkerId starting = roster_.free(node, Status::kStarting);
   if (starting == kNoWorker) {
-    starting = spawn(slot.node, false, because_);
+    starting = spawn(node, false, because_);
   }
   take(starting, rank, cause_ == Cause::kReplace ? Origin::kZygote : fresh);
 }
 
 // A script that never asks for a rank: its processes just end. True if so; then the job is over, one way or another.
 bool Membership::all_left() {
-  const auto stays = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.left; });
-  const auto left = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.left; });
-  if (left == slots_.end()) {
+  const std::vector<Slot>& slots = placement_.slots();
+  const auto stays = std::find_if(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.left; });
+  const auto left = std::find_if(slots.begin(), slots.end(), [](const Slot& slot) { return slot.left; });
+  if (left == slots.end()) {
     return false;
   }
-  if (stays == slots_.end()) {
+  if (stays == slots.end()) {
     end(0, "all ranks finished", "");
     return true;
   }
   end(1,
-      rank_text(static_cast<Rank>(left - slots_.begin())) + " exited with code 0 before it asked for a rank, but " +
-          rank_text(static_cast<Rank>(stays - slots_.begin())) + " waits for all ranks; do all take the same path?",
+      rank_text(static_cast<Rank>(left - slots.begin())) + " exited with code 0 before it asked for a rank, but " +
+          rank_text(static_cast<Rank>(stays - slots.begin())) + " waits for all ranks; do all take the same path?",
       "");
   return true;
 }
@@ -220,19 +217,19 @@ void Membership::prepare() {
   }
   const Identity before = round_.identity();
   const Identity identity{before.term, before.generation + 1};
-  holdings_.begin(identity.generation, version_, static_cast<Rank>(slots_.size()),
+  holdings_.begin(identity.generation, version_, placement_.world(),
                   !decided_ || decided_->identity != before);
   restarts_ += std::exchange(after_fault_, false) ? 1 : 0;
-  Prepare prepare{identity,  version_,          rank_table(), {},
+  Prepare prepare{identity,  version_,          placement_.table(nodes_), {},
                   because_,  resized_.has_value(), restarts_, holdings_.sharding(),
                   holdings_.kept_in()};
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    const Slot& slot = slots_[rank];
-    Worker& worker = workers_.at(slot.holder);
+  for (Rank rank = 0; rank < placement_.world(); ++rank) {
+    const Slot& slot = placement_.at(rank);
+    Worker& worker = roster_.at(slot.holder);
     worker.status = Status::kMember;
-    const bool newcomer = slot.formed_holder != slot.holder;
+    const bool newcomer = placement_.newcomer(rank);
     prepare.members.push_back(
         Member{rank, slot.holder, worker.node, newcomer, newcomer ? slot.formed_holder : kNoWorker});
     workers.push_back(slot.holder);
@@ -243,6 +240,9 @@ void Membership::prepare() {
   round_ = Round(std::move(prepare));
   phase_ = Phase::kForming;
   prepared_at_ = now_;
+  for (const Member& member : round_.members()) {
+    watch(member.worker);
+  }
   journal("generation_prepared", because_,
           {{"generation", int64_t{identity.generation}},
            {"version", static_cast<int64_t>(version_)},
@@ -253,27 +253,10 @@ void Membership::prepare() {
   send_prepare();
 }
 
-// Ranks that follow one another on their node share an entry.
-RankTable Membership::rank_table() const {
-  std::vector<RankTable::Entry> entries;
-  for (const Slot& slot : slots_) {
-    RankTable::Entry* last = entries.empty() ? nullptr : &entries.back();
-    if (last != nullptr && last->node == slot.node && last->first_local + last->ranks == slot.local_rank) {
-      ++last->ranks;
-    } else {
-      entries.push_back({slot.node, 1, slot.local_rank, nodes_.at(slot.node)});
-    }
-  }
-  std::string why;
-  const auto table = RankTable::make(std::move(entries), &why);
-  require(table.has_value(), why.c_str());
-  return *table;
-}
-
 const char* Membership::replaced_by(const std::vector<int64_t>& newcomers) const {
   const auto any = [&](Origin origin) {
     return std::any_of(newcomers.begin(), newcomers.end(),
-                       [&](int64_t rank) { return slots_[static_cast<size_t>(rank)].origin == origin; });
+                       [&](int64_t rank) { return placement_.at(static_cast<Rank>(rank)).origin == origin; });
   };
   // The slowest kind names the whole: it is what the generation waited for.
   if (any(Origin::kRestart)) {
@@ -294,7 +277,7 @@ void Membership::send_prepare() {
 }
 
 void Membership::on(const Ready& event) {
-  Worker* worker = find(event.worker);
+  Worker* worker = roster_.find(event.worker);
   if (phase_ != Phase::kForming || event.identity != round_.identity() || worker == nullptr ||
       worker->status != Status::kMember || !round_.answer(worker->rank, event.state)) {
     return;
@@ -330,7 +313,7 @@ void Membership::check_left_behind() {
 void Membership::activate() {
   Activate activate{round_.identity(), version_, {}, {}, false};
   const bool protects = std::any_of(round_.members().begin(), round_.members().end(),
-                                    [this](const Member& member) { return workers_.at(member.worker).recoverable; });
+                                    [this](const Member& member) { return roster_.at(member.worker).recoverable; });
   if (protects) {
     for (const auto& [rank, state] : round_.answers()) {
       const bool clean = state == StateWord{StateKind::kClean, version_};
@@ -374,7 +357,7 @@ void Membership::on(const Progress& event) {
     return;
   }
   progress_ = event.version;
-  forget_lost_starts();
+  roster_.forget_lost_starts();
   ladder_.on_progress(event.version);
   link_reports_.clear();
   round_.step();
@@ -384,15 +367,13 @@ void Membership::on(const Progress& event) {
   judge_by_redo(event);
 }
 
-void Membership::forget_lost_starts() { lost_starts_.clear(); }
-
 // Once the verdict is out this is late: the round is of before, the slots already those of the generation that
 // gathers.
 void Membership::formed() {
   const bool of_members = phase_ == Phase::kRunning || phase_ == Phase::kSealing;
   if (of_members && round_.form()) {
     remember_formed();
-    forget_lost_starts();
+    roster_.forget_lost_starts();
     journal("formed", "all members are clean at the generation's version",
             {{"version", static_cast<int64_t>(version_)}});
     resize_formed();
@@ -403,29 +384,22 @@ void Membership::formed() {
 
 void Membership::remember_formed() {
   ever_formed_ = true;
-  for (const Member& member : round_.members()) {
-    slots_[member.rank].formed_holder = member.worker;
-  }
+  placement_.form(round_.members());
 }
 
-// Of a generation that formed: only its members are still asked for, alive or not. Numbers of workers are never used
-// again, so late news of the others is of nobody.
+// Of a generation that formed: only its members are still asked for, alive or not.
 void Membership::forget_the_gone() {
   if (!round_.formed() || phase_ != Phase::kRunning) {
     return;
   }
-  std::erase_if(workers_, [this](const auto& each) {
-    const auto& [id, worker] = each;
-    const bool member = round_.is_member(id, worker.rank);
+  const std::vector<WorkerId> forgotten = roster_.forget_the_gone([this](WorkerId id, const Worker& worker) {
     const bool suspected = suspected_ && std::any_of(suspected_->said.begin(), suspected_->said.end(),
                                                      [id](const RankDigest& said) { return said.worker == id; });
-    const bool goes = worker.status == Status::kGone && !member && !suspected && !unconfirmed_.contains(id) &&
-                      !ending_.contains(id);
-    if (goes) {
-      holdings_.forget(id);
-    }
-    return goes;
+    return suspected || round_.is_member(id, worker.rank);
   });
+  for (const WorkerId id : forgotten) {
+    holdings_.forget(id);
+  }
 }
 
 // Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
@@ -439,9 +413,9 @@ void Membership::keep_spares() {
   }
   for (const auto& [node, endpoint] : nodes_) {
     const uint32_t wanted = spares_of(node);
-    LostStarts& lost = lost_starts_[node];
+    Roster::LostStarts& lost = roster_.lost_starts(node);
     if (lost.in_a_row > config_.start_failures) {
-      if (spare_[node].size() < wanted && !std::exchange(lost.told, true)) {
+      if (roster_.spares_on(node) < wanted && !std::exchange(lost.told, true)) {
         journal("spares_given_up",
                 std::to_string(lost.in_a_row) + " spares of node " + std::to_string(node) +
                     " were lost in a row without progress",
@@ -449,7 +423,7 @@ void Membership::keep_spares() {
       }
       continue;
     }
-    while (spare_[node].size() < wanted) {
+    while (roster_.spares_on(node) < wanted) {
       spawn(node, true, "the node keeps " + std::to_string(wanted) + " spares");
     }
   }
@@ -488,7 +462,7 @@ void Membership::on(const Saved& event) {
 }
 
 void Membership::on(const WorkerFinished& event) {
-  const Worker* worker = find(event.worker);
+  const Worker* worker = roster_.find(event.worker);
   if (event.identity != round_.identity() || phase_ != Phase::kRunning || worker == nullptr ||
       worker->status != Status::kMember) {
     return;
@@ -563,7 +537,7 @@ void Membership::on(const Tick&) {
   consider_size();
   // While the job goes on without them, all of them had exited with 0.
   const bool missed = phase_ == Phase::kSealing || phase_ == Phase::kGathering;
-  if (missed && !homeless_.empty() && now_ - homeless_since_ >= node_timeout()) {
+  if (missed && !placement_.homeless().empty() && now_ - homeless_since_ >= node_timeout()) {
     end(1, node_loss_ + ", and no other node came within " + seconds_text(node_timeout()) + " to take its ranks", "");
     return;
   }
@@ -594,104 +568,98 @@ void Membership::repeat_unanswered() {
   }
 }
 
+// Whose time has come as it was set. Things may stand otherwise now.
 void Membership::kill_the_late() {
-  for (const auto& [id, worker] : workers_) {
-    if (worker.killed_at && now_ - *worker.killed_at < config_.repeat_after) {
-      continue;
-    }
-    if (unconfirmed_.contains(id) || ending_.contains(id)) {
-      kill(id, because_);
-    } else if (worker.status == Status::kStarting && now_ - worker.spawned_at >= config_.start_timeout) {
-      kill(id, "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start");
-    } else if (phase_ == Phase::kForming && worker.status == Status::kMember && worker.recoverable &&
-               !round_.has_answered(worker.rank)) {
-      // A plain script need not answer at all, and a newcomer may still load what it trains on.
-      // So may who builds for another division of the state.
-      const bool newcomer = slots_[worker.rank].formed_holder != id || holdings_.sharding() != holdings_.kept_in();
-      const Time limit = newcomer ? config_.start_timeout : config_.interrupt_timeout;
-      if (now_ - std::max(prepared_at_, worker.recoverable_since) >= limit) {
-        kill(id, rank_text(worker.rank) +
-                     (newcomer ? " did not get ready within " : " did not leave its step within ") +
-                     seconds_text(limit));
-      }
+  for (WorkerId id = roster_.next_due(now_); id != kNoWorker; id = roster_.next_due(now_)) {
+    const Worker& worker = roster_.at(id);
+    if (const std::optional<Time> deadline = deadline_of(id, worker); deadline && *deadline <= now_) {
+      kill(id, lateness_of(id, worker));
+    } else {
+      watch(id);
     }
   }
+}
+
+void Membership::watch(WorkerId id) {
+  if (const std::optional<Time> deadline = deadline_of(id, roster_.at(id))) {
+    roster_.look_again(id, *deadline);
+  }
+}
+
+// When it is to be killed, or once more. Nothing: as things stand, never.
+std::optional<Time> Membership::deadline_of(WorkerId id, const Worker& worker) const {
+  std::optional<Time> deadline;
+  if (roster_.is_ending(id)) {
+    deadline = Time{};
+  } else if (worker.status == Status::kStarting) {
+    deadline = worker.spawned_at + config_.start_timeout;
+  } else if (phase_ == Phase::kForming && worker.status == Status::kMember && worker.recoverable &&
+             !round_.has_answered(worker.rank)) {
+    // A plain script need not answer at all, and a newcomer may still load what it trains on.
+    deadline = std::max(prepared_at_, worker.recoverable_since) +
+               (builds(worker) ? config_.start_timeout : config_.interrupt_timeout);
+  }
+  return deadline && worker.killed_at ? std::max(*deadline, *worker.killed_at + config_.repeat_after) : deadline;
+}
+
+std::string Membership::lateness_of(WorkerId id, const Worker& worker) const {
+  if (roster_.is_ending(id)) {
+    return because_;
+  }
+  if (worker.status == Status::kStarting) {
+    return "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start";
+  }
+  return rank_text(worker.rank) + (builds(worker) ? " did not get ready within " + seconds_text(config_.start_timeout)
+                                                  : " did not leave its step within " +
+                                                        seconds_text(config_.interrupt_timeout));
+}
+
+// A member that has to make its state first: a newcomer, or one of another division of it.
+bool Membership::builds(const Worker& worker) const {
+  return placement_.newcomer(worker.rank) || holdings_.sharding() != holdings_.kept_in();
 }
 
 // ---- small helpers ------------------------------------------------------------------------------------------------
 
-Membership::Worker* Membership::find(WorkerId id) {
-  const auto found = workers_.find(id);
-  return found == workers_.end() ? nullptr : &found->second;
-}
-
-bool Membership::alive(const Member& member) const { return workers_.at(member.worker).status == Status::kMember; }
-
-WorkerId Membership::free_worker(NodeId node, Status status) const {
-  const auto spares = spare_.find(node);
-  if (spares == spare_.end()) {
-    return kNoWorker;
-  }
-  const auto found = std::find_if(spares->second.begin(), spares->second.end(), [&](WorkerId id) {
-    const Worker& worker = workers_.at(id);
-    return worker.status == status && !worker.killed_at;
-  });
-  return found == spares->second.end() ? kNoWorker : *found;
-}
+bool Membership::alive(const Member& member) const { return roster_.at(member.worker).status == Status::kMember; }
 
 void Membership::take(WorkerId id, Rank rank, Origin origin) {
-  Worker& worker = workers_.at(id);
-  worker.taken = true;
-  worker.rank = rank;
-  spare_[worker.node].erase(id);
-  slots_[rank].holder = id;
-  slots_[rank].origin = origin;
-  empty_.erase(rank);
-  if (worker.status == Status::kStarting) {
-    starting_.insert(rank);
-  }
+  roster_.take(id, rank);
+  placement_.give(rank, id, origin, roster_.at(id).status != Status::kStarting);
 }
 
 void Membership::retire(WorkerId id) {
-  Worker& worker = workers_.at(id);
-  worker.status = Status::kGone;
-  spare_[worker.node].erase(id);
+  roster_.retire(id);
+  const Worker& worker = roster_.at(id);
   if (!worker.taken) {
     return;
   }
   if (round_.is_member(id, worker.rank)) {
     round_.await_no_longer(worker.rank);
   }
-  Slot& slot = slots_[worker.rank];
-  if (slot.holder == id) {
-    slot.holder = kNoWorker;
-    starting_.erase(worker.rank);
-    empty_.insert(worker.rank);
-  }
+  placement_.take_back(worker.rank, id);
 }
 
 WorkerId Membership::spawn(NodeId node, bool spare, const std::string& because) {
-  const WorkerId id = next_worker_++;
-  Worker& worker = workers_[id];
-  worker.node = node;
-  worker.spawned_at = now_;
-  spare_[node].insert(id);
+  const WorkerId id = roster_.add(node, now_);
+  watch(id);
   journal("spawn_requested", because, {{"worker", int64_t{id}}, {"spare", spare}});
   emit(Spawn{node, id, spare, because});
   return id;
 }
 
 void Membership::kill(WorkerId id, const std::string& because) {
-  Worker& worker = workers_.at(id);
+  Worker& worker = roster_.at(id);
   if (!std::exchange(worker.killed_at, now_)) {
     journal("kill", because, {{"worker", int64_t{id}}, {"pid", worker.pid}});
   }
+  roster_.look_again(id, now_ + config_.repeat_after);
   emit(Kill{id, because, worker.node});
 }
 
 // The notice of a death may come before the exit: make sure of it. fault_noticed has told the journal why.
 void Membership::fence(WorkerId id, const std::string& because) {
-  emit(Kill{id, "fencing: " + because, workers_.at(id).node});
+  emit(Kill{id, "fencing: " + because, roster_.at(id).node});
 }
 
 Step Membership::current_step() const { return std::max(version_, progress_) + 1; }

@@ -30,8 +30,9 @@
 #include "brain/elastic_policy.h"
 #include "brain/holdings.h"
 #include "brain/membership_messages.h"
-#include "brain/rank_table.h"
+#include "brain/placement.h"
 #include "brain/recovery_ladder.h"
+#include "brain/roster.h"
 #include "brain/round.h"
 #include "brain/step_commit.h"
 #include "brain/types.h"
@@ -67,35 +68,16 @@ class Membership {
   Identity identity() const { return round_.identity(); }
   Version version() const { return version_; }
   bool ended() const { return phase_ == Phase::kEnded; }
-  size_t known_workers() const { return workers_.size(); }
+  size_t known_workers() const { return roster_.size(); }
 
  private:
   enum class Phase { kWaiting, kGathering, kForming, kRunning, kSealing, kEnded };
   enum class Cause { kStart, kReplace, kRestart };                     // why we gather
-  enum class Origin { kStart, kSpare, kZygote, kSurvivor, kRestart };  // how a rank came by its worker
-  enum class Status { kStarting, kParked, kMember, kGone };
-
-  struct Worker {
-    NodeId node = 0;
-    int64_t pid = 0;
-    Status status = Status::kStarting;
-    bool recoverable = false;
-    Time recoverable_since{};
-    bool taken = false;            // a rank counts on it, or it is (was) a member
-    bool left = false;             // it was a member until the world shrank, and waits as a spare, with its state
-    Rank rank = 0;                 // if taken
-    Time spawned_at{};
-    std::optional<Time> killed_at;  // the last Kill that we sent
-  };
-  // What is known of a rank across generations.
-  struct Slot {
-    NodeId node = 0;
-    uint16_t local_rank = 0;
-    WorkerId holder = kNoWorker;         // of the next generation while gathering, else of this one
-    WorkerId formed_holder = kNoWorker;  // in the last generation that formed
-    Origin origin = Origin::kStart;
-    bool left = false;  // its worker exited with 0 before it asked for a rank
-  };
+  using Origin = Placement::Origin;
+  using Slot = Placement::Slot;
+  using Unit = Placement::Unit;
+  using Status = Roster::Status;
+  using Worker = Roster::Worker;
 
   // One for each event.
   void on(const NodeJoined& event);
@@ -129,7 +111,6 @@ class Membership {
   void fill(Rank rank);
   bool all_left();
   void prepare();
-  RankTable rank_table() const;
   void send_prepare();
   const char* replaced_by(const std::vector<int64_t>& newcomers) const;
   void activate();
@@ -145,6 +126,10 @@ class Membership {
   void repeat_unanswered();
   Time node_timeout() const;
   void kill_the_late();
+  void watch(WorkerId id);
+  std::optional<Time> deadline_of(WorkerId id, const Worker& worker) const;
+  std::string lateness_of(WorkerId id, const Worker& worker) const;
+  bool builds(const Worker& member) const;
 
   // membership_recovery.cc: from a fault to gathering
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
@@ -153,7 +138,6 @@ class Membership {
   void tell_of_waiting(NodeId lost);
   void candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                       const std::string& traceback);
-  void forget_lost_starts();
   void seal(const std::string& because);
   void conclude_if_sealed();
   void conclude();
@@ -174,6 +158,7 @@ class Membership {
   void leave_lying_node(const std::vector<RankDigest>& odd, const std::string& because);
 
   void confirm_exit(WorkerId worker);
+  void lose_workers_of(NodeId node);
   bool survivors_recoverable(bool the_lost_one_was) const;
   void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
 
@@ -193,7 +178,6 @@ class Membership {
   void end_worker(WorkerId worker, const std::string& because);
 
   // membership_elastic.cc: how large the world is
-  struct Unit;
   uint32_t unit_ranks() const;
   uint32_t replicas_of(size_t units) const;
   uint32_t replicas() const;
@@ -209,24 +193,18 @@ class Membership {
   void resize();
   uint32_t most_replicas(const std::vector<Unit>& all) const;
   std::vector<Unit> choose(const std::vector<Unit>& all, uint32_t replicas) const;
+  std::vector<Slot> slots_for(const std::vector<Unit>& chosen) const;
   std::vector<NodeId> who_would_stay() const;
   const char* why_not_now(const std::vector<Unit>& chosen) const;
   std::optional<std::vector<Unit>> choose_for_shards(std::vector<Unit> all, uint32_t replicas) const;
   const char* why_no_shards(const std::vector<Unit>& chosen) const;
-  bool deals_anew(const std::vector<Slot>& slots) const;
-  std::vector<Slot> slots_for(const std::vector<Unit>& chosen) const;
   void settle(const std::vector<Unit>& chosen);
-  void leave_rank(WorkerId id);
   void resize_formed();
   void part_from_leavers();
   bool gives_up_growth(Rank rank, const std::string& what);
-  uint32_t parked_on(NodeId node) const;
-  uint32_t ranks_on(NodeId node) const;
 
   // small helpers
-  Worker* find(WorkerId id);
   bool alive(const Member& member) const;
-  WorkerId free_worker(NodeId node, Status status) const;
   void take(WorkerId id, Rank rank, Origin origin);
   void retire(WorkerId id);
   WorkerId spawn(NodeId node, bool spare, const std::string& because);
@@ -248,30 +226,16 @@ class Membership {
   Version progress_ = 0;      // the newest committed step that we heard of
   Holdings holdings_;
 
-  // What an event costs must not grow with the world: the sets below say what else a walk over all ranks would.
   std::map<NodeId, NodeEndpoint> nodes_;
-  std::map<WorkerId, Worker> workers_;  // without those that are gone and that nothing can come of any more
-  WorkerId next_worker_ = 0;
-  std::vector<Slot> slots_;                     // by rank
-  std::set<Rank> empty_;                        // slots without a holder
-  std::set<Rank> starting_;                     // slots whose holder has not parked yet
-  std::map<NodeId, std::set<WorkerId>> spare_;  // workers that live, or start, and that no rank counts on
-  std::set<NodeId> with_ranks_;                 // nodes that ranks belong to, lost or not
-  std::set<Rank> homeless_;                     // slots whose node is lost
-  std::string node_loss_;                       // why there are such
+  Roster roster_;
+  Placement placement_;
+  std::string node_loss_;  // why ranks are homeless
   Time homeless_since_{};
-  struct LostStarts {
-    int in_a_row = 0;
-    bool told = false;
-  };
-  std::map<NodeId, LostStarts> lost_starts_;  // see MembershipConfig::start_failures
   bool ever_formed_ = false;
-  std::set<WorkerId> unconfirmed_;  // killed by a restart; nothing is prepared before their exits are known
-  std::set<WorkerId> ending_;       // killed with their node's replacement: their exits are asked for, not waited for
-  std::set<NodeId> bad_nodes_;      // until they come anew they get no ranks as long as there is another node
-  std::optional<NodeId> leaving_;   // its ranks move once the verdict is out
-  std::set<WorkerId> outdated_;     // processes that a restart with state has yet to replace
-  bool renewal_due_ = false;        // some of them go once the verdict is out
+  std::set<NodeId> bad_nodes_;     // until they come anew they get no ranks as long as there is another node
+  std::optional<NodeId> leaving_;  // its ranks move once the verdict is out
+  std::set<WorkerId> outdated_;    // processes that a restart with state has yet to replace
+  bool renewal_due_ = false;       // some of them go once the verdict is out
   std::map<NodeId, int> link_reports_;  // broken connections that ranks of a node told of since the last progress
 
   // An elastic job's size.
@@ -293,7 +257,6 @@ class Membership {
     Time by{};
   };
   std::map<NodeId, Leaving> leaving_nodes_;
-  std::map<NodeId, uint32_t> ranks_on_;  // of each node with ranks, how many
   std::optional<Resize> resized_;        // carried out, and not formed yet
   uint32_t formed_replicas_ = 0;         // of the generation that formed last
   uint32_t useful_ranks_ = 0;            // 0: not known

@@ -87,7 +87,7 @@ void Membership::note_corruption(const Disagreement& found, const std::vector<Ra
   for (const RankDigest& each : odd) {
     ranks.push_back(each.rank);
     workers.push_back(each.worker);
-    if (const Worker* worker = find(each.worker)) {
+    if (const Worker* worker = roster_.find(each.worker)) {
       nodes.push_back(worker->node);
     }
   }

@@ -23,19 +23,6 @@ constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// Places `group` * unit_ranks() to (`group` + 1) * unit_ranks() - 1 of a node.
-struct Membership::Unit {
-  NodeId node = 0;
-  uint32_t group = 0;
-  bool member = false;   // its ranks are in the running generation
-  bool whole = false;    // and all of them live
-  bool formed = false;   // and were in the generation that formed last
-  bool ready = false;    // not a member; workers for all its ranks are parked
-  bool leaving = false;  // its node was told to leave
-
-  bool usable() const { return !leaving && (member || ready); }
-};
-
 // A replica of several nodes consists of whole nodes, any of them: the state is the same everywhere.
 uint32_t Membership::unit_ranks() const { return std::min(config_.ranks_per_replica, config_.ranks_per_node); }
 
@@ -43,7 +30,7 @@ uint32_t Membership::replicas_of(size_t units) const {
   return static_cast<uint32_t>(units * unit_ranks() / config_.ranks_per_replica);
 }
 
-uint32_t Membership::replicas() const { return static_cast<uint32_t>(slots_.size()) / config_.ranks_per_replica; }
+uint32_t Membership::replicas() const { return placement_.world() / config_.ranks_per_replica; }
 
 // The first node holds rank 0 (it is the coordinator's), the others follow by their numbers.
 void Membership::start_elastic() {
@@ -58,10 +45,10 @@ void Membership::start_elastic() {
   settle(chosen);
   journal("elastic_start", "so many replicas can run on the nodes that came",
           {{"replicas", int64_t{size}},
-           {"ranks", static_cast<int64_t>(slots_.size())},
+           {"ranks", int64_t{placement_.world()}},
            {"nodes", static_cast<int64_t>(nodes_.size())}});
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    take(spawn(slots_[rank].node, false, because_), rank, Origin::kStart);
+  for (Rank rank = 0; rank < placement_.world(); ++rank) {
+    take(spawn(placement_.at(rank).node, false, because_), rank, Origin::kStart);
   }
   for (const auto& [node, endpoint] : nodes_) {
     for (uint32_t spare = spares_of(node); spare > 0; --spare) {
@@ -74,30 +61,18 @@ void Membership::start_elastic() {
 
 // Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new
 // processes.
-std::vector<Membership::Unit> Membership::units() const {
+std::vector<Placement::Unit> Membership::units() const {
   const uint32_t size = unit_ranks();
-  struct Count {
-    uint32_t living = 0;
-    uint32_t formed = 0;
-  };
-  std::set<std::pair<NodeId, uint32_t>> homeless;  // taken from a node that works badly, and still attends
-  for (const Rank rank : homeless_) {
-    homeless.emplace(slots_[rank].node, slots_[rank].local_rank / size);
-  }
-  std::map<std::pair<NodeId, uint32_t>, Count> counts;  // of units with ranks
-  for (const Slot& slot : slots_) {
-    Count& count = counts[{slot.node, slot.local_rank / size}];
-    count.living += slot.holder != kNoWorker ? 1 : 0;
-    count.formed += slot.formed_holder != kNoWorker ? 1 : 0;
-  }
+  const std::set<Placement::UnitKey> homeless = placement_.homeless_units(size);  // their node may still attend
+  const std::map<Placement::UnitKey, Placement::UnitCount> counts = placement_.unit_counts(size);
   std::vector<Unit> all;
   for (const auto& [node, endpoint] : nodes_) {
-    uint32_t parked = parked_on(node);
+    uint32_t parked = roster_.parked_on(node);
     const size_t first = all.size();
     for (uint32_t group = 0; group < config_.ranks_per_node / size; ++group) {
       const auto found = counts.find({node, group});
       const bool member = found != counts.end();
-      const Count count = member ? found->second : Count{};
+      const Placement::UnitCount count = member ? found->second : Placement::UnitCount{};
       if (homeless.contains({node, group}) || (!member && waits_unused(node))) {
         continue;
       }
@@ -118,22 +93,6 @@ std::vector<Membership::Unit> Membership::units() const {
     }
   }
   return all;
-}
-
-uint32_t Membership::parked_on(NodeId node) const {
-  const auto spares = spare_.find(node);
-  if (spares == spare_.end()) {
-    return 0;
-  }
-  return static_cast<uint32_t>(std::count_if(spares->second.begin(), spares->second.end(), [this](WorkerId id) {
-    const Worker& worker = workers_.at(id);
-    return worker.status == Status::kParked && !worker.killed_at;
-  }));
-}
-
-uint32_t Membership::ranks_on(NodeId node) const {
-  const auto found = ranks_on_.find(node);
-  return found == ranks_on_.end() ? 0 : found->second;
 }
 
 ElasticView Membership::elastic_view(const std::vector<Unit>& all) const {
@@ -157,7 +116,7 @@ ElasticView Membership::elastic_view(const std::vector<Unit>& all) const {
                    .useful = useful_ranks_ / config_.ranks_per_replica};
   view.coming = replicas_of(stay + ready + coming) - view.ready;
   for (const auto& [node, leave] : leaving_nodes_) {
-    if (ranks_on_.contains(node)) {
+    if (placement_.has_ranks(node)) {
       view.leave_by = std::min(view.leave_by.value_or(leave.by), leave.by);
     }
   }
@@ -242,7 +201,7 @@ void Membership::on(const NodeLeaves& event) {
   if (!elastic_ || !nodes_.contains(event.node)) {
     return;
   }
-  if (phase_ == Phase::kWaiting ? event.node == 0 : slots_.front().node == event.node) {
+  if (phase_ == Phase::kWaiting ? event.node == 0 : placement_.first_node() == event.node) {
     journal("refused", "node " + std::to_string(event.node) +
                            " has rank 0 and the coordinator, and cannot leave: " + event.because);
     return;
@@ -257,7 +216,7 @@ void Membership::on(const NodeLeaves& event) {
   if (phase_ == Phase::kWaiting) {
     part_from_leavers();
     enough_since_ = nodes_.size() >= config_.nodes ? enough_since_ : std::nullopt;
-  } else if (!ranks_on_.contains(event.node)) {
+  } else if (!placement_.has_ranks(event.node)) {
     resize_formed();
   } else {
     consider_size();
@@ -266,14 +225,14 @@ void Membership::on(const NodeLeaves& event) {
 
 // Asked at every tick, and when something happened that may change the answer.
 void Membership::consider_size() {
-  if (!elastic_ || slots_.empty()) {
+  if (!elastic_ || placement_.world() == 0) {
     return;
   }
   const bool plain = is_plain();
   // After a restart nobody is left who would have to be interrupted.
   const bool nobody =
       std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& member) { return alive(member); });
-  const bool waits = phase_ == Phase::kGathering && !homeless_.empty();
+  const bool waits = phase_ == Phase::kGathering && !placement_.homeless().empty();
   const bool runs = phase_ == Phase::kRunning && round_.stepped() && !round_.released() && !round_.anybody_through();
   if (plain) {
     keep_spares();
@@ -335,7 +294,7 @@ void Membership::pause() {
 }
 
 void Membership::on(const WorkerPaused& event) {
-  const Worker* worker = find(event.worker);
+  const Worker* worker = roster_.find(event.worker);
   const bool runs = phase_ == Phase::kRunning || (phase_ == Phase::kForming && is_plain());
   if (event.identity != round_.identity() || !runs || worker == nullptr || worker->status != Status::kMember ||
       !round_.pause(worker->rank)) {
@@ -371,7 +330,7 @@ void Membership::on(const WorkerPaused& event) {
 bool Membership::is_plain() const {
   return elastic_ && (phase_ == Phase::kForming || phase_ == Phase::kRunning) && !round_.members().empty() &&
          std::all_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
-           const Worker& worker = workers_.at(member.worker);
+           const Worker& worker = roster_.at(member.worker);
            return worker.status == Status::kMember && !worker.recoverable;
          });
 }
@@ -420,7 +379,7 @@ void Membership::resize() {
   }
   std::vector<Unit> chosen = choose(all, size);
   const char* why = why_not_now(chosen);
-  if (why != nullptr && holdings_.sharded() && !homeless_.empty()) {
+  if (why != nullptr && holdings_.sharded() && !placement_.homeless().empty()) {
     if (std::optional<std::vector<Unit>> others = choose_for_shards(all, size)) {
       why = nullptr;
       chosen = *std::move(others);
@@ -432,7 +391,7 @@ void Membership::resize() {
         version_ == 0 || (!holdings_.sharded() && std::any_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
           return alive(member) && holds_state(member.rank);
         }));
-    if (!homeless_.empty() && !anybody) {
+    if (!placement_.homeless().empty() && !anybody) {
       const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
       return;
@@ -450,8 +409,8 @@ void Membership::resize() {
     stay.emplace(unit.node, unit.group);
   }
   std::vector<WorkerId> leavers;
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    const Slot& slot = slots_[rank];
+  for (Rank rank = 0; rank < placement_.world(); ++rank) {
+    const Slot& slot = placement_.at(rank);
     if (!stay.contains({slot.node, slot.local_rank / unit_ranks()})) {
       left.push_back(rank);
       if (slot.holder != kNoWorker) {
@@ -461,7 +420,7 @@ void Membership::resize() {
   }
   settle(chosen);
   for (const WorkerId id : leavers) {
-    leave_rank(id);
+    roster_.leave_rank(id);
   }
   because_ = wanted.because;
   resized_ = wanted;
@@ -469,9 +428,9 @@ void Membership::resize() {
   journal("resized", wanted.because,
           {{"from", int64_t{before}},
            {"to", int64_t{size}},
-           {"ranks", static_cast<int64_t>(slots_.size())},
+           {"ranks", int64_t{placement_.world()}},
            {"left", left},
-           {"joined", std::vector<int64_t>(empty_.begin(), empty_.end())}});
+           {"joined", std::vector<int64_t>(placement_.empty().begin(), placement_.empty().end())}});
 }
 
 uint32_t Membership::most_replicas(const std::vector<Unit>& all) const {
@@ -479,30 +438,18 @@ uint32_t Membership::most_replicas(const std::vector<Unit>& all) const {
       static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Unit& unit) { return unit.usable(); })));
 }
 
-// Who is a member stays one, as far as there is room: first those that live, then by rank. At least one unit is of the
-// node that has rank 0: what its page says of the last step is never lost while the job lives (step_commit.md).
-std::vector<Membership::Unit> Membership::choose(const std::vector<Unit>& all, uint32_t replicas) const {
-  const NodeId first = slots_.front().node;
-  std::vector<Unit> candidates;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(candidates), [](const Unit& unit) { return unit.usable(); });
-  const auto order = [first](const Unit& unit) { return std::tuple(unit.node != first, unit.node, unit.group); };
-  std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) {
-    return std::tuple(!a.member, !a.formed, !a.whole, order(a)) < std::tuple(!b.member, !b.formed, !b.whole, order(b));
-  });
-  const auto anchor =
-      std::find_if(candidates.begin(), candidates.end(), [first](const Unit& unit) { return unit.node == first; });
-  if (anchor != candidates.end()) {
-    std::rotate(candidates.begin(), anchor, anchor + 1);
-  }
-  candidates.resize(std::min<size_t>(candidates.size(), replicas * config_.ranks_per_replica / unit_ranks()));
-  std::sort(candidates.begin(), candidates.end(), [&](const Unit& a, const Unit& b) { return order(a) < order(b); });
-  return candidates;
+std::vector<Placement::Unit> Membership::choose(const std::vector<Unit>& all, uint32_t replicas) const {
+  return placement_.choose(all, replicas * config_.ranks_per_replica / unit_ranks());
+}
+
+std::vector<Placement::Slot> Membership::slots_for(const std::vector<Unit>& chosen) const {
+  return placement_.slots_for(chosen, unit_ranks());
 }
 
 // What only the leavers have would be lost with them: the state, or a rank's own values of which another process has
-// the copy, one that died at the same time or has none yet. Without `homeless_` ranks such a moment passes.
+// the copy, one that died at the same time or has none yet. Without homeless ranks such a moment passes.
 const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
-  if (slots_.front().node != chosen.front().node) {
+  if (placement_.first_node() != chosen.front().node) {
     return "the node of rank 0 has to stay";
   }
   if (round_.members().empty()) {
@@ -522,7 +469,7 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   }
   bool hold_state = version_ == 0;
   bool have_all = true;
-  for (const Slot& slot : slots_) {
+  for (const Slot& slot : placement_.slots()) {
     if (stay.contains({slot.node, slot.local_rank / unit_ranks()})) {
       const auto member = sealed.find(slot.holder);
       hold_state |= member != sealed.end() && holds_state(member->second);
@@ -532,12 +479,12 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
   if (!hold_state) {
     return "only ranks that would leave have the state right now";
   }
-  return have_all || !homeless_.empty() ? nullptr : "a rank that stays is being replaced right now";
+  return have_all || !placement_.homeless().empty() ? nullptr : "a rank that stays is being replaced right now";
 }
 
 // Where nothing goes on without it: more than `replicas`, or with nodes that are to leave, if those that would stay do
 // not have all shards. Leavers give theirs away before the next change then.
-std::optional<std::vector<Membership::Unit>> Membership::choose_for_shards(std::vector<Unit> all,
+std::optional<std::vector<Placement::Unit>> Membership::choose_for_shards(std::vector<Unit> all,
                                                                            uint32_t replicas) const {
   for (const bool with_leavers : {false, true}) {
     for (Unit& unit : all) {
@@ -559,10 +506,10 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     nodes.insert(unit.node);
   }
-  const bool anew = holdings_.dealt_anew() || deals_anew(slots_for(chosen));
+  const bool anew = holdings_.dealt_anew() || placement_.deals_anew(slots_for(chosen));
   const std::optional<Holdings::Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
   Version needed = version_;
-  if (!homeless_.empty()) {
+  if (!placement_.homeless().empty()) {
     // Waiting does not help: what only processes had of a step is lost when the state is divided anew.
     std::set<NodeId> there;
     for (const Unit& unit : units()) {
@@ -587,86 +534,24 @@ std::vector<NodeId> Membership::who_would_stay() const {
   const uint32_t possible = most_replicas(all);
   std::set<NodeId> nodes;
   for (const Unit& unit : choose(all, elastic_->largest_allowed(std::min(resize_->replicas, possible)))) {
-    if (with_ranks_.contains(unit.node)) {
+    if (placement_.has_ranks(unit.node)) {
       nodes.insert(unit.node);
     }
   }
   return {nodes.begin(), nodes.end()};
 }
 
-// Whether sharded state is divided otherwise in `slots` than it is now: among another number of ranks, or a place has
-// another rank.
-bool Membership::deals_anew(const std::vector<Slot>& slots) const {
-  if (slots.size() != slots_.size()) {
-    return true;
-  }
-  std::map<std::pair<NodeId, uint16_t>, Rank> before;
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    before[{slots_[rank].node, slots_[rank].local_rank}] = rank;
-  }
-  for (Rank rank = 0; rank < slots.size(); ++rank) {
-    const auto found = before.find({slots[rank].node, slots[rank].local_rank});
-    if (found != before.end() && found->second != rank) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// What stays as it is, in the order of `chosen`, the others empty.
-std::vector<Membership::Slot> Membership::slots_for(const std::vector<Unit>& chosen) const {
-  std::map<std::pair<NodeId, uint16_t>, const Slot*> before;
-  for (const Slot& slot : slots_) {
-    before[{slot.node, slot.local_rank}] = &slot;
-  }
-  std::vector<Slot> slots;
-  for (const Unit& unit : chosen) {
-    for (uint32_t i = 0; i < unit_ranks(); ++i) {
-      const auto local = static_cast<uint16_t>(unit.group * unit_ranks() + i);
-      const auto found = before.find({unit.node, local});
-      slots.push_back(found != before.end() ? *found->second : Slot{.node = unit.node, .local_rank = local});
-    }
-  }
-  return slots;
-}
-
 // The slots of the next generation.
 void Membership::settle(const std::vector<Unit>& chosen) {
   std::vector<Slot> slots = slots_for(chosen);
-  if (deals_anew(slots)) {
+  if (placement_.deals_anew(slots)) {
     holdings_.deal_anew();
   }
-  slots_ = std::move(slots);
-  empty_.clear();
-  starting_.clear();
-  homeless_.clear();
-  with_ranks_.clear();
-  ranks_on_.clear();
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    const Slot& slot = slots_[rank];
-    with_ranks_.insert(slot.node);
-    ++ranks_on_[slot.node];
-    if (slot.holder == kNoWorker) {
-      empty_.insert(rank);
-      continue;
-    }
-    Worker& worker = workers_.at(slot.holder);
+  placement_.settle(std::move(slots), [this](Rank rank, WorkerId holder) {
+    Worker& worker = roster_.at(holder);
     worker.rank = rank;
-    if (worker.status == Status::kStarting) {
-      starting_.insert(rank);
-    }
-  }
-}
-
-// Its process stays, as a spare that has the state already.
-void Membership::leave_rank(WorkerId id) {
-  Worker& worker = workers_.at(id);
-  worker.taken = false;
-  if (worker.status == Status::kMember) {
-    worker.status = Status::kParked;
-    worker.left = true;
-  }
-  spare_[worker.node].insert(id);
+    return worker.status != Status::kStarting;
+  });
 }
 
 // A rank that the job had grown to failed before its generation formed: whatever it is, those that trained before go on
@@ -675,11 +560,11 @@ void Membership::leave_rank(WorkerId id) {
 bool Membership::gives_up_growth(Rank rank, const std::string& what) {
   if (!elastic_ || !resized_ || round_.formed() || (phase_ != Phase::kForming && phase_ != Phase::kRunning) ||
       rank >= round_.members().size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
-      slots_[rank].formed_holder != kNoWorker || !elastic_->allows(formed_replicas_)) {
+      placement_.at(rank).formed_holder != kNoWorker || !elastic_->allows(formed_replicas_)) {
     return false;
   }
   const NodeId node = round_.members()[rank].node;
-  const bool others = std::any_of(slots_.begin(), slots_.end(), [node](const Slot& slot) {
+  const bool others = std::any_of(placement_.slots().begin(), placement_.slots().end(), [node](const Slot& slot) {
     return slot.node == node && slot.formed_holder != kNoWorker;
   });
   const bool left_out = !others && ++growth_failures_[node] >= kMostGrowthFailures;
@@ -707,7 +592,7 @@ void Membership::resize_formed() {
     }
     formed_replicas_ = now;
     resized_.reset();
-    for (const Slot& slot : slots_) {
+    for (const Slot& slot : placement_.slots()) {
       growth_failures_.erase(slot.node);
     }
   }
@@ -720,21 +605,14 @@ void Membership::resize_formed() {
 void Membership::part_from_leavers() {
   for (auto it = leaving_nodes_.begin(); it != leaving_nodes_.end();) {
     const auto [node, leaving] = *it;
-    if (ranks_on_.contains(node)) {
+    if (placement_.has_ranks(node)) {
       ++it;
       continue;
     }
     journal("node_left", leaving.because, {{"left_node", int64_t{node}}});
     emit(Part{node, leaving.because});
-    for (auto& [id, worker] : workers_) {
-      if (worker.node == node && worker.status != Status::kGone) {
-        retire(id);
-      }
-      unconfirmed_.erase(worker.node == node ? id : kNoWorker);
-      ending_.erase(worker.node == node ? id : kNoWorker);
-    }
+    lose_workers_of(node);
     nodes_.erase(node);
-    spare_.erase(node);
     it = leaving_nodes_.erase(it);
   }
 }

@@ -19,7 +19,7 @@ int exit_code_of(const WorkerDied& event) { return event.signal == 0 ? event.exi
 // ---- somebody is gone ---------------------------------------------------------------------------------------------
 
 void Membership::on(const WorkerDied& event) {
-  Worker* worker = find(event.worker);
+  Worker* worker = roster_.find(event.worker);
   if (worker == nullptr) {
     return;
   }
@@ -58,7 +58,7 @@ void Membership::on(const WorkerDied& event) {
 }
 
 void Membership::on(const WorkerHung& event) {
-  const Worker* worker = find(event.worker);
+  const Worker* worker = roster_.find(event.worker);
   if (worker == nullptr || worker->status != Status::kMember || event.identity != round_.identity()) {
     return;
   }
@@ -87,7 +87,7 @@ void Membership::on(const NodeLost& event) {
   if (nodes_.erase(event.node) == 0) {
     return;
   }
-  lost_starts_.erase(event.node);
+  roster_.lost_starts(event.node) = {};
   round_.lose(event.node);
   holdings_.lose(event.node);
   if (leaving_ == event.node) {
@@ -96,21 +96,15 @@ void Membership::on(const NodeLost& event) {
   const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
   std::vector<Rank> members;
   std::vector<int64_t> gone;
-  for (auto& [id, worker] : workers_) {
-    if (worker.node != event.node) {
-      continue;
-    }
-    if (worker.status == Status::kMember) {
+  for (const auto& [id, worker] : roster_.all()) {
+    if (worker.node == event.node && worker.status == Status::kMember) {
       members.push_back(worker.rank);
     }
-    if (worker.status != Status::kGone) {
+    if (worker.node == event.node && worker.status != Status::kGone) {
       gone.push_back(id);
-      retire(id);
     }
-    unconfirmed_.erase(id);  // nobody is left there to confirm it
-    ending_.erase(id);
   }
-  spare_.erase(event.node);
+  lose_workers_of(event.node);
   leaving_nodes_.erase(event.node);
   journal("fault_noticed", what,
           {{"lost_node", int64_t{event.node}},
@@ -125,17 +119,13 @@ void Membership::on(const NodeLost& event) {
     died_late(members, 1, what, "");
     return;
   }
-  if (slots_.front().node == event.node && place_of(event.node) != NodePlace::kOnly) {
+  if (placement_.first_node() == event.node && place_of(event.node) != NodePlace::kOnly) {
     // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
     end(1, what + ", and with it what rank 0 knew of the last step", "");
     return;
   }
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    if (slots_[rank].node == event.node) {
-      homeless_.insert(rank);
-    }
-  }
-  if (homeless_.empty()) {
+  placement_.lose_home(event.node);
+  if (placement_.homeless().empty()) {
     keep_spares();
     gather();  // it may have waited for exits on that node
     return;
@@ -146,7 +136,7 @@ void Membership::on(const NodeLost& event) {
   if (members.empty() && (phase_ == Phase::kForming || phase_ == Phase::kRunning)) {
     check_finished();  // they had exited with 0 already, and left nothing that is missed
   } else {
-    if (!homeless_.empty()) {
+    if (!placement_.homeless().empty()) {
       tell_of_waiting(event.node);
     }
     member_died(members.empty() ? 0 : members.front(), true, 1, what, "");
@@ -155,9 +145,7 @@ void Membership::on(const NodeLost& event) {
 
 // Nothing else happens until then: whoever looks at the job must know what it waits for.
 void Membership::tell_of_waiting(NodeId lost) {
-  std::vector<int64_t> ranks;
-  std::copy_if(homeless_.begin(), homeless_.end(), std::back_inserter(ranks),
-               [this, lost](Rank rank) { return slots_[rank].node == lost; });
+  const std::vector<Rank> homeless = placement_.homeless_of(lost);
   const std::string ends = seconds_text(config_.node_timeout);
   const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
   say("node_awaited",
@@ -170,7 +158,7 @@ void Membership::tell_of_waiting(NodeId lost) {
                : ", and no spare node waits (--spare-nodes)" + come + ends +
                      " for a node (--node-timeout), then the job ends"),
       {{"lost_node", int64_t{lost}},
-       {"ranks", ranks},
+       {"ranks", std::vector<int64_t>(homeless.begin(), homeless.end())},
        {"for_s", std::chrono::duration<double>(node_timeout()).count()}});
 }
 
@@ -237,7 +225,7 @@ bool Membership::survivors_recoverable(bool the_lost_one_was) const {
     if (!alive(member)) {
       continue;
     }
-    if (!workers_.at(member.worker).recoverable) {
+    if (!roster_.at(member.worker).recoverable) {
       return false;
     }
     any = true;
@@ -246,7 +234,7 @@ bool Membership::survivors_recoverable(bool the_lost_one_was) const {
 }
 
 void Membership::on(const WorkerExited& event) {
-  Worker* worker = find(event.worker);
+  Worker* worker = roster_.find(event.worker);
   if (worker == nullptr) {
     return;
   }
@@ -260,8 +248,7 @@ void Membership::on(const WorkerExited& event) {
   if (before == Status::kMember) {
     member_left(worker->rank, worker->recoverable, what);
   } else if (before == Status::kStarting && worker->taken && cause_ != Cause::kReplace) {
-    slots_[worker->rank].left = true;
-    empty_.erase(worker->rank);
+    placement_.leave(worker->rank);
     gather();
   } else {
     candidate_lost(*worker, true, 1, what, "");
@@ -295,7 +282,7 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
 // A spare, or a worker that was to get a rank, is lost before it was a member.
 void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                                 const std::string& traceback) {
-  LostStarts& lost = lost_starts_[worker.node];
+  Roster::LostStarts& lost = roster_.lost_starts(worker.node);
   lost.in_a_row += counts ? 1 : 0;
   if (!worker.taken) {
     keep_spares();
@@ -311,16 +298,21 @@ void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code
 }
 
 void Membership::confirm_exit(WorkerId worker) {
-  ending_.erase(worker);
-  if (unconfirmed_.erase(worker) > 0) {
+  if (roster_.confirm_exit(worker)) {
     gather();
+  }
+}
+
+void Membership::lose_workers_of(NodeId node) {
+  for (const WorkerId id : roster_.lose(node)) {
+    retire(id);
   }
 }
 
 // ---- user code raised, or a link broke ----------------------------------------------------------------------------
 
 void Membership::on(const WorkerFaulted& event) {
-  const Worker* worker = find(event.worker);
+  const Worker* worker = roster_.find(event.worker);
   if (event.identity != round_.identity() || round_.released() || worker == nullptr || worker->status != Status::kMember) {
     return;
   }
@@ -431,7 +423,7 @@ void Membership::conclude() {
     remember_formed();  // who committed a step had formed, also where that step is done again
   }
   if (verdict.version > version_) {
-    forget_lost_starts();
+    roster_.forget_lost_starts();
     ladder_.on_progress(verdict.version);
     link_reports_.clear();
   }
@@ -448,9 +440,7 @@ void Membership::conclude() {
   if (!judge(words)) {
     return;
   }
-  for (Slot& slot : slots_) {
-    slot.origin = Origin::kSurvivor;
-  }
+  placement_.survive();
   cause_ = Cause::kReplace;
   phase_ = Phase::kGathering;
   vacate();
@@ -515,7 +505,8 @@ bool Membership::still_whole() {
   if (!holdings_.sharded() || !decided_ || decided_->identity != round_.identity()) {
     return true;
   }
-  const std::optional<Holdings::Kept> found = kept_or_rung(decided_->verdict, holdings_.dealt_anew(), &with_ranks_);
+  const std::set<NodeId> nodes = placement_.nodes();
+  const std::optional<Holdings::Kept> found = kept_or_rung(decided_->verdict, holdings_.dealt_anew(), &nodes);
   if (!found) {
     return false;
   }

@@ -59,15 +59,15 @@ NodePlace Membership::place_of(NodeId node) const {
   if ((elastic_ ? config_.most_nodes : config_.nodes) + config_.spare_nodes == 1) {
     return NodePlace::kOnly;
   }
-  if (slots_.front().node == node) {
+  if (placement_.first_node() == node) {
     return NodePlace::kHasRank0;
   }
   if (!nodes_.contains(node)) {
     return NodePlace::kGone;
   }
   const bool spare = std::any_of(nodes_.begin(), nodes_.end(), [this, node](const auto& each) {
-    return !with_ranks_.contains(each.first) && !bad_nodes_.contains(each.first) &&
-           (!elastic_ || parked_on(each.first) >= ranks_on(node));
+    return !placement_.has_ranks(each.first) && !bad_nodes_.contains(each.first) &&
+           (!elastic_ || roster_.parked_on(each.first) >= placement_.ranks_on(node));
   });
   return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
 }
@@ -76,15 +76,15 @@ NodePlace Membership::place_of(NodeId node) const {
 // one with the higher number. The node of rank 0 has to stay; where only that one told, the other end is known if there
 // are just two nodes with ranks.
 NodeId Membership::end_to_blame(NodeId reporter) const {
-  const NodeId first = slots_.front().node;
+  const NodeId first = placement_.first_node();
   std::pair<int, NodeId> most{0, reporter};
   for (const auto& [node, reports] : link_reports_) {
     if (node != first) {
       most = std::max(most, std::pair(reports, node));
     }
   }
-  if (most.second == first && with_ranks_.size() == 2) {
-    return *std::find_if(with_ranks_.begin(), with_ranks_.end(), [first](NodeId node) { return node != first; });
+  if (const std::set<NodeId> nodes = placement_.nodes(); most.second == first && nodes.size() == 2) {
+    return *std::find_if(nodes.begin(), nodes.end(), [first](NodeId node) { return node != first; });
   }
   return most.second;
 }
@@ -104,14 +104,14 @@ void Membership::vacate() {
   bool others_have_all = true;
   bool others_hold_state = version_ == 0;
   if (holdings_.sharded()) {
-    std::set<NodeId> others = with_ranks_;
+    std::set<NodeId> others = placement_.nodes();
     others.erase(node);
     const std::optional<Holdings::Kept> found = kept(decided_->verdict, false, &others, nullptr);
     others_hold_state |= found && found->verdict.version == version_;
   }
   for (const Member& member : round_.members()) {
     if (member.node != node && !holdings_.sharded()) {
-      others_have_all &= alive(member) && slots_[member.rank].formed_holder == member.worker;
+      others_have_all &= alive(member) && placement_.at(member.rank).formed_holder == member.worker;
       others_hold_state |= holds_state(member.rank);
     }
   }
@@ -124,41 +124,25 @@ void Membership::vacate() {
   }
   node_loss_ = because_;
   homeless_since_ = now_;
-  for (auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : roster_.all()) {
     if (worker.node == node && worker.status != Status::kGone) {
       end_worker(id, because_);
-      ending_.insert(id);
+      roster_.ask_for_exit(id);
     }
   }
-  for (Rank rank = 0; rank < slots_.size(); ++rank) {
-    if (slots_[rank].node == node) {
-      homeless_.insert(rank);
-    }
-  }
+  placement_.lose_home(node);
   house();
 }
 
 // The ranks of each lost node move, together, to a node that has none.
 void Membership::house() {
-  while (!homeless_.empty()) {
-    const NodeId lost = slots_[*homeless_.begin()].node;
+  while (!placement_.homeless().empty()) {
+    const NodeId lost = placement_.at(*placement_.homeless().begin()).node;
     const std::optional<NodeId> taker = taker_for(lost);
     if (!taker) {
       return;
     }
-    with_ranks_.erase(lost);
-    with_ranks_.insert(*taker);
-    std::vector<int64_t> moved;
-    std::erase_if(homeless_, [&](Rank rank) {
-      if (slots_[rank].node != lost) {
-        return false;
-      }
-      slots_[rank].node = *taker;
-      moved.push_back(rank);
-      return true;
-    });
-    ranks_on_.erase(lost);
-    ranks_on_[*taker] = static_cast<uint32_t>(moved.size());
+    const std::vector<int64_t> moved = placement_.move(lost, *taker);
     journal("node_replaced", node_loss_,
             {{"lost_node", int64_t{lost}}, {"by_node", int64_t{*taker}}, {"ranks", moved}});
   }
@@ -171,8 +155,8 @@ std::optional<NodeId> Membership::taker_for(NodeId lost) const {
   // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
   const bool only_ready = elastic_ && now_ - homeless_since_ <= config_.elastic->faulty_scale_down_timeout;
   for (const auto& [node, endpoint] : nodes_) {
-    if ((with_ranks_.contains(node) && node != lost) || leaving_nodes_.contains(node) ||
-        (only_ready && parked_on(node) < ranks_on(lost))) {
+    if ((placement_.has_ranks(node) && node != lost) || leaving_nodes_.contains(node) ||
+        (only_ready && roster_.parked_on(node) < placement_.ranks_on(lost))) {
       continue;
     }
     const int bad = bad_nodes_.contains(node) ? 2 : node == lost ? 1 : 0;
@@ -182,7 +166,7 @@ std::optional<NodeId> Membership::taker_for(NodeId lost) const {
   return best ? std::optional(std::get<NodeId>(*best)) : std::nullopt;
 }
 
-bool Membership::waits_unused(NodeId node) const { return bad_nodes_.contains(node) && !with_ranks_.contains(node); }
+bool Membership::waits_unused(NodeId node) const { return bad_nodes_.contains(node) && !placement_.has_ranks(node); }
 
 // ---- rung 3: all processes anew, with the state of those that hold it ---------------------------------------------
 
@@ -231,14 +215,14 @@ void Membership::renew() {
   for (const int64_t rank : replaced) {
     const WorkerId worker = round_.members()[static_cast<size_t>(rank)].worker;
     end_worker(worker, because_);
-    unconfirmed_.insert(worker);
+    roster_.await_exit(worker);
   }
   outdated_ = std::move(stay);
 }
 
 // The generation has formed: the new processes have the state. At the job's end nobody is interrupted for this.
 void Membership::renew_the_rest() {
-  std::erase_if(outdated_, [this](WorkerId id) { return workers_.at(id).status != Status::kMember; });
+  std::erase_if(outdated_, [this](WorkerId id) { return roster_.at(id).status != Status::kMember; });
   if (outdated_.empty() || phase_ != Phase::kRunning || round_.released() || round_.anybody_through()) {
     return;
   }
@@ -262,18 +246,16 @@ void Membership::clear_for_restart(const std::string& because) {
   for (const Member& member : round_.members()) {
     if (alive(member)) {
       end_worker(member.worker, because);
-      unconfirmed_.insert(member.worker);
+      roster_.await_exit(member.worker);
     }
   }
-  for (auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : roster_.all()) {
     if (worker.left && worker.status != Status::kGone) {
       end_worker(id, because);  // with a state that the new start must not take for its own
-      unconfirmed_.insert(id);
+      roster_.await_exit(id);
     }
   }
-  for (Slot& slot : slots_) {
-    slot.formed_holder = kNoWorker;
-  }
+  placement_.forget_formed();
   round_ = Round(round_.identity());  // late news of the old generation must not count for the new start
   decided_.reset();
   suspected_.reset();

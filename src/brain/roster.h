@@ -1,0 +1,84 @@
+// The workers of a job: which there are, on which node, what each is waiting for or is to be ended for, and until when.
+// Pure.
+//
+// Numbers of workers are never used again, so late news of one that was forgotten is of nobody.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "brain/types.h"
+
+namespace keepstep::brain {
+
+class Roster {
+ public:
+  enum class Status { kStarting, kParked, kMember, kGone };
+  struct Worker {
+    NodeId node = 0;
+    int64_t pid = 0;
+    Status status = Status::kStarting;
+    bool recoverable = false;
+    Time recoverable_since{};
+    bool taken = false;  // a rank counts on it, or it is (was) a member
+    bool left = false;   // it was a member until the world shrank, and waits as a spare, with its state
+    Rank rank = 0;       // if taken
+    Time spawned_at{};
+    std::optional<Time> killed_at;  // the last Kill that was sent
+  };
+
+  size_t size() const { return workers_.size(); }
+  const std::map<WorkerId, Worker>& all() const { return workers_; }  // without those that were forgotten
+  Worker* find(WorkerId id);
+  const Worker* find(WorkerId id) const { return const_cast<Roster*>(this)->find(id); }
+  Worker& at(WorkerId id) { return workers_.at(id); }
+  const Worker& at(WorkerId id) const { return workers_.at(id); }
+
+  WorkerId add(NodeId node, Time now);  // a spare, until it is taken
+  void take(WorkerId id, Rank rank);
+  // A member that has no rank any more: its process stays, as a spare that has the state already.
+  void leave_rank(WorkerId id);
+  void retire(WorkerId id);  // it is gone, or counts as such
+  // Its node is gone, or is let go: nothing on it will be heard of. Returns who lived until now, by number.
+  std::vector<WorkerId> lose(NodeId node);
+  // Those that are gone and that nobody asks for any more: `needed` says of whom that is not true.
+  std::vector<WorkerId> forget_the_gone(const std::function<bool(WorkerId, const Worker&)>& needed);
+
+  // ---- spares: workers that live, or start, and that no rank counts on ----
+  size_t spares_on(NodeId node) const;
+  uint32_t parked_on(NodeId node) const;
+  WorkerId free(NodeId node, Status status) const;  // kNoWorker: there is none
+  // Workers of a node, without a rank, that were lost in a row with no progress in between.
+  struct LostStarts {
+    int in_a_row = 0;
+    bool told = false;
+  };
+  LostStarts& lost_starts(NodeId node) { return lost_starts_[node]; }
+  void forget_lost_starts() { lost_starts_.clear(); }
+
+  // ---- exits that are asked for again and again ----
+  void await_exit(WorkerId id) { unconfirmed_.insert(id); }  // nothing is prepared before it is known
+  void ask_for_exit(WorkerId id) { ending_.insert(id); }     // nobody waits for it
+  bool awaits_exits() const { return !unconfirmed_.empty(); }
+  bool is_ending(WorkerId id) const { return unconfirmed_.contains(id) || ending_.contains(id); }
+  bool confirm_exit(WorkerId id);  // true: it was waited for
+
+  // ---- deadlines ----
+  void look_again(WorkerId id, Time at) { due_.emplace(at, id); }
+  // One that is to be looked at by `now`, each of its times once; kNoWorker: none.
+  WorkerId next_due(Time now);
+
+ private:
+  std::map<WorkerId, Worker> workers_;
+  WorkerId next_ = 0;
+  std::map<NodeId, std::set<WorkerId>> spares_;
+  std::map<NodeId, LostStarts> lost_starts_;
+  std::set<WorkerId> unconfirmed_;
+  std::set<WorkerId> ending_;
+  std::set<std::pair<Time, WorkerId>> due_;
+};
+
+}  // namespace keepstep::brain
