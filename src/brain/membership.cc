@@ -33,6 +33,9 @@ Effects Membership::step(const Event& event, Time now) {
   if (phase_ != Phase::kEnded) {
     std::visit([this](const auto& happened) { on(happened); }, event);
   }
+  if (!std::holds_alternative<Tick>(event) || !effects_.empty()) {
+    size_view_.reset();  // it may be another one now; ticks that change nothing do not look at all ranks
+  }
   return std::exchange(effects_, {});
 }
 

@@ -246,7 +246,12 @@ class Membership {
     std::string because;
   };
   std::optional<Resize> resize_;  // decided, and not carried out yet
-  bool pausing_ = false;          // members were asked to pause for it
+  struct SizeView {
+    ElasticView elastic;
+    bool recoverable = false;  // all survivors are
+  };
+  std::optional<SizeView> size_view_;  // as things stand; nothing: it has to be looked at again
+  bool pausing_ = false;               // members were asked to pause for it
   std::vector<NodeId> stay_;      // as they were told then
   Time paused_at_{};              // the newest of those that did
   std::optional<Time> postponed_at_;

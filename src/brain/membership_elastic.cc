@@ -237,12 +237,17 @@ void Membership::consider_size() {
   if (plain) {
     keep_spares();
     resize_formed();
-  } else if ((!waits && !runs) || (!(waits && nobody) && !survivors_recoverable(false)) ||
-             (postponed_at_ && now_ - *postponed_at_ < kPostponedFor)) {
+  } else if ((!waits && !runs) || (postponed_at_ && now_ - *postponed_at_ < kPostponedFor)) {
+    return;
+  }
+  if (!size_view_) {
+    size_view_ = {elastic_view(units()), survivors_recoverable(false)};
+  }
+  if (!plain && !(waits && nobody) && !size_view_->recoverable) {
     return;
   }
   postponed_at_.reset();
-  const ElasticView view = elastic_view(units());
+  const ElasticView view = size_view_->elastic;
   ask_policy(view);
   if (waits) {
     resize();

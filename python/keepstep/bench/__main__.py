@@ -19,6 +19,7 @@ BENCHMARKS = {
     "hydrate": "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",
     "allreduce": "all_reduce within one machine, against Gloo",
     "rendezvous": "until every rank knows where every other is, against TCPStore",
+    "membership": "what the coordinator's decisions cost at up to 100,000 ranks",
     "reproducible": "what bits that no number of ranks changes cost, against DDP",
     "rehearsal": "what it saves that spares rehearse their first step",
     "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
