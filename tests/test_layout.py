@@ -80,6 +80,16 @@ def test_brains_do_no_io():
             assert "clock::now" not in text, f"{path.name} reads a clock"
 
 
+def test_the_agents_decisions_exist_once():
+    """Who handles an order of the coordinator is the node's brain; all others, the random schedules too, feed it."""
+    handler = re.compile(r"void [\w:]+\(const (?:brain::)?(?:Seal|Decide|Activate|Kill|Release)& ")
+    handlers = {
+        str(path.relative_to(SRC)) for path in sources() if handler.search(path.read_text()) and "bench" not in path.name
+    }
+    shown = {"brain/membership_transcript_test.cc"}  # prints them
+    assert handlers == {"brain/node.cc", "brain/node.h"} | shown
+
+
 def test_every_module_is_listed_and_has_its_page():
     folders = {path.name for path in SRC.iterdir() if path.is_dir()}
     assert folders == set(MAY_INCLUDE)
