@@ -421,11 +421,13 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
   const bool trace = std::getenv("KEEPSTEP_TRACE") != nullptr;
   Paths paths;
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
+    const std::string repeat = "repeat it with: KEEPSTEP_SEED=" + std::to_string(seed) +
+                               " KEEPSTEP_TRACE=1 keepstep_brain_test --gtest_filter='*RandomSchedules*'";
+    const TellOnAbort tell(repeat);
     try {
       Schedule(seed, paths, trace).run();
     } catch (const std::exception& error) {
-      FAIL() << error.what() << "\nrepeat it with: KEEPSTEP_SEED=" << seed
-             << " KEEPSTEP_TRACE=1 keepstep_brain_test --gtest_filter='*RandomSchedules*'";
+      FAIL() << error.what() << "\n" << repeat;
     }
   }
   for (const auto& [path, times] : paths.taken) {

@@ -679,6 +679,9 @@ TEST(ShardedSchedules, a_generation_forms_with_every_shard_and_at_most_a_step_is
   const uint64_t schedules = one ? 1 : number_from("KEEPSTEP_SCHEDULES", 3000);
   std::map<std::string, uint64_t> paths;
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
+    const std::string repeat = "repeat it with: KEEPSTEP_SEED=" + std::to_string(seed) +
+                               " KEEPSTEP_TRACE=1 keepstep_brain_test --gtest_filter='*ShardedSchedules*'";
+    const TellOnAbort tell(repeat);
     try {
       ShardedSchedule schedule(seed, std::getenv("KEEPSTEP_TRACE") != nullptr);
       schedule.run();
@@ -686,8 +689,7 @@ TEST(ShardedSchedules, a_generation_forms_with_every_shard_and_at_most_a_step_is
         paths[path] += times;
       }
     } catch (const std::exception& error) {
-      FAIL() << error.what() << "\nrepeat it with: KEEPSTEP_SEED=" << seed
-             << " KEEPSTEP_TRACE=1 keepstep_brain_test --gtest_filter='*ShardedSchedules*'";
+      FAIL() << error.what() << "\n" << repeat;
     }
   }
   for (const char* path : {"death", "node lost", "divided anew", "from another division", "a step is done again",

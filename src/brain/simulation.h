@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -38,6 +40,25 @@ inline uint64_t number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr ? otherwise : std::stoull(text);
 }
+
+// While it lives a failed assertion, which throws nothing, prints `repeat` as well.
+class TellOnAbort {
+ public:
+  explicit TellOnAbort(std::string repeat) {
+    text() = std::move(repeat) + "\n";
+    before_ = std::signal(SIGABRT, [](int) { std::fputs(text().c_str(), stderr); });
+  }
+  ~TellOnAbort() { std::signal(SIGABRT, before_); }
+  TellOnAbort(const TellOnAbort&) = delete;
+  TellOnAbort& operator=(const TellOnAbort&) = delete;
+
+ private:
+  static std::string& text() {
+    static std::string text;
+    return text;
+  }
+  void (*before_)(int) = nullptr;
+};
 
 struct Chances {
   double death = 0;      // per action of a worker
