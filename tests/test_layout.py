@@ -1,5 +1,6 @@
 """The architecture as the folders say it: who may include whom, and that each folder explains itself."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -84,7 +85,9 @@ def test_the_agents_decisions_exist_once():
     """Who handles an order of the coordinator is the node's brain; all others, the random schedules too, feed it."""
     handler = re.compile(r"void [\w:]+\(const (?:brain::)?(?:Seal|Decide|Activate|Kill|Release)& ")
     handlers = {
-        str(path.relative_to(SRC)) for path in sources() if handler.search(path.read_text()) and "bench" not in path.name
+        str(path.relative_to(SRC))
+        for path in sources()
+        if handler.search(path.read_text()) and "bench" not in path.name
     }
     shown = {"brain/membership_transcript_test.cc"}  # prints them
     assert handlers == {"brain/node.cc", "brain/node.h"} | shown
@@ -106,6 +109,63 @@ def test_only_keepstep_torch_imports_torch():
         if relative.parts[0] == "torch" or "jobs" in relative.parts or relative.name in allowed:
             continue
         assert not re.search(r"^\s*(import torch|from torch)", path.read_text(), re.MULTILINE), relative
+
+
+def imports_of(tree, modules):
+    """What a module imports of ours, at its top or in a function. What only type checkers read does not count."""
+    typing = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= members & modules or {node.module}
+    return found & modules
+
+
+def circle_in(imports):
+    """Modules each of which imports the next one, and the last one the first; none: there is no circle."""
+    done = set()
+
+    def visit(name, path):
+        if name in path:
+            return path[path.index(name) :]
+        if name in done:
+            return []
+        for other in sorted(imports[name] - {name}):
+            if circle := visit(other, [*path, name]):
+                return circle
+        done.add(name)
+        return []
+
+    return next((circle for name in sorted(imports) if (circle := visit(name, []))), [])
+
+
+def test_python_modules_import_in_no_circle():
+    package = ROOT / "python" / "keepstep"
+    files = {}
+    for path in package.rglob("*.py"):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        files[name.removesuffix(".__init__")] = path
+    compiled = {f"keepstep.{path.stem}" for path in package.glob("_*.pyi")}
+    modules = set(files) | compiled
+    imports = {name: set() for name in compiled}
+    imports |= {name: imports_of(ast.parse(path.read_text()), modules) for name, path in files.items()}
+    circle = circle_in(imports)
+    assert not circle, " -> ".join([*circle, circle[0]])
+
+
+def test_a_circle_of_imports_is_found():
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_the_version_is_the_same_everywhere():

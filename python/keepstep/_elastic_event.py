@@ -26,7 +26,7 @@ def elastic_event_detected() -> bool:
     if current is None:
         return False
     if current.recoverable:
-        from keepstep.torch.run import world_changes
+        from keepstep.torch.current_run import world_changes
 
         return world_changes()
     generation = current.need_rank("keepstep.elastic_event_detected").generation

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from keepstep._recoverable import RecoverOptions
+from keepstep._options import RecoverOptions
 from keepstep.torch import rehearsal
 from keepstep.torch.rehearsal_comm import RehearsalCommunicator
 from keepstep.torch.work import DONE

@@ -16,6 +16,7 @@ import torch
 
 from keepstep._errors import Interruption
 from keepstep._session import Session
+from keepstep.torch.current_run import current_step
 
 _hooked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -59,8 +60,6 @@ class _Checks:
         if engine.interrupted() and not engine.updating():  # an update that was decided runs to its end
             raise Interruption("the generation ended")
         if self._middle and self._session.injector.active:
-            from keepstep.torch.run import current_step
-
             self._session.injector.at(phase, current_step())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from keepstep import _engine, _node
 from keepstep._errors import KeepstepError
 from keepstep._session import Session, session_or_none
+from keepstep.torch.current_run import current, current_step
 from keepstep.torch.side_threads import SideThreads, in_side_thread
 from keepstep.torch.work import Completer, GroupOps
 
@@ -141,8 +142,6 @@ class RunHost:
 
     def after_allreduce(self) -> None:
         if self._session.injector.active:
-            from keepstep.torch.run import current_step
-
             self._session.injector.at("allreduce", current_step())
 
     def release_group(self, group: int, generation: int) -> None:
@@ -240,14 +239,23 @@ def _machine() -> str:
 _world: NodeHost | None = None
 
 
+def form_for_process_group(session: Session) -> None:
+    """Called when a process group is made that needs ranks: from here on a rank and its peers are needed."""
+    run = current()
+    if run is not None and session.recoverable:
+        run.need_peers("init_process_group")
+    else:
+        session.form_plain()
+        if communication.current is None:
+            communication.attach(session)
+
+
 def host_for(options: Any, timeout_ms: int) -> tuple[Host, bool]:
     """The host of a new process group, and whether the group is all of the host's world."""
     global _world
     ranks = [] if options.group_id == "0" else list(options.global_ranks_in_group)
     session = session_or_none()
     if session is not None:
-        from keepstep.torch.run import form_for_process_group
-
         form_for_process_group(session)
         if session.rehearsing:
             return session.rehearsal.host(), not ranks

@@ -11,11 +11,12 @@ from typing import Any
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._recoverable import RecoverOptions
+from keepstep._options import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch import cuda, nccl, rehearsal, replicas, user_loaders
+from keepstep.torch.current_run import after_commit, current_step
 from keepstep.torch.repeated_warnings import RepeatedWarnings
-from keepstep.torch.run import Run, after_commit, current_step
+from keepstep.torch.run import Run
 from keepstep.worker import shortened, user_traceback
 
 

@@ -25,6 +25,7 @@ from keepstep._errors import KeepstepError
 from keepstep._session import Session, session_or_none
 from keepstep.torch import cuda
 from keepstep.torch.backend_base import BackendBase
+from keepstep.torch.hosts import form_for_process_group
 
 T = TypeVar("T")
 
@@ -293,8 +294,6 @@ def _creator(original: Callable[..., Any]) -> Callable[..., Any]:
         current = session_or_none()
         if current is None:
             return original(options, backend_options)
-        from keepstep.torch.run import form_for_process_group
-
         form_for_process_group(current)
         prepare(current, current.need_rank("init_process_group").world_size)
         watch(current)

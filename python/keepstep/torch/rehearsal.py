@@ -30,7 +30,7 @@ import torch
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._inject import Injector
-from keepstep._recoverable import RecoverOptions
+from keepstep._options import RecoverOptions
 from keepstep._session import Assignment, Session
 from keepstep.torch import checks, health, nccl, rehearsal_objects
 from keepstep.torch.rehearsal_comm import RehearsalCommunicator

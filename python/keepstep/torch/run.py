@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._recoverable import RecoverOptions
+from keepstep._options import RecoverOptions
 from keepstep._session import Assignment, Session
 from keepstep.torch import (
     bit_flip,
@@ -46,6 +46,7 @@ from keepstep.torch import (
 from keepstep.torch.batch_sizes import Batches, checked_position
 from keepstep.torch.capsule import Capsule
 from keepstep.torch.committed import Committed, Holders, line_to_write, restored
+from keepstep.torch.current_run import set_current
 from keepstep.torch.evaluations import Evaluations
 from keepstep.torch.rechecks import Rechecks
 from keepstep.torch.registry import Registry
@@ -71,39 +72,6 @@ FLAG_PAUSE = 1  # the world changes after this step
 FLAG_DRAIN = 2  # the job stops after this step
 FLAG_VETO = 16  # nobody updates anything in this step
 
-_current: Run | None = None
-
-
-def current_step() -> int:
-    """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
-    if _current is None:
-        return 0
-    return _current._evaluations.step or (0 if _current._step is None else _current._step.number)
-
-
-def after_commit() -> bool:
-    """Whether the step that `current_step` names was committed before what runs now."""
-    if _current is None:
-        return False
-    return _current._evaluations.step > 0 or (_current._step is not None and _current._step.committed)
-
-
-def world_changes() -> bool:
-    """Whether all ranks know that the world changes after the last committed step."""
-    return _current is not None and _current._pauses
-
-
-def form_for_process_group(session: Session) -> None:
-    """Called when a process group of backend "keepstep" is made: from here on a rank and its peers are needed."""
-    if _current is not None and session.recoverable:
-        _current._form("init_process_group")
-    else:
-        session.form_plain()
-        from keepstep.torch.hosts import communication
-
-        if communication.current is None:
-            communication.attach(session)
-
 
 class Run:
     """A training run as one rank sees it. Made by `keepstep.recoverable`; use from the main thread.
@@ -113,7 +81,6 @@ class Run:
     """
 
     def __init__(self, session: Session, options: RecoverOptions, function: Callable[..., Any]) -> None:
-        global _current
         self._session = session
         self._engine = session.engine
         self._options = options
@@ -168,7 +135,28 @@ class Run:
         self._checked_unprotected = False
         self._rechecks: Rechecks | None = None
         self._released = Released(session)
-        _current = self
+        set_current(self)
+
+    # ---- what others may ask of the current run (current_run.py) ----
+
+    @property
+    def step_now(self) -> int:
+        """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+        return self._evaluations.step or (0 if self._step is None else self._step.number)
+
+    @property
+    def step_committed(self) -> bool:
+        """Whether that step was committed before what runs now."""
+        return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
+
+    @property
+    def world_changes(self) -> bool:
+        """Whether all ranks know that the world changes after the last committed step."""
+        return self._pauses
+
+    def need_peers(self, what: str) -> None:
+        """From here on a rank and its peers are needed: for `what`."""
+        self._form(what)
 
     # ---- who we are ----
 
@@ -690,7 +678,7 @@ class Run:
 
         Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
         """
-        number = current_step()
+        number = self.step_now
         if number == 0:
             raise KeepstepError("run.log belongs into the loop over run.steps")
         text = log_values.object_text(values)

@@ -1,0 +1,54 @@
+"""The run whose function this process is in, for code that knows no `Run`: what it may ask of it.
+
+One per process; `Run` puts itself here. Main thread, and threads that the function started.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class CurrentRun(Protocol):
+    """What `keepstep.torch.run.Run` answers."""
+
+    @property
+    def step_now(self) -> int:
+        """The step that this process computes right now, or evaluates after its commit; 0 outside of one."""
+
+    @property
+    def step_committed(self) -> bool:
+        """Whether that step was committed before what runs now."""
+
+    @property
+    def world_changes(self) -> bool:
+        """Whether all ranks know that the world changes after the last committed step."""
+
+    def need_peers(self, what: str) -> None:
+        """From here on a rank and its peers are needed: for `what`."""
+
+
+_current: CurrentRun | None = None
+
+
+def set_current(run: CurrentRun) -> None:
+    global _current
+    _current = run
+
+
+def current() -> CurrentRun | None:
+    return _current
+
+
+def current_step() -> int:
+    """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+    return 0 if _current is None else _current.step_now
+
+
+def after_commit() -> bool:
+    """Whether the step that `current_step` names was committed before what runs now."""
+    return _current is not None and _current.step_committed
+
+
+def world_changes() -> bool:
+    """Whether all ranks know that the world changes after the last committed step."""
+    return _current is not None and _current.world_changes
