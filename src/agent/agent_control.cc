@@ -307,7 +307,7 @@ StatusOr<std::string> Agent::signal_rank(const InjectSpec& spec) {
   write_injected(spec, chosen.get(), 0, "");
   kill(chosen->pid, signal_of(spec.kind));
   carry_out(spec, chosen);
-  return absl::StrFormat("%s: rank %d, pid %d, got %s", name(spec.kind), *chosen->rank, chosen->pid,
+  return absl::StrFormat("%s: rank %d, pid %d, got %s", name(spec.kind), *rank_of(*chosen), chosen->pid,
                          sigabbrev_np(signal_of(spec.kind)) == nullptr
                              ? "its signal"
                              : absl::StrFormat("SIG%s", sigabbrev_np(signal_of(spec.kind))));
