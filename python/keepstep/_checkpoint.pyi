@@ -4,6 +4,8 @@ Checkpoints on disk and S3 (C++); see src/checkpoint and docs/design/checkpoints
 
 from collections.abc import Sequence
 
+CHUNK_BYTES: int  # of a file, with a sum each
+
 class Error(RuntimeError):
     """
     What a store or a checkpoint answered; `code` is its kind, "NOT_FOUND".

@@ -5,6 +5,33 @@ The keepstep worker engine (C++); see include/keepstep and docs/design.
 from collections.abc import Sequence
 from typing import Any
 
+# Numbers that both sides of a boundary must know (src/worker/python_constants.cc).
+FLAG_PAUSE: int
+FLAG_DRAIN: int
+FLAG_VETO: int
+FLAG_FIRST_PLACE: int
+MESSAGE_PARKED: int
+MESSAGE_RECOVERABLE: int
+MESSAGE_PRELOAD: int
+MESSAGE_PAUSED: int
+MESSAGE_FAULT: int
+MESSAGE_CRASHED: int
+MESSAGE_INJECTED: int
+MESSAGE_NOTE: int
+MESSAGE_USEFUL: int
+MESSAGE_UNFIT: int
+MESSAGE_SAVED: int
+MAX_STORE_VALUE_BYTES: int
+MAX_BLOCKS_OF_GROUP: int
+LOADER_NONE: int
+LOADER_STARTING: int
+LOADER_RUNS: int
+LOADER_GIVEN_UP: int
+ITEM_SKIPPED: int
+ITEM_BATCH: int
+ITEM_ERROR: int
+ITEM_END: int
+
 class Interrupted(BaseException):
     pass
 

@@ -1,21 +1,23 @@
-"""Numbers of the messages a worker sends to its agent; the same as in src/worker/messages.h."""
+"""The messages that Python code of a worker sends to its agent."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
+from keepstep import _engine
+
 
 class MessageType(IntEnum):
     """See src/worker/messages.h for each body."""
 
-    PARKED = 2
-    RECOVERABLE = 3
-    PRELOAD = 4
-    PAUSED = 9
-    FAULT = 10
-    CRASHED = 12
-    INJECTED = 13
-    NOTE = 18
-    USEFUL = 19
-    UNFIT = 20
-    SAVED = 22
+    PARKED = _engine.MESSAGE_PARKED
+    RECOVERABLE = _engine.MESSAGE_RECOVERABLE
+    PRELOAD = _engine.MESSAGE_PRELOAD
+    PAUSED = _engine.MESSAGE_PAUSED
+    FAULT = _engine.MESSAGE_FAULT
+    CRASHED = _engine.MESSAGE_CRASHED
+    INJECTED = _engine.MESSAGE_INJECTED
+    NOTE = _engine.MESSAGE_NOTE
+    USEFUL = _engine.MESSAGE_USEFUL
+    UNFIT = _engine.MESSAGE_UNFIT
+    SAVED = _engine.MESSAGE_SAVED

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep._options import RecoverOptions
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-MAX_BLOCKS = 255  # of a group: kMaxBlocksOfGroup in src/brain/parity_placement.h
 
 
 def _protection(copies: int | None, parity: str | None) -> tuple[int, tuple[int, int]]:
@@ -32,9 +31,10 @@ def _protection(copies: int | None, parity: str | None) -> tuple[int, tuple[int,
         )
     numbers = re.fullmatch(r"([0-9]{1,3})\+([0-9]{1,3})", parity) if isinstance(parity, str) else None
     data, blocks = (int(number) for number in numbers.groups()) if numbers else (0, 0)
-    if not (data and blocks and data + blocks <= MAX_BLOCKS):
+    most = _engine.MAX_BLOCKS_OF_GROUP
+    if not (data and blocks and data + blocks <= most):
         raise KeepstepError(
-            f'{wish}: write "K+M": groups of up to K ranks with M parity blocks, each at least 1 and {MAX_BLOCKS} '
+            f'{wish}: write "K+M": groups of up to K ranks with M parity blocks, each at least 1 and {most} '
             'together; "6+2" outlives any two of eight nodes'
         )
     return 1, (data, blocks)

@@ -131,6 +131,7 @@ void bind_store(nb::module_& module) {
           "remove",
           [](ObjectStore& self, const std::string& key) { throw_if_error(unlocked([&] { return self.remove(key); })); },
           "key"_a);
+  module.attr("CHUNK_BYTES") = kChunkBytes;
   module.def(
       "open_store",
       [](const std::string& url, const std::optional<std::map<std::string, std::string>>& environment) -> Store {

@@ -20,6 +20,7 @@ T value_or_throw(StatusOr<T> result) {
   return *std::move(result);
 }
 
+void bind_constants(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_node_link(nanobind::module_& module);

@@ -41,6 +41,7 @@ NB_MODULE(_engine, module) {
   module.attr("JobEnded") = nb::handle(job_ended_type);
   // What a process group holds lives until the process ends.
   nanobind::set_leak_warnings(false);
+  bind_constants(module);
   bind_engine(module);
   bind_communicator(module);
   bind_node_link(module);

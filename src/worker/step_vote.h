@@ -23,9 +23,9 @@
 namespace keepstep::worker {
 
 // Flags a rank may raise with its vote; all ranks see their union after the same step.
-// The bits from 8 on are of places for checkpoints, the first place's lowest: 8 for those where a rank has not ended
-// the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
-enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16 };
+// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank has
+// not ended the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
+enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16, kFlagFirstPlace = 1 << 8 };
 
 struct VoteResult {
   bool decided = false;  // false: sealed first; the verdict will tell

@@ -21,6 +21,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
+from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._session import Assignment, Session
@@ -35,7 +36,7 @@ from keepstep.torch.durable_terms import MOST_PLACES, Terms
 from keepstep.torch.memory import dense
 from keepstep.torch.registry import Registry
 
-FLAG_BUSY = 1 << 8  # of a vote, for the first place: StepFlag in src/worker/step_vote.h
+FLAG_BUSY = _engine.FLAG_FIRST_PLACE  # of a vote, for the first place
 FLAG_BEHIND = FLAG_BUSY << MOST_PLACES
 
 

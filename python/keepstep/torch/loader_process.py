@@ -27,8 +27,7 @@ from keepstep import _engine, _session
 from keepstep._errors import KeepstepError
 from keepstep.torch import batch_codec, seeds
 
-# ItemKind in src/data/ring_layout.h.
-SKIPPED, BATCH, ERROR, END = range(4)
+SKIPPED, BATCH, ERROR, END = _engine.ITEM_SKIPPED, _engine.ITEM_BATCH, _engine.ITEM_ERROR, _engine.ITEM_END
 _MOST_ERROR_BYTES = 100_000
 
 

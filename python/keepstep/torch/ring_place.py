@@ -15,8 +15,8 @@ from keepstep.torch import batch_codec
 from keepstep.torch.loader_process import BATCH, END, ERROR
 from keepstep.torch.rendezvous import job_name
 
-# LoaderState in src/data/ring_layout.h.
-_NONE, _STARTING, _RUNS, _GIVEN_UP = range(4)
+_NONE, _STARTING, _RUNS = _engine.LOADER_NONE, _engine.LOADER_STARTING, _engine.LOADER_RUNS
+_GIVEN_UP = _engine.LOADER_GIVEN_UP
 
 Start = Callable[[_engine.Ring, int], None]  # of the loader process, with the socket that it is handed
 

@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
-# Flags of a vote: StepFlag in src/worker/step_vote.h.
-FLAG_PAUSE = 1  # the world changes after this step
-FLAG_DRAIN = 2  # the job stops after this step
-FLAG_VETO = 16  # nobody updates anything in this step
+# Flags of a vote.
+FLAG_PAUSE = _engine.FLAG_PAUSE  # the world changes after this step
+FLAG_DRAIN = _engine.FLAG_DRAIN  # the job stops after this step
+FLAG_VETO = _engine.FLAG_VETO  # nobody updates anything in this step
 
 
 class Run:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from keepstep import _engine
 from keepstep._session import Session
 
-MAX_VALUE_BYTES = 8 << 20  # as in src/worker/store_messages.h
+MAX_VALUE_BYTES = _engine.MAX_STORE_VALUE_BYTES
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
 Answer = tuple[bool, bool, bool, bytes]  # answered, interrupted, ok, value

@@ -7,8 +7,6 @@ from typing import Any
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 
-CHUNK_BYTES = 4 << 20  # kChunkBytes in src/checkpoint/sums.h
-
 
 def as_json(sums: _checkpoint.FileSums) -> list[Any]:
     return list(sums.__getstate__())
@@ -20,7 +18,7 @@ def from_json(value: Any) -> _checkpoint.FileSums:
         numbers = [size, high, low, *(half for chunk in chunks for half in chunk)]
         if any(type(each) is not int or not 0 <= each < 1 << 64 for each in numbers):
             raise ValueError("a number that is none")
-        if len(chunks) != -(-size // CHUNK_BYTES) or any(len(chunk) != 2 for chunk in chunks):
+        if len(chunks) != -(-size // _checkpoint.CHUNK_BYTES) or any(len(chunk) != 2 for chunk in chunks):
             raise ValueError(f"{len(chunks)} chunks of a file of {size} bytes")
     except (TypeError, ValueError) as error:
         raise KeepstepError(f"sums of a file that cannot be read: {error}") from None
