@@ -423,23 +423,28 @@ void Agent::carry_out(const brain::Close& effect) {
   const brain::EndJob& end = effect.end;
   end_ = JobEnd{end.exit_code, end.message, end.traceback,
                 end.exit_code == kNoticeExitCode && (stopped_on_notice_ || !notice_.empty())};
-  if (const auto found = generations_.find(effect.identity); found != generations_.end()) {
+  if (!generations_.empty()) {  // the newest whose page could be made
     const std::vector<Generation::Holder> pages = pages_of(effect.holders);
-    found->second->seal(pages);  // what is drained now must not be committed
+    Generation& newest = *generations_.rbegin()->second;
+    newest.seal(pages);  // what is drained now must not be committed
     keep_losses(pages);
-    found->second->announce_end();
+    newest.announce_end();
   }
   collect_all();
   metrics_.flush(metrics_.last_step());
+  const auto held_back = [this](const WorkerProcess& process) { return config_.spec.no_python && process.pid == 0; };
+  for (const auto& [id, process] : workers_) {
+    if (held_back(*process)) {
+      process->child_stdout.reset();  // nobody else would end its output
+      process->child_stderr.reset();
+    }
+  }
   const auto close = [&](WorkerId id) {
     WorkerProcess& process = *workers_.at(id);
-    if (config_.spec.no_python && process.pid == 0) {
-      process.child_stdout.reset();  // a program that was held back: nobody else would end its output
-      process.child_stderr.reset();
-      return false;
+    if (!held_back(process)) {
+      tell(process, MessageType::kEnd, effect.identity, {{"message", end.message}});
     }
-    tell(process, MessageType::kEnd, effect.identity, {{"message", end.message}});
-    return true;
+    return !held_back(process);
   };
   for (const WorkerId id : effect.ranks) {
     if (close(id) && workers_.at(id)->pid > 0 && end.exit_code != 0 && !end_->on_notice) {

@@ -12,6 +12,7 @@ Membership::Membership(MembershipConfig config)
     : config_(std::move(config)),
       ladder_(config_.ladder),
       round_(Identity{config_.term, 0}) {
+  require(config_.repeat_after > Time{}, "what is not answered is repeated after a time");
   require(config_.nodes >= 1 && config_.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
   if (config_.elastic) {
     require(config_.most_nodes >= config_.nodes && config_.ranks_per_node >= 1 && config_.ranks_per_replica >= 1 &&
@@ -30,11 +31,15 @@ uint32_t Membership::most_ranks_of_a_node() const {
 
 Effects Membership::step(const Event& event, Time now) {
   now_ = now;
+  const bool tick = std::holds_alternative<Tick>(event);
+  if (!tick) {
+    size_view_.reset();
+  }
   if (phase_ != Phase::kEnded) {
     std::visit([this](const auto& happened) { on(happened); }, event);
   }
-  if (!std::holds_alternative<Tick>(event) || !effects_.empty()) {
-    size_view_.reset();  // it may be another one now; ticks that change nothing do not look at all ranks
+  if (!tick || !effects_.empty()) {
+    size_view_.reset();  // only ticks that change nothing need not look at all ranks again
   }
   return std::exchange(effects_, {});
 }

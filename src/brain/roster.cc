@@ -103,11 +103,24 @@ bool Roster::confirm_exit(WorkerId id) {
   return unconfirmed_.erase(id) > 0;
 }
 
+void Roster::look_again(WorkerId id, Time at) {
+  std::optional<Time>& due = workers_.at(id).due;
+  if (due && *due <= at) {
+    return;
+  }
+  if (due) {
+    due_.erase({*due, id});
+  }
+  due = at;
+  due_.emplace(at, id);
+}
+
 WorkerId Roster::next_due(Time now) {
   while (!due_.empty() && due_.begin()->first <= now) {
     const WorkerId id = due_.begin()->second;
     due_.erase(due_.begin());
-    if (workers_.contains(id)) {
+    if (Worker* const worker = find(id)) {
+      worker->due.reset();
       return id;
     }
   }

@@ -28,6 +28,7 @@ class Roster {
     Rank rank = 0;       // if taken
     Time spawned_at{};
     std::optional<Time> killed_at;  // the last Kill that was sent
+    std::optional<Time> due;        // see look_again
   };
 
   size_t size() const { return workers_.size(); }
@@ -67,8 +68,9 @@ class Roster {
   bool confirm_exit(WorkerId id);  // true: it was waited for
 
   // ---- deadlines ----
-  void look_again(WorkerId id, Time at) { due_.emplace(at, id); }
-  // One that is to be looked at by `now`, each of its times once; kNoWorker: none.
+  // At `at`, or before: it has one time at most, the earliest.
+  void look_again(WorkerId id, Time at);
+  // One whose time has come by `now`; kNoWorker: none. Then it has none, until look_again().
   WorkerId next_due(Time now);
 
  private:

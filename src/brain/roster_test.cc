@@ -29,8 +29,9 @@ TEST(Roster, whoever_is_due_comes_once_in_the_order_of_time_and_the_forgotten_do
   const WorkerId late = roster.add(0, {});
   const WorkerId forgotten = roster.add(0, {});
   roster.look_again(late, seconds(3));
-  roster.look_again(early, seconds(2));
-  roster.look_again(early, seconds(2));
+  roster.look_again(early, seconds(9));
+  roster.look_again(early, seconds(2));  // the earliest counts
+  roster.look_again(early, seconds(5));
   roster.look_again(forgotten, seconds(1));
   roster.retire(forgotten);
   EXPECT_EQ(roster.forget_the_gone([](WorkerId, const Roster::Worker&) { return false; }),
@@ -38,6 +39,7 @@ TEST(Roster, whoever_is_due_comes_once_in_the_order_of_time_and_the_forgotten_do
   EXPECT_EQ(roster.next_due(seconds(2)), early);
   EXPECT_EQ(roster.next_due(seconds(2)), kNoWorker);
   EXPECT_EQ(roster.next_due(seconds(3)), late);
+  EXPECT_EQ(roster.next_due(seconds(99)), kNoWorker);
 }
 
 TEST(Roster, an_exit_that_is_waited_for_keeps_its_worker_until_its_node_is_lost) {

@@ -12,18 +12,18 @@ class CurrentRun(Protocol):
     """What `keepstep.torch.run.Run` answers."""
 
     @property
-    def step_now(self) -> int:
+    def _step_now(self) -> int:
         """The step that this process computes right now, or evaluates after its commit; 0 outside of one."""
 
     @property
-    def step_committed(self) -> bool:
+    def _step_committed(self) -> bool:
         """Whether that step was committed before what runs now."""
 
     @property
-    def world_changes(self) -> bool:
+    def _world_changes(self) -> bool:
         """Whether all ranks know that the world changes after the last committed step."""
 
-    def need_peers(self, what: str) -> None:
+    def _need_peers(self, what: str) -> None:
         """From here on a rank and its peers are needed: for `what`."""
 
 
@@ -41,14 +41,14 @@ def current() -> CurrentRun | None:
 
 def current_step() -> int:
     """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
-    return 0 if _current is None else _current.step_now
+    return 0 if _current is None else _current._step_now
 
 
 def after_commit() -> bool:
     """Whether the step that `current_step` names was committed before what runs now."""
-    return _current is not None and _current.step_committed
+    return _current is not None and _current._step_committed
 
 
 def world_changes() -> bool:
     """Whether all ranks know that the world changes after the last committed step."""
-    return _current is not None and _current.world_changes
+    return _current is not None and _current._world_changes

@@ -140,21 +140,21 @@ class Run:
     # ---- what others may ask of the current run (current_run.py) ----
 
     @property
-    def step_now(self) -> int:
+    def _step_now(self) -> int:
         """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
         return self._evaluations.step or (0 if self._step is None else self._step.number)
 
     @property
-    def step_committed(self) -> bool:
+    def _step_committed(self) -> bool:
         """Whether that step was committed before what runs now."""
         return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
 
     @property
-    def world_changes(self) -> bool:
+    def _world_changes(self) -> bool:
         """Whether all ranks know that the world changes after the last committed step."""
         return self._pauses
 
-    def need_peers(self, what: str) -> None:
+    def _need_peers(self, what: str) -> None:
         """From here on a rank and its peers are needed: for `what`."""
         self._form(what)
 
@@ -678,7 +678,7 @@ class Run:
 
         Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
         """
-        number = self.step_now
+        number = self._step_now
         if number == 0:
             raise KeepstepError("run.log belongs into the loop over run.steps")
         text = log_values.object_text(values)
