@@ -289,14 +289,16 @@ TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
   EXPECT_EQ(page.across, 0u);
 }
 
-TEST(GenerationTest, what_is_sealed_says_so_and_what_is_only_drained_does_not) {
+TEST(GenerationTest, a_drained_page_is_interrupted_and_only_a_sealed_one_says_so_to_who_opens_its_word) {
   brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 1, 0, {}}}), {{0, 1, 0}}, "test"};
   const auto generation = *Generation::create(prepare, kConfig);
-  EXPECT_FALSE(generation->sealed());
+  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), worker::kHeaderBytes);
+  const auto& page = *reinterpret_cast<const worker::GenerationPage*>(memory.data());
   generation->drain();
-  EXPECT_FALSE(generation->sealed());
+  EXPECT_EQ(page.interrupted.load(), 1u);
+  EXPECT_EQ(page.sealing.load(), 0u);
   (void)generation->seal({});
-  EXPECT_TRUE(generation->sealed());
+  EXPECT_EQ(page.sealing.load(), 1u);
 }
 
 // Two ranks finished. One is let go, ends, and is killed; only then the other hears that it may go, too.
