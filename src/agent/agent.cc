@@ -80,13 +80,12 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   open_drain();
   starter_ = std::make_unique<Starter>(
       *loop_, config_.spec,
-      Starter::Callbacks{[this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
-                           on_started(worker, pid, std::move(pidfd), how);
-                         },
-                         [this](WorkerId worker, const std::string& why) {
-                           step(brain::WorkerDied{worker, 0, 0, 1, "start", why});
-                         },
-                         [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
+      Starter::Callbacks{
+          [this](WorkerId worker, pid_t pid, Fd pidfd, const std::string& how) {
+            on_started(worker, pid, std::move(pidfd), how);
+          },
+          [this](WorkerId worker, const std::string& why) { step(brain::WorkerDied{worker, 0, 0, 1, "start", why}); },
+          [this](const std::string& event, const std::string& why) { journal_.write(event, {}, why); }});
   KEEPSTEP_RETURN_IF_ERROR(starter_->start());
   if (!config_.spec.log_rules.empty()) {
     log_watch_ = std::make_shared<LogWatch>(config_.spec.log_rules);

@@ -1,6 +1,6 @@
-// The node daemon: starts and watches workers, and owns the memory that must outlive them. The shell of two brains: what
-// the coordinator's decided (brain/membership.h) goes into this node's (brain/node.h), and so do deaths and messages of
-// workers; what comes out is carried out here.
+// The node daemon: starts and watches workers, and owns the memory that must outlive them. The shell of two brains:
+// what the coordinator's decided (brain/membership.h) goes into this node's (brain/node.h), and so do deaths and
+// messages of workers; what comes out is carried out here.
 //
 //   orders of the coordinator; worker's death (mutex, pidfd), messages  ->  brain::NodeBrain
 //   its effects  ->  processes, pages, messages to workers, events for the coordinator
@@ -313,7 +313,7 @@ class Agent {
 
   TempFolder temp_;
   brain::NodeBrain brain_;
-  Workers workers_;                         // whose memory is here
+  Workers workers_;                                                     // whose memory is here
   std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest, and the one before
   std::string master_addr_;
   uint16_t master_port_ = 0;

@@ -27,7 +27,8 @@ void Agent::let_leavers_out() {
   }
   const std::vector<std::shared_ptr<WorkerProcess>> members = living_members();
   for (const auto& [id, process] : workers_) {
-    if (!is_dead(*process) && process->pid != 0 && std::find(members.begin(), members.end(), process) == members.end()) {
+    if (!is_dead(*process) && process->pid != 0 &&
+        std::find(members.begin(), members.end(), process) == members.end()) {
       rings_->let_out(process->pid);
     }
   }
@@ -67,8 +68,7 @@ bool Agent::leave_on(int signal) {
       absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
   pump_.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
                             std::chrono::duration<double>(grace_).count()));
-  journal_.write("notice", brain_.identity(), because,
-                 {{"signal", int64_t{signal}}});
+  journal_.write("notice", brain_.identity(), because, {{"signal", int64_t{signal}}});
   link_->send(brain::NodeLeaves{config_.node, because});
   return true;
 }

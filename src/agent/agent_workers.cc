@@ -22,8 +22,8 @@ using worker::MessageType;
 
 namespace {
 
-constexpr size_t kMostPlaces = 64;     // for checkpoints, that are remembered
-constexpr double kMostSeconds = 1e9;   // of a limit: more is as good as none
+constexpr size_t kMostPlaces = 64;    // for checkpoints, that are remembered
+constexpr double kMostSeconds = 1e9;  // of a limit: more is as good as none
 
 }  // namespace
 
@@ -128,9 +128,8 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kRecoverable:
       process->recoverable = true;
-      step(brain::LeaveLimit{process->id,
-                             std::chrono::duration_cast<brain::Time>(std::chrono::duration<double>(
-                                 std::min(body.value("timeout_s", 0.0), kMostSeconds)))});
+      step(brain::LeaveLimit{process->id, std::chrono::duration_cast<brain::Time>(std::chrono::duration<double>(
+                                              std::min(body.value("timeout_s", 0.0), kMostSeconds)))});
       link_->send(brain::WorkerRecoverable{process->id});
       break;
     case MessageType::kPreload:

@@ -33,8 +33,8 @@ struct WorkerProcess {
   Fd child_stdout;
   Fd child_stderr;
   pid_t pid = 0;
-  Fd pidfd;  // until its end is confirmed
-  Fd kept;  // its memory for copies of other ranks' capsules, if it has some; it outlives the process
+  Fd pidfd;               // until its end is confirmed
+  Fd kept;                // its memory for copies of other ranks' capsules, if it has some; it outlives the process
   bool attached = false;  // its engine has been welcomed
   bool parked = false;
   bool recoverable = false;  // it entered a keepstep.recoverable function

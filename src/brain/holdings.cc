@@ -6,8 +6,8 @@
 namespace keepstep::brain {
 
 std::optional<Version> Holdings::begun_below(Version version, uint32_t generation) const {
-  const auto later = std::find_if(begun_.begin(), begun_.end(),
-                                  [&](const Begun& begun) { return begun.generation > generation; });
+  const auto later =
+      std::find_if(begun_.begin(), begun_.end(), [&](const Begun& begun) { return begun.generation > generation; });
   return later != begun_.end() && version > later->version ? std::optional(later->version) : std::nullopt;
 }
 

@@ -21,8 +21,8 @@ class Holdings {
  public:
   // ---- saved checkpoints: what every process can build or load by itself ----
   Version origin() const { return origin_; }
-  // Where the steps up to `version`, as generation `generation` did them, were done again meanwhile, or may be with other
-  // bits: the version that a later generation began at. Nothing: it counts.
+  // Where the steps up to `version`, as generation `generation` did them, were done again meanwhile, or may be with
+  // other bits: the version that a later generation began at. Nothing: it counts.
   std::optional<Version> begun_below(Version version, uint32_t generation) const;
   void saved(Version version) { origin_ = version; }
 
@@ -53,9 +53,9 @@ class Holdings {
     Verdict verdict;    // at the version that the job goes on from
     Sharding sharding;  // how what is left of it is divided
   };
-  // `living`: what processes hold that live, and that count. `anew`: the state goes to other ranks, so that processes are
-  // no sources, only copies. `only`: what these nodes have; null: all. Nothing: no version is whole; `missing` (may be
-  // null) then says why.
+  // `living`: what processes hold that live, and that count. `anew`: the state goes to other ranks, so that processes
+  // are no sources, only copies. `only`: what these nodes have; null: all. Nothing: no version is whole; `missing` (may
+  // be null) then says why.
   std::optional<Kept> newest_kept(const Verdict& verdict, Identity identity, const std::vector<SealedWord>& living,
                                   bool anew, const std::set<NodeId>* only, std::string* missing) const;
   // What newest_kept() said is what the next generation takes its state from.

@@ -9,9 +9,7 @@
 namespace keepstep::brain {
 
 Membership::Membership(MembershipConfig config)
-    : config_(std::move(config)),
-      ladder_(config_.ladder),
-      round_(Identity{config_.term, 0}) {
+    : config_(std::move(config)), ladder_(config_.ladder), round_(Identity{config_.term, 0}) {
   require(config_.repeat_after > Time{}, "what is not answered is repeated after a time");
   require(config_.nodes >= 1 && config_.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
   if (config_.elastic) {
@@ -80,8 +78,8 @@ void Membership::on(const NodeJoined& event) {
   } else if (fresh) {
     journal("node_joined",
             !placement_.homeless().empty() ? "it takes the place of a lost node"
-            : elastic_         ? "it gets ready while training goes on"
-                               : "it waits as a spare",
+            : elastic_                     ? "it gets ready while training goes on"
+                                           : "it waits as a spare",
             {{"joined_node", int64_t{event.node}}});
     house();
     while (roster_.spares_on(event.node) < spares_of(event.node)) {
@@ -225,11 +223,16 @@ void Membership::prepare() {
   }
   const Identity before = round_.identity();
   const Identity identity{before.term, before.generation + 1};
-  holdings_.begin(identity.generation, version_, placement_.world(),
-                  !decided_ || decided_->identity != before);
+  holdings_.begin(identity.generation, version_, placement_.world(), !decided_ || decided_->identity != before);
   restarts_ += std::exchange(after_fault_, false) ? 1 : 0;
-  Prepare prepare{identity,  version_,          placement_.table(nodes_), {},
-                  because_,  resized_.has_value(), restarts_, holdings_.sharding(),
+  Prepare prepare{identity,
+                  version_,
+                  placement_.table(nodes_),
+                  {},
+                  because_,
+                  resized_.has_value(),
+                  restarts_,
+                  holdings_.sharding(),
                   holdings_.kept_in()};
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
@@ -248,9 +251,7 @@ void Membership::prepare() {
   round_ = Round(std::move(prepare));
   phase_ = Phase::kForming;
   prepared_at_ = now_;
-  for (const Member& member : round_.members()) {
-    watch(member.worker);
-  }
+  look_at_members_ = now_ + std::min(config_.interrupt_timeout, config_.start_timeout);
   journal("generation_prepared", because_,
           {{"generation", int64_t{identity.generation}},
            {"version", static_cast<int64_t>(version_)},
@@ -311,8 +312,7 @@ void Membership::on(const Ready& event) {
 void Membership::check_left_behind() {
   if (phase_ == Phase::kForming && round_.all_wait_for_exited()) {
     end(1,
-        rank_text(*round_.exited().begin()) + " exited with code 0, but " +
-            rank_text(round_.answers().begin()->first) +
+        rank_text(*round_.exited().begin()) + " exited with code 0, but " + rank_text(round_.answers().begin()->first) +
             " waits for all ranks in a process group; do all take the same path?",
         "");
   }
@@ -578,6 +578,12 @@ void Membership::repeat_unanswered() {
 
 // Whose time has come as it was set. Things may stand otherwise now.
 void Membership::kill_the_late() {
+  if (phase_ == Phase::kForming && now_ >= look_at_members_) {
+    look_at_members_ = Time::max();
+    for (const Member& member : round_.members()) {
+      watch(member.worker);
+    }
+  }
   for (WorkerId id = roster_.next_due(now_); id != kNoWorker; id = roster_.next_due(now_)) {
     const Worker& worker = roster_.at(id);
     if (const std::optional<Time> deadline = deadline_of(id, worker); deadline && *deadline <= now_) {
@@ -617,9 +623,9 @@ std::string Membership::lateness_of(WorkerId id, const Worker& worker) const {
   if (worker.status == Status::kStarting) {
     return "it did not ask for a rank within " + seconds_text(config_.start_timeout) + " of its start";
   }
-  return rank_text(worker.rank) + (builds(worker) ? " did not get ready within " + seconds_text(config_.start_timeout)
-                                                  : " did not leave its step within " +
-                                                        seconds_text(config_.interrupt_timeout));
+  return rank_text(worker.rank) + (builds(worker)
+                                       ? " did not get ready within " + seconds_text(config_.start_timeout)
+                                       : " did not leave its step within " + seconds_text(config_.interrupt_timeout));
 }
 
 // A member that has to make its state first: a newcomer, or one of another division of it.

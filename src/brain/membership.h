@@ -72,7 +72,7 @@ class Membership {
 
  private:
   enum class Phase { kWaiting, kGathering, kForming, kRunning, kSealing, kEnded };
-  enum class Cause { kStart, kReplace, kRestart };                     // why we gather
+  enum class Cause { kStart, kReplace, kRestart };  // why we gather
   using Origin = Placement::Origin;
   using Slot = Placement::Slot;
   using Unit = Placement::Unit;
@@ -144,7 +144,7 @@ class Membership {
   void note_what_they_hold();
   std::vector<SealedWord> living_words(const std::set<NodeId>* only) const;
   std::optional<Holdings::Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
-                           std::string* missing) const;
+                                     std::string* missing) const;
   std::optional<Holdings::Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
   std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
@@ -232,10 +232,10 @@ class Membership {
   std::string node_loss_;  // why ranks are homeless
   Time homeless_since_{};
   bool ever_formed_ = false;
-  std::set<NodeId> bad_nodes_;     // until they come anew they get no ranks as long as there is another node
-  std::optional<NodeId> leaving_;  // its ranks move once the verdict is out
-  std::set<WorkerId> outdated_;    // processes that a restart with state has yet to replace
-  bool renewal_due_ = false;       // some of them go once the verdict is out
+  std::set<NodeId> bad_nodes_;          // until they come anew they get no ranks as long as there is another node
+  std::optional<NodeId> leaving_;       // its ranks move once the verdict is out
+  std::set<WorkerId> outdated_;         // processes that a restart with state has yet to replace
+  bool renewal_due_ = false;            // some of them go once the verdict is out
   std::map<NodeId, int> link_reports_;  // broken connections that ranks of a node told of since the last progress
 
   // An elastic job's size.
@@ -252,8 +252,8 @@ class Membership {
   };
   std::optional<SizeView> size_view_;  // as things stand; nothing: it has to be looked at again
   bool pausing_ = false;               // members were asked to pause for it
-  std::vector<NodeId> stay_;      // as they were told then
-  Time paused_at_{};              // the newest of those that did
+  std::vector<NodeId> stay_;           // as they were told then
+  Time paused_at_{};                   // the newest of those that did
   std::optional<Time> postponed_at_;
   bool lacks_shards_ = false;              // the last change was postponed, and none was carried out since
   std::map<NodeId, int> growth_failures_;  // since a generation formed with ranks on that node
@@ -262,21 +262,22 @@ class Membership {
     Time by{};
   };
   std::map<NodeId, Leaving> leaving_nodes_;
-  std::optional<Resize> resized_;        // carried out, and not formed yet
-  uint32_t formed_replicas_ = 0;         // of the generation that formed last
-  uint32_t useful_ranks_ = 0;            // 0: not known
-  std::vector<uint32_t> even_sizes_;     // see MostUseful::sizes
-  std::string stays_because_;            // journalled last, at
+  std::optional<Resize> resized_;     // carried out, and not formed yet
+  uint32_t formed_replicas_ = 0;      // of the generation that formed last
+  uint32_t useful_ranks_ = 0;         // 0: not known
+  std::vector<uint32_t> even_sizes_;  // see MostUseful::sizes
+  std::string stays_because_;         // journalled last, at
   Time stays_said_at_{-std::chrono::hours(1)};
   std::optional<Time> enough_since_;  // nodes to begin with
 
-  Round round_;  // the newest that was prepared
-  std::optional<Decide> decided_;                     // over the generation before
-  std::optional<Disagreement> suspected_;             // without a majority: the redo will tell
+  Round round_;                            // the newest that was prepared
+  std::optional<Decide> decided_;          // over the generation before
+  std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
 
   Time now_{};
   Time sent_at_{};  // of the last Seal, Prepare, Activate or Release, or of the last answer
   Time prepared_at_{};
+  Time look_at_members_{};  // who has not answered Prepare by then gets a deadline of its own
   Effects effects_;
 };
 

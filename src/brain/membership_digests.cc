@@ -103,7 +103,8 @@ void Membership::note_corruption(const Disagreement& found, const std::vector<Ra
 std::optional<Rank> Membership::dismiss(const std::vector<RankDigest>& odd, const std::string& because) {
   std::optional<Rank> first;
   for (const RankDigest& each : odd) {
-    if (each.rank < round_.members().size() && round_.members()[each.rank].worker == each.worker && alive(round_.members()[each.rank])) {
+    if (each.rank < round_.members().size() && round_.members()[each.rank].worker == each.worker &&
+        alive(round_.members()[each.rank])) {
       first = first.value_or(each.rank);
       retire(each.worker);
       fence(each.worker, because);

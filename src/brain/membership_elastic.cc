@@ -230,8 +230,8 @@ void Membership::consider_size() {
   }
   const bool plain = is_plain();
   // After a restart nobody is left who would have to be interrupted.
-  const bool nobody =
-      std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& member) { return alive(member); });
+  const bool nobody = std::none_of(round_.members().begin(), round_.members().end(),
+                                   [this](const Member& member) { return alive(member); });
   const bool waits = phase_ == Phase::kGathering && !placement_.homeless().empty();
   const bool runs = phase_ == Phase::kRunning && round_.stepped() && !round_.released() && !round_.anybody_through();
   if (plain) {
@@ -318,9 +318,10 @@ void Membership::on(const WorkerPaused& event) {
       (!resize_ || resize_->replicas * config_.ranks_per_replica > useful_ranks_ ||
        !elastic_->allows(resize_->replicas))) {
     const uint32_t below = elastic_->largest_allowed(std::min(replicas(), useful_ranks_ / config_.ranks_per_replica));
-    resize_ = Resize{below > 0 ? below : elastic_->smallest_allowed(1), true,
-                     too_many ? "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"
-                              : "the batches cannot be shared evenly by " + std::to_string(round_.members().size()) + " ranks"};
+    resize_ = Resize{
+        below > 0 ? below : elastic_->smallest_allowed(1), true,
+        too_many ? "the batches feed no more than " + std::to_string(useful_ranks_) + " ranks"
+                 : "the batches cannot be shared evenly by " + std::to_string(round_.members().size()) + " ranks"};
     journal("resize_planned", resize_->because, {{"from", int64_t{replicas()}}, {"to", int64_t{resize_->replicas}}});
   }
   if (phase_ == Phase::kRunning) {
@@ -393,9 +394,10 @@ void Membership::resize() {
   }
   if (why != nullptr) {
     const bool anybody =
-        version_ == 0 || (!holdings_.sharded() && std::any_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
-          return alive(member) && holds_state(member.rank);
-        }));
+        version_ == 0 || (!holdings_.sharded() &&
+                          std::any_of(round_.members().begin(), round_.members().end(), [this](const Member& member) {
+                            return alive(member) && holds_state(member.rank);
+                          }));
     if (!placement_.homeless().empty() && !anybody) {
       const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(version_);
       take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, what, ""});
@@ -490,7 +492,7 @@ const char* Membership::why_not_now(const std::vector<Unit>& chosen) const {
 // Where nothing goes on without it: more than `replicas`, or with nodes that are to leave, if those that would stay do
 // not have all shards. Leavers give theirs away before the next change then.
 std::optional<std::vector<Placement::Unit>> Membership::choose_for_shards(std::vector<Unit> all,
-                                                                           uint32_t replicas) const {
+                                                                          uint32_t replicas) const {
   for (const bool with_leavers : {false, true}) {
     for (Unit& unit : all) {
       unit.leaving = unit.leaving && !(with_leavers && unit.member);

@@ -313,7 +313,8 @@ void Membership::lose_workers_of(NodeId node) {
 
 void Membership::on(const WorkerFaulted& event) {
   const Worker* worker = roster_.find(event.worker);
-  if (event.identity != round_.identity() || round_.released() || worker == nullptr || worker->status != Status::kMember) {
+  if (event.identity != round_.identity() || round_.released() || worker == nullptr ||
+      worker->status != Status::kMember) {
     return;
   }
   const std::string what =
@@ -397,8 +398,8 @@ void Membership::conclude_if_sealed() {
   // A lost node never answers, nor does one of the same name that came back: its agent is another.
   const bool all_answered = (!round_.activated() && !holdings_.sharded()) || round_.all_nodes_answered();
   // Where state is sharded, nodes without a living member are awaited too: they hold copies.
-  const bool nobody =
-      !holdings_.sharded() && std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& m) { return alive(m); });
+  const bool nobody = !holdings_.sharded() && std::none_of(round_.members().begin(), round_.members().end(),
+                                                           [this](const Member& m) { return alive(m); });
   if (all_answered || nobody) {
     conclude();
   }
@@ -408,7 +409,8 @@ void Membership::conclude_if_sealed() {
 void Membership::conclude() {
   const std::vector<SealedWord> words = round_.all_words();
   journal("sealed", because_, {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(round_.nodes_answered())}});
-  const bool nobody_left = std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& m) { return alive(m); });
+  const bool nobody_left =
+      std::none_of(round_.members().begin(), round_.members().end(), [this](const Member& m) { return alive(m); });
   if (nobody_left && !holdings_.sharded() && (version_ > 0 || round_.activated())) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, "no worker that holds the state is left", ""});
     return;

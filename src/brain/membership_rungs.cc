@@ -241,7 +241,8 @@ void Membership::restart(const std::string& because) {
 }
 
 void Membership::clear_for_restart(const std::string& because) {
-  journal("restart", because, {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_) - holdings_.origin())}});
+  journal("restart", because,
+          {{"lost_steps", static_cast<int64_t>(std::max(version_, progress_) - holdings_.origin())}});
   because_ = because;
   for (const Member& member : round_.members()) {
     if (alive(member)) {

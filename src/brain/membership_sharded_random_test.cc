@@ -1,6 +1,6 @@
-// The brains of coordinator and agents, and sharded state in an elastic job: nodes that keep copies, join, leave and are
-// lost, ranks that die at any instant. Whatever happens, a generation that forms finds every shard of its version, all of one
-// history, at most one step is done again, and only a loss of more nodes than copies allow costs more.
+// The brains of coordinator and agents, and sharded state in an elastic job: nodes that keep copies, join, leave and
+// are lost, ranks that die at any instant. Whatever happens, a generation that forms finds every shard of its version,
+// all of one history, at most one step is done again, and only a loss of more nodes than copies allow costs more.
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*ShardedSchedules*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them.
 
@@ -59,7 +59,7 @@ struct Vault {
 struct Node {
   explicit Node(NodeId id) : brain(id) {}
   NodeBrain brain;
-  Identity sealed;  // the newest page that is
+  Identity sealed;                                    // the newest page that is
   std::map<std::pair<uint32_t, Rank>, Vault> vaults;  // by division and rank
 };
 

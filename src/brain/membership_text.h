@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "brain/membership.h"
+#include "brain/membership_messages.h"
 
 namespace keepstep::brain {
 

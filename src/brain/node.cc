@@ -218,8 +218,8 @@ void NodeBrain::on(const Formed& event) {
 
 void NodeBrain::on(const FormedByCommit& event) { formed(event.identity); }
 
-// Until here a recovery could have needed a dead worker's memory again (its word, its capsule). Where the seal was first
-// it still can: the coordinator may have given its verdict before it heard that the generation formed.
+// Until here a recovery could have needed a dead worker's memory again (its word, its capsule). Where the seal was
+// first it still can: the coordinator may have given its verdict before it heard that the generation formed.
 void NodeBrain::formed(Identity identity) {
   if (identity != this->identity() || identity <= formed_) {
     return;
@@ -274,8 +274,8 @@ bool NodeBrain::knows_all_of(const Prepare& prepare) const {
   return std::ranges::all_of(prepare.members, [this](const Member& each) { return workers_.contains(each.worker); });
 }
 
-// Of the dead too: what their words prove stays true (one that had not voted forces a redo, and its capsule of that step
-// is not needed).
+// Of the dead too: what their words prove stays true (one that had not voted forces a redo, and its capsule of that
+// step is not needed).
 std::vector<Holder> NodeBrain::holders() const {
   std::vector<Holder> holders;
   if (prepared_) {

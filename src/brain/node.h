@@ -3,7 +3,8 @@
 //
 // It owns which worker holds which rank here, which generation the node is in, which one is sealed, and how long the
 // memory of a dead worker lives. What outlives what:
-//   a worker's page and capsules   outlive its process, until a later generation formed in which it has no rank and that
+//   a worker's page and capsules   outlive its process, until a later generation formed in which it has no rank and
+//   that
 //                                  is not sealed. A worker that never had a rank leaves nothing that anybody could need
 //   a generation's page            until the one after the next is prepared: a verdict over it may come that late
 //   vaults (copies of shards)      outlive ranks; until their version did not happen (Forget::beyond), their division
@@ -27,8 +28,8 @@ namespace keepstep::brain {
 
 // ---- events: orders of the coordinator, and what workers of this node do ------------------------------------------
 
-// The generation formed: a rank here committed a step in it. (Formed says the same; a rank of another node may have sent
-// it.)
+// The generation formed: a rank here committed a step in it. (Formed says the same; a rank of another node may have
+// sent it.)
 struct FormedByCommit {
   Identity identity;
 };
@@ -131,7 +132,8 @@ struct TellRelease {
 struct HasFormed {
   Identity identity;
 };
-// SIGKILL; its end comes as an event. `because` is for the journal; empty: the coordinator or its own death asked for it.
+// SIGKILL; its end comes as an event. `because` is for the journal; empty: the coordinator or its own death asked for
+// it.
 struct KillProcess {
   WorkerId worker = kNoWorker;
   std::string because;
@@ -149,9 +151,9 @@ struct Close {
   std::vector<WorkerId> spares;  // that live, and never had one
 };
 
-using NodeEffect = std::variant<Tell, StartWorker, SealWords, Interrupt, Announce, Begin, Inherit, ForgetCapsules, Assign,
-                                GoOn, Forget, ForgetUnused, TellPause, TellRelease, HasFormed, KillProcess, FreeMemory,
-                                Close>;
+using NodeEffect =
+    std::variant<Tell, StartWorker, SealWords, Interrupt, Announce, Begin, Inherit, ForgetCapsules, Assign, GoOn,
+                 Forget, ForgetUnused, TellPause, TellRelease, HasFormed, KillProcess, FreeMemory, Close>;
 using NodeEffects = std::vector<NodeEffect>;
 
 class NodeBrain {

@@ -47,8 +47,8 @@ class NodeScene {
     return {1, static_cast<uint32_t>(line.number("generation", brain_.identity().generation))};
   }
 
-  // "0:5 1:6<2": rank 0 is worker 5, which held it before; rank 1 is the newcomer 6, after worker 2. "0:5<": the newcomer
-  // 5 after nobody.
+  // "0:5 1:6<2": rank 0 is worker 5, which held it before; rank 1 is the newcomer 6, after worker 2. "0:5<": the
+  // newcomer 5 after nobody.
   Prepare prepare(const Line& line) const {
     Prepare prepare;
     prepare.identity = identity(line);
@@ -97,7 +97,8 @@ class NodeScene {
     if (line.verb == "attached") return Attached{worker};
     if (line.verb == "limit") return LeaveLimit{worker, std::chrono::milliseconds(line.number("ms"))};
     if (line.verb == "exited") return WorkerExited{worker};
-    if (line.verb == "died") return WorkerDied{worker, 100 + int64_t{worker}, std::stoi(line.text("signal", "9")), 0, ""};
+    if (line.verb == "died")
+      return WorkerDied{worker, 100 + int64_t{worker}, std::stoi(line.text("signal", "9")), 0, ""};
     ADD_FAILURE() << "no such event: " << line.verb;
     return Tick{};
   }
@@ -132,8 +133,8 @@ class NodeScene {
   }
   void show(const ForgetCapsules& effect) { say("forget_capsules" + number("worker", effect.worker)); }
   void show(const Assign& effect) {
-    say("assign" + number("rank", effect.member.rank) + number("worker", effect.member.worker) + " entry=" +
-        effect.entry);
+    say("assign" + number("rank", effect.member.rank) + number("worker", effect.member.worker) +
+        " entry=" + effect.entry);
   }
   void show(const GoOn& effect) {
     say("go_on" + gen(effect.activate.identity) + workers(effect.workers) + (effect.first ? " first" : ""));
@@ -146,12 +147,13 @@ class NodeScene {
   void show(const TellRelease& effect) { say("release" + workers(effect.workers) + (effect.drain ? " drain" : "")); }
   void show(const HasFormed& effect) { say("has_formed" + gen(effect.identity)); }
   void show(const KillProcess& effect) {
-    say("kill" + number("worker", effect.worker) + (effect.because.empty() ? "" : " because=\"" + effect.because + "\""));
+    say("kill" + number("worker", effect.worker) +
+        (effect.because.empty() ? "" : " because=\"" + effect.because + "\""));
   }
   void show(const FreeMemory& effect) { say("free_memory" + number("worker", effect.worker)); }
   void show(const Close& effect) {
-    say("close" + gen(effect.identity) + holders(effect.holders) + workers(effect.ranks) + " spares:" +
-        workers(effect.spares));
+    say("close" + gen(effect.identity) + holders(effect.holders) + workers(effect.ranks) +
+        " spares:" + workers(effect.spares));
   }
 
   NodeBrain brain_{0};

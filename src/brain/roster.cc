@@ -79,11 +79,10 @@ size_t Roster::spares_on(NodeId node) const {
 
 uint32_t Roster::parked_on(NodeId node) const {
   const auto found = spares_.find(node);
-  return found == spares_.end() ? 0
-                                : static_cast<uint32_t>(std::ranges::count_if(found->second, [this](WorkerId id) {
-                                    const Worker& worker = workers_.at(id);
-                                    return worker.status == Status::kParked && !worker.killed_at;
-                                  }));
+  return found == spares_.end() ? 0 : static_cast<uint32_t>(std::ranges::count_if(found->second, [this](WorkerId id) {
+    const Worker& worker = workers_.at(id);
+    return worker.status == Status::kParked && !worker.killed_at;
+  }));
 }
 
 WorkerId Roster::free(NodeId node, Status status) const {

@@ -68,7 +68,7 @@ struct Worker {
   std::optional<Prepare> assigned;  // with the members of all nodes
   std::optional<Activate> activated;
   Identity released;
-  Identity pausing;  // say so with the next vote
+  Identity pausing;    // say so with the next vote
   StateWord answered;  // to that
   StateWord state_word() const { return unpack_state_word(state); }
 };
@@ -465,9 +465,7 @@ class Nodes {
     tell_ready(worker);
   }
 
-  void tell_ready(const Worker& worker) {
-    agent_step(worker.node, Ready{worker.id, worker.entered, worker.answered});
-  }
+  void tell_ready(const Worker& worker) { agent_step(worker.node, Ready{worker.id, worker.entered, worker.answered}); }
 
   void await_activation(Worker& worker) {
     if (interrupted(worker)) {
@@ -861,7 +859,8 @@ class Nodes {
   void lose_node(NodeId node) {
     paths_.count("node lost");
     silence(node);
-    loop_.after(200 + static_cast<int64_t>(loop_.below(3000)), [this, node] { tell_(node, NodeLost{node, "it burnt"}); });
+    loop_.after(200 + static_cast<int64_t>(loop_.below(3000)),
+                [this, node] { tell_(node, NodeLost{node, "it burnt"}); });
     loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { come_again(next_node_++); });
   }
 

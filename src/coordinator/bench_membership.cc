@@ -31,9 +31,10 @@ class PlayedJob {
  public:
   PlayedJob(uint32_t ranks, uint32_t ranks_per_node) : nodes_(ranks / ranks_per_node), brain_(config(ranks, nodes_)) {
     for (brain::NodeId node = 0; node < nodes_; ++node) {
-      feed(brain::NodeJoined{
-          node, {brain::ipv4(10, static_cast<uint8_t>(node >> 16), static_cast<uint8_t>(node >> 8),
-                             static_cast<uint8_t>(node)), 20000}});
+      feed(brain::NodeJoined{node,
+                             {brain::ipv4(10, static_cast<uint8_t>(node >> 16), static_cast<uint8_t>(node >> 8),
+                                          static_cast<uint8_t>(node)),
+                              20000}});
     }
     play();
     KEEPSTEP_CHECK(brain_.identity().generation == 1, "the played job did not begin");
@@ -126,7 +127,8 @@ class PlayedJob {
     members_ = prepare.members;
     for (const brain::Member& member : prepare.members) {
       const bool clean = !member.newcomer && prepare.version > 0;
-      feed(brain::Ready{member.worker, prepare.identity,
+      feed(brain::Ready{member.worker,
+                        prepare.identity,
                         {clean ? brain::StateKind::kClean : brain::StateKind::kEmpty, clean ? prepare.version : 0},
                         false});
     }
@@ -187,6 +189,7 @@ int main(int count, char** words) {
     faults += (faults.empty() ? "" : ", ") + std::to_string(fault.us);
     bytes = fault.bytes;
   }
-  std::printf("{\"tick_us\": [%s], \"fault_us\": [%s], \"bytes_per_node\": %zu}\n", ticks.c_str(), faults.c_str(), bytes);
+  std::printf("{\"tick_us\": [%s], \"fault_us\": [%s], \"bytes_per_node\": %zu}\n", ticks.c_str(), faults.c_str(),
+              bytes);
   return 0;
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "brain/membership.h"
+#include "brain/membership_messages.h"
 #include "brain/rank_table_ledger.h"
 #include "net/hub.h"
 #include "proto/control.pb.h"

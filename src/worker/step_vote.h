@@ -23,8 +23,8 @@
 namespace keepstep::worker {
 
 // Flags a rank may raise with its vote; all ranks see their union after the same step.
-// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank has
-// not ended the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
+// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank
+// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
 enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16, kFlagFirstPlace = 1 << 8 };
 
 struct VoteResult {
