@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "brain/membership_messages.h"
+#include "brain/recovery_ladder.h"
 
 namespace keepstep::brain {
 
