@@ -435,7 +435,7 @@ void Agent::carry_out(const brain::Close& effect) {
   const auto held_back = [this](const WorkerProcess& process) { return config_.spec.no_python && process.pid == 0; };
   for (const auto& [id, process] : workers_) {
     if (held_back(*process)) {
-      process->child_stdout.reset();  // nobody else would end its output
+      process->child_stdout.reset();  // no other process holds its output open
       process->child_stderr.reset();
     }
   }

@@ -42,13 +42,8 @@ void Agent::tell(WorkerProcess& process, MessageType type, Identity identity, nl
 
 std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
   std::vector<std::shared_ptr<WorkerProcess>> members;
-  if (brain_.prepared() != nullptr) {
-    for (const brain::Member& member : brain_.prepared()->members) {
-      const auto it = workers_.find(member.worker);
-      if (it != workers_.end() && !is_dead(*it->second)) {
-        members.push_back(it->second);
-      }
-    }
+  for (const WorkerId id : brain_.living_members()) {
+    members.push_back(workers_.at(id));
   }
   return members;
 }

@@ -29,7 +29,7 @@ void Holdings::begin(uint32_t generation, Version version, Rank world, bool is_s
     begun_.pop_back();
   }
   begun_.push_back({generation, version});
-  if (std::exchange(dealt_anew_, false)) {
+  if (std::exchange(resharded_, false)) {
     sharding_ = {generation, world};
   }
   if (!sharded_ || is_start) {
@@ -53,13 +53,13 @@ void Holdings::lose(NodeId node) {
 }
 
 std::optional<Holdings::Kept> Holdings::newest_kept(const Verdict& verdict, Identity identity,
-                                                    const std::vector<SealedWord>& living, bool anew,
+                                                    const std::vector<SealedWord>& living, bool resharded,
                                                     const std::set<NodeId>* only, std::string* missing) const {
   const auto counts = [only](NodeId node) { return only == nullptr || only->contains(node); };
   std::vector<SealedWord> processes;
   for (const SealedWord& word : living) {
     // A process that did not enter this division yet holds a part of another one.
-    if (!anew && word.word.identity.generation >= sharding_.number) {
+    if (!resharded && word.word.identity.generation >= sharding_.number) {
       processes.push_back(word);
     }
   }
@@ -69,9 +69,9 @@ std::optional<Holdings::Kept> Holdings::newest_kept(const Verdict& verdict, Iden
       copies.insert(held.begin(), held.end());
     }
   }
-  std::set<ParityCopy> parity;  // what is divided anew is not rebuilt from it
+  std::set<ParityCopy> parity;  // state that is resharded is not rebuilt from parity
   for (const auto& [node, held] : parity_) {
-    if (!anew && counts(node)) {
+    if (!resharded && counts(node)) {
       parity.insert(held.begin(), held.end());
     }
   }

@@ -40,11 +40,11 @@ class Holdings {
   const Sharding& sharding() const { return sharding_; }
   const Sharding& kept_in() const { return kept_in_; }
   // The next generation divides the state otherwise.
-  void deal_anew() { dealt_anew_ = true; }
-  bool dealt_anew() const { return dealt_anew_; }
+  void reshard() { resharded_ = true; }
+  bool resharded() const { return resharded_; }
   // A generation of so many ranks begins at `version`. `is_start`: of the job, or after what it held was given up.
   void begin(uint32_t generation, Version version, Rank world, bool is_start);
-  // What lies in a node's memory, as it answered; a Seal asks for it anew.
+  // What lies in a node's memory, as it answered; the next Seal asks again.
   void forget_copies();
   void note_copies(const Sealed& answer);
   void lose(NodeId node);
@@ -53,11 +53,11 @@ class Holdings {
     Verdict verdict;    // at the version that the job goes on from
     Sharding sharding;  // how what is left of it is divided
   };
-  // `living`: what processes hold that live, and that count. `anew`: the state goes to other ranks, so that processes
-  // are no sources, only copies. `only`: what these nodes have; null: all. Nothing: no version is whole; `missing` (may
-  // be null) then says why.
+  // `living`: what processes hold that live, and that count. `resharded`: the state goes to other ranks, so that
+  // processes are no sources, only copies. `only`: what these nodes have; null: all. Nothing: no version is whole;
+  // `missing` (may be null) then says why.
   std::optional<Kept> newest_kept(const Verdict& verdict, Identity identity, const std::vector<SealedWord>& living,
-                                  bool anew, const std::set<NodeId>* only, std::string* missing) const;
+                                  bool resharded, const std::set<NodeId>* only, std::string* missing) const;
   // What newest_kept() said is what the next generation takes its state from.
   void keep(const Kept& kept) { kept_in_ = kept.sharding; }
 
@@ -74,7 +74,7 @@ class Holdings {
   bool sharded_ = false;  // so a member said, once
   Sharding sharding_;
   Sharding kept_in_;
-  bool dealt_anew_ = true;
+  bool resharded_ = true;
   std::map<NodeId, std::vector<ShardCopy>> copies_;
   std::map<NodeId, std::vector<ParityCopy>> parity_;
 };

@@ -143,9 +143,9 @@ class Membership {
   void conclude();
   void note_what_they_hold();
   std::vector<SealedWord> living_words(const std::set<NodeId>* only) const;
-  std::optional<Holdings::Kept> kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+  std::optional<Holdings::Kept> kept(const Verdict& verdict, bool resharded, const std::set<NodeId>* only,
                                      std::string* missing) const;
-  std::optional<Holdings::Kept> kept_or_rung(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only);
+  std::optional<Holdings::Kept> kept_or_rung(const Verdict& verdict, bool resharded, const std::set<NodeId>* only);
   std::optional<Verdict> whole(const Verdict& verdict);
   bool still_whole();
   void journal_verdict(const Verdict& verdict, Version reached);
@@ -158,7 +158,7 @@ class Membership {
   void leave_lying_node(const std::vector<RankDigest>& odd, const std::string& because);
 
   void confirm_exit(WorkerId worker);
-  void lose_workers_of(NodeId node);
+  std::vector<WorkerId> lose_workers_of(NodeId node);  // those that lived until now
   bool survivors_recoverable(bool the_lost_one_was) const;
   void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
 

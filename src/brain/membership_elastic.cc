@@ -513,18 +513,18 @@ const char* Membership::why_no_shards(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     nodes.insert(unit.node);
   }
-  const bool anew = holdings_.dealt_anew() || placement_.deals_anew(slots_for(chosen));
-  const std::optional<Holdings::Kept> found = kept(decided_->verdict, anew, &nodes, nullptr);
+  const bool resharded = holdings_.resharded() || placement_.reshards(slots_for(chosen));
+  const std::optional<Holdings::Kept> found = kept(decided_->verdict, resharded, &nodes, nullptr);
   Version needed = version_;
   if (!placement_.homeless().empty()) {
-    // Waiting does not help: what only processes had of a step is lost when the state is divided anew.
+    // Waiting does not help: what only processes had of a step is lost when the state is resharded.
     std::set<NodeId> there;
     for (const Unit& unit : units()) {
       if (unit.member || unit.ready) {
         there.insert(unit.node);
       }
     }
-    const std::optional<Holdings::Kept> best = kept(decided_->verdict, anew, &there, nullptr);
+    const std::optional<Holdings::Kept> best = kept(decided_->verdict, resharded, &there, nullptr);
     needed = best ? best->verdict.version : version_;
   }
   return found && found->verdict.version >= needed
@@ -551,8 +551,8 @@ std::vector<NodeId> Membership::who_would_stay() const {
 // The slots of the next generation.
 void Membership::settle(const std::vector<Unit>& chosen) {
   std::vector<Slot> slots = slots_for(chosen);
-  if (placement_.deals_anew(slots)) {
-    holdings_.deal_anew();
+  if (placement_.reshards(slots)) {
+    holdings_.reshard();
   }
   placement_.settle(std::move(slots), [this](Rank rank, WorkerId holder) {
     Worker& worker = roster_.at(holder);

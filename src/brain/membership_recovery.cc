@@ -95,21 +95,17 @@ void Membership::on(const NodeLost& event) {
   }
   const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
   std::vector<Rank> members;
-  std::vector<int64_t> gone;
   for (const auto& [id, worker] : roster_.all()) {
     if (worker.node == event.node && worker.status == Status::kMember) {
       members.push_back(worker.rank);
     }
-    if (worker.node == event.node && worker.status != Status::kGone) {
-      gone.push_back(id);
-    }
   }
-  lose_workers_of(event.node);
+  const std::vector<WorkerId> gone = lose_workers_of(event.node);
   leaving_nodes_.erase(event.node);
   journal("fault_noticed", what,
           {{"lost_node", int64_t{event.node}},
            {"noticed_by", std::string("connection")},
-           {"workers", gone},
+           {"workers", std::vector<int64_t>(gone.begin(), gone.end())},
            {"ranks", std::vector<int64_t>(members.begin(), members.end())},
            {"kind", std::string("node")}});
   if (phase_ == Phase::kWaiting) {
@@ -303,10 +299,12 @@ void Membership::confirm_exit(WorkerId worker) {
   }
 }
 
-void Membership::lose_workers_of(NodeId node) {
-  for (const WorkerId id : roster_.lose(node)) {
+std::vector<WorkerId> Membership::lose_workers_of(NodeId node) {
+  std::vector<WorkerId> lived = roster_.lose(node);
+  for (const WorkerId id : lived) {
     retire(id);
   }
+  return lived;
 }
 
 // ---- user code raised, or a link broke ----------------------------------------------------------------------------
@@ -463,11 +461,11 @@ void Membership::note_what_they_hold() {
   }
 }
 
-// `dealt_anew`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null:
+// `resharded`: by other ranks, so that processes are no sources, only copies. `only`: what these nodes have; null:
 // all. Nothing: no version is whole.
-std::optional<Holdings::Kept> Membership::kept(const Verdict& verdict, bool dealt_anew, const std::set<NodeId>* only,
+std::optional<Holdings::Kept> Membership::kept(const Verdict& verdict, bool resharded, const std::set<NodeId>* only,
                                                std::string* missing) const {
-  return holdings_.newest_kept(verdict, round_.identity(), living_words(only), dealt_anew, only, missing);
+  return holdings_.newest_kept(verdict, round_.identity(), living_words(only), resharded, only, missing);
 }
 
 std::vector<SealedWord> Membership::living_words(const std::set<NodeId>* only) const {
@@ -482,10 +480,10 @@ std::vector<SealedWord> Membership::living_words(const std::set<NodeId>* only) c
 }
 
 // The same. Nothing: there is none, and the ladder took over.
-std::optional<Holdings::Kept> Membership::kept_or_rung(const Verdict& verdict, bool dealt_anew,
+std::optional<Holdings::Kept> Membership::kept_or_rung(const Verdict& verdict, bool resharded,
                                                        const std::set<NodeId>* only) {
   std::string missing;
-  std::optional<Holdings::Kept> found = kept(verdict, dealt_anew, only, &missing);
+  std::optional<Holdings::Kept> found = kept(verdict, resharded, only, &missing);
   if (!found) {
     take_rung(Fault{FaultKind::kNoSource, 0, current_step(), 1, missing, ""});
   }
@@ -508,7 +506,7 @@ bool Membership::still_whole() {
     return true;
   }
   const std::set<NodeId> nodes = placement_.nodes();
-  const std::optional<Holdings::Kept> found = kept_or_rung(decided_->verdict, holdings_.dealt_anew(), &nodes);
+  const std::optional<Holdings::Kept> found = kept_or_rung(decided_->verdict, holdings_.resharded(), &nodes);
   if (!found) {
     return false;
   }

@@ -69,13 +69,17 @@ void NodeBrain::on(const Prepare& event) {
   if (event.identity != identity()) {
     begin(event);
   }
-  if (!knows_all_of(*prepared_)) {
+  if (!knows_all_members()) {
     return;  // one died for good meanwhile: the coordinator is about to seal this generation
   }
   for (const Member& member : prepared_->members) {
-    if (!workers_.at(member.worker).dead) {
-      emit(Assign{member, entry_of(*prepared_, member)});
-    }
+    assign(member);
+  }
+}
+
+void NodeBrain::assign(const Member& member) {
+  if (!workers_.at(member.worker).dead) {
+    emit(Assign{member, entry_of(member)});
   }
 }
 
@@ -116,7 +120,8 @@ void NodeBrain::inherit(const Member& member, bool resized) {
   }
 }
 
-const char* NodeBrain::entry_of(const Prepare& prepare, const Member& member) const {
+const char* NodeBrain::entry_of(const Member& member) const {
+  const Prepare& prepare = *prepared_;
   const bool held_before = member.previous != kNoWorker;
   if (prepare.identity.generation == 1 || (formed_ == Identity{} && !held_before && !prepare.resized)) {
     return "start";
@@ -145,7 +150,7 @@ void NodeBrain::on(const Kill& event) {
   } else if (found->second.end) {
     emit(Tell{*found->second.end});  // the coordinator may not have heard it
   } else {
-    kill(event.worker, "");
+    emit(KillProcess{event.worker, ""});
   }
 }
 
@@ -184,7 +189,7 @@ void NodeBrain::on(const WorkerDied& event) {
     return;
   }
   found->second.dead = true;
-  kill(event.worker, "");  // fencing: a process whose engine is gone must not go on by itself
+  emit(KillProcess{event.worker, ""});  // fencing: a process whose engine is gone must not go on by itself
   emit(Tell{event});
 }
 
@@ -242,10 +247,10 @@ void NodeBrain::formed(Identity identity) {
 void NodeBrain::on(const Settled& event) { emit(Forget{std::nullopt, event.sharding}); }
 
 void NodeBrain::on(const Attached& event) {
-  if (prepared_ && goes_on(identity()) && knows_all_of(*prepared_)) {
+  if (prepared_ && !sealed() && knows_all_members()) {
     for (const Member& member : prepared_->members) {
       if (member.worker == event.worker) {
-        emit(Assign{member, entry_of(*prepared_, member)});
+        assign(member);
       }
     }
   }
@@ -261,17 +266,15 @@ void NodeBrain::on(const Tick&) {
   for (auto& [id, worker] : workers_) {
     if (worker.leaving_since && worker.limit > Time{} && now_ - *worker.leaving_since > worker.limit && !worker.dead) {
       worker.leaving_since.reset();
-      kill(id, "it did not leave its step within " + seconds_text(worker.limit));
+      emit(KillProcess{id, "it did not leave its step within " + seconds_text(worker.limit)});
     }
   }
 }
 
 // ---- small helpers ------------------------------------------------------------------------------------------------
 
-void NodeBrain::kill(WorkerId id, const std::string& because) { emit(KillProcess{id, because}); }
-
-bool NodeBrain::knows_all_of(const Prepare& prepare) const {
-  return std::ranges::all_of(prepare.members, [this](const Member& each) { return workers_.contains(each.worker); });
+bool NodeBrain::knows_all_members() const {
+  return std::ranges::all_of(prepared_->members, [this](const Member& each) { return workers_.contains(each.worker); });
 }
 
 // Of the dead too: what their words prove stays true (one that had not voted forces a redo, and its capsule of that

@@ -138,7 +138,7 @@ struct KillProcess {
   WorkerId worker = kNoWorker;
   std::string because;
 };
-// Nobody needs what the worker left in memory.
+// What the worker left in memory is no longer needed.
 struct FreeMemory {
   WorkerId worker = kNoWorker;
 };
@@ -180,6 +180,8 @@ class NodeBrain {
   };
   // Null: not known, or nothing is left of it.
   const Worker* find(WorkerId id) const;
+  // Of the newest generation, those whose death was not noticed, by rank.
+  std::vector<WorkerId> living_members() const;
 
  private:
   void on(const Spawn& event);
@@ -203,14 +205,13 @@ class NodeBrain {
 
   void begin(const Prepare& prepare);
   void inherit(const Member& member, bool resized);
-  const char* entry_of(const Prepare& prepare, const Member& member) const;
+  void assign(const Member& member);
+  const char* entry_of(const Member& member) const;
   void formed(Identity identity);
   void ended(WorkerId id, const Event& how);
-  void kill(WorkerId id, const std::string& because);
   bool goes_on(Identity identity) const { return identity == this->identity() && identity > sealed_; }
-  bool knows_all_of(const Prepare& prepare) const;
+  bool knows_all_members() const;
   std::vector<Holder> holders() const;
-  std::vector<WorkerId> living_members() const;
   void emit(NodeEffect effect) { effects_.push_back(std::move(effect)); }
 
   const NodeId node_;

@@ -169,7 +169,7 @@ std::vector<Placement::Slot> Placement::slots_for(const std::vector<Unit>& chose
   return slots;
 }
 
-bool Placement::deals_anew(const std::vector<Slot>& slots) const {
+bool Placement::reshards(const std::vector<Slot>& slots) const {
   if (slots.size() != slots_.size()) {
     return true;
   }

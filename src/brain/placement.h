@@ -85,7 +85,7 @@ class Placement {
   std::vector<Slot> slots_for(const std::vector<Unit>& chosen, uint32_t size) const;
   // Whether sharded state is divided otherwise in `slots` than it is now: among another number of ranks, or a place has
   // another rank.
-  bool deals_anew(const std::vector<Slot>& slots) const;
+  bool reshards(const std::vector<Slot>& slots) const;
   // The slots of the next generation. `parked` says of a holder whether it is.
   template <typename Parked>
   void settle(std::vector<Slot> slots, Parked parked) {

@@ -77,13 +77,13 @@ TEST(Placement, members_are_chosen_first_and_always_one_of_the_node_of_rank_0) {
 TEST(Placement, state_is_dealt_anew_where_a_place_has_another_rank_or_the_world_another_size) {
   const Placement placement = three_nodes();
   std::vector<Placement::Slot> slots = placement.slots();
-  EXPECT_FALSE(placement.deals_anew(slots));
+  EXPECT_FALSE(placement.reshards(slots));
   slots[5].node = 8;  // another place for the rank: nobody there has another one
-  EXPECT_FALSE(placement.deals_anew(slots));
+  EXPECT_FALSE(placement.reshards(slots));
   std::swap(slots[0], slots[1]);
-  EXPECT_TRUE(placement.deals_anew(slots));
+  EXPECT_TRUE(placement.reshards(slots));
   slots.pop_back();
-  EXPECT_TRUE(placement.deals_anew(slots));
+  EXPECT_TRUE(placement.reshards(slots));
 }
 
 }  // namespace

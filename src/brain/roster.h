@@ -1,7 +1,7 @@
 // The workers of a job: which there are, on which node, what each is waiting for or is to be ended for, and until when.
 // Pure.
 //
-// Numbers of workers are never used again, so late news of one that was forgotten is of nobody.
+// Worker numbers are never reused, so late news of a forgotten worker names no one and is ignored.
 #pragma once
 
 #include <functional>
@@ -43,9 +43,9 @@ class Roster {
   // A member that has no rank any more: its process stays, as a spare that has the state already.
   void leave_rank(WorkerId id);
   void retire(WorkerId id);  // it is gone, or counts as such
-  // Its node is gone, or is let go: nothing on it will be heard of. Returns who lived until now, by number.
+  // Its node is lost or released: no more news will come from it. Returns the workers that were alive, by number.
   std::vector<WorkerId> lose(NodeId node);
-  // Those that are gone and that nobody asks for any more: `needed` says of whom that is not true.
+  // Forgets workers that are gone, except those that are `needed` or still ending. Returns the forgotten.
   std::vector<WorkerId> forget_the_gone(const std::function<bool(WorkerId, const Worker&)>& needed);
 
   // ---- spares: workers that live, or start, and that no rank counts on ----
@@ -62,7 +62,7 @@ class Roster {
 
   // ---- exits that are asked for again and again ----
   void await_exit(WorkerId id) { unconfirmed_.insert(id); }  // nothing is prepared before it is known
-  void ask_for_exit(WorkerId id) { ending_.insert(id); }     // nobody waits for it
+  void ask_for_exit(WorkerId id) { ending_.insert(id); }     // nothing waits for it
   bool awaits_exits() const { return !unconfirmed_.empty(); }
   bool is_ending(WorkerId id) const { return unconfirmed_.contains(id) || ending_.contains(id); }
   bool confirm_exit(WorkerId id);  // true: it was waited for

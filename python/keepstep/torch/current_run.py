@@ -23,8 +23,8 @@ class CurrentRun(Protocol):
     def _world_changes(self) -> bool:
         """Whether all ranks know that the world changes after the last committed step."""
 
-    def _need_peers(self, what: str) -> None:
-        """From here on a rank and its peers are needed: for `what`."""
+    def _form(self, what: str) -> None:
+        """Waits for a rank and its peers, which are needed from here on: for `what`."""
 
 
 _current: CurrentRun | None = None

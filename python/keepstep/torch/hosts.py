@@ -243,7 +243,7 @@ def form_for_process_group(session: Session) -> None:
     """Called when a process group is made that needs ranks: from here on a rank and its peers are needed."""
     run = current()
     if run is not None and session.recoverable:
-        run._need_peers("init_process_group")
+        run._form("init_process_group")
     else:
         session.form_plain()
         if communication.current is None:

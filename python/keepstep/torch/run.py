@@ -154,10 +154,6 @@ class Run:
         """Whether all ranks know that the world changes after the last committed step."""
         return self._pauses
 
-    def _need_peers(self, what: str) -> None:
-        """From here on a rank and its peers are needed: for `what`."""
-        self._form(what)
-
     # ---- who we are ----
 
     def _assignment(self, what: str) -> Assignment:
