@@ -30,7 +30,7 @@ function(keepstep_tests name)
     # What is tested is optimized as it ships; the tests themselves only need to build fast.
     target_compile_options(keepstep_${name}_test PRIVATE -O1)
     target_compile_definitions(keepstep_${name}_test PRIVATE
-      KEEPSTEP_TESTDATA="${CMAKE_SOURCE_DIR}/src/${name}/testdata")
+      KEEPSTEP_SOURCES="${CMAKE_SOURCE_DIR}/src/${name}")
     gtest_discover_tests(keepstep_${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
   endif()
 endfunction()

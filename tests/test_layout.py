@@ -89,8 +89,8 @@ def test_the_agents_decisions_exist_once():
         for path in sources()
         if handler.search(path.read_text()) and "bench" not in path.name
     }
-    shown = {"brain/membership_transcript_test.cc"}  # prints them
-    assert handlers == {"brain/node.cc", "brain/node.h"} | shown
+    shown = {"brain/membership/membership_transcript_test.cc"}  # prints them
+    assert handlers == {"brain/node/node.cc", "brain/node/node.h"} | shown
 
 
 def test_every_module_is_listed_and_has_its_page():

@@ -1,6 +1,6 @@
 // The node daemon: starts and watches workers, and owns the memory that must outlive them. The shell of two brains:
-// what the coordinator's decided (brain/membership.h) goes into this node's (brain/node.h), and so do deaths and
-// messages of workers; what comes out is carried out here.
+// what the coordinator's decided (brain/membership/membership.h) goes into this node's (brain/node/node.h), and so do
+// deaths and messages of workers; what comes out is carried out here.
 //
 //   orders of the coordinator; worker's death (mutex, pidfd), messages  ->  brain::NodeBrain
 //   its effects  ->  processes, pages, messages to workers, events for the coordinator
@@ -41,8 +41,8 @@
 #include "agent/torchrun_env.h"
 #include "agent/vault_maker.h"
 #include "agent/worker_process.h"
-#include "brain/node.h"
-#include "brain/stragglers.h"
+#include "brain/detect/stragglers.h"
+#include "brain/node/node.h"
 #include "observe/journal.h"
 #include "observe/status_line.h"
 #include "worker/messages.h"

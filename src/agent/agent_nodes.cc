@@ -2,7 +2,7 @@
 //
 // A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
 // (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
-// wait for other nodes (hang_watch.h), W how long ranks compute (brain/stragglers.h), T what time it is
+// wait for other nodes (hang_watch.h), W how long ranks compute (brain/detect/stragglers.h), T what time it is
 // (clock_probe.h), Q that the job has to stop soon (agent_notice.cc), N that the job's programs attach (--no-python),
 // E how long a node that is told to leave has for it (agent_elastic.cc), V what is in its agent's memory
 // (agent_memory.cc), D what processes that write checkpoints tell each other (drain_process.h), any text of theirs; A

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "brain/membership_messages.h"
+#include "brain/membership/membership_messages.h"
 #include "net/tls_context.h"
 
 namespace keepstep::agent {

@@ -1,5 +1,6 @@
-// The policy of an elastic job (brain/elastic_policy.h) under the names that users of training operators know, from
-// text: a YAML file, options of `keepstep run`, `keepstep scale --set NAME=VALUE`, requests at the control door. Pure.
+// The policy of an elastic job (brain/elastic/elastic_policy.h) under the names that users of training operators know,
+// from text: a YAML file, options of `keepstep run`, `keepstep scale --set NAME=VALUE`, requests at the control door.
+// Pure.
 //
 //   minReplicas: 2                        # or all of it under one key, `elasticPolicy`, as in a job of an operator
 //   maxReplicas: 8
@@ -19,7 +20,7 @@
 #include <vector>
 
 #include "agent/job_spec.h"
-#include "brain/elastic_policy.h"
+#include "brain/elastic/elastic_policy.h"
 
 namespace keepstep::agent {
 

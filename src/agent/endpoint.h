@@ -13,7 +13,7 @@
 #include "base/runtime_folder.h"
 #include "base/status.h"
 #include "base/tcp_socket.h"
-#include "brain/rank_table.h"
+#include "brain/table/rank_table.h"
 
 namespace keepstep::agent {
 

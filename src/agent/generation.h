@@ -10,7 +10,7 @@
 
 #include "base/shared_memory.h"
 #include "base/status.h"
-#include "brain/membership_messages.h"
+#include "brain/membership/membership_messages.h"
 #include "comm/communicator.h"
 #include "worker/page.h"
 

@@ -18,7 +18,7 @@
 
 #include "agent/worker_process.h"
 #include "base/tcp_socket.h"
-#include "brain/step_commit.h"
+#include "brain/commit/step_commit.h"
 #include "worker/comm_config.h"
 #include "worker/engine.h"
 

@@ -1,9 +1,10 @@
 // Looks at the ranks of a generation a few times a second and finds those that hang, or left while others wait for them
 // (docs/design/hangs.md).
 //
-// The eyes of brain/failure_detector.h: progress words from the pages of this node's workers, the state of a process
-// that does not move from /proc, and what the agents of other nodes say of theirs. An agent whose ranks all wait tells
-// the others so (`report`): who they wait for is on another node, and the agent there, which sees that process, judges.
+// The eyes of brain/detect/failure_detector.h: progress words from the pages of this node's workers, the state of a
+// process that does not move from /proc, and what the agents of other nodes say of theirs. An agent whose ranks all
+// wait tells the others so (`report`): who they wait for is on another node, and the agent there, which sees that
+// process, judges.
 //
 // Loop thread only.
 #pragma once
@@ -17,8 +18,8 @@
 
 #include "agent/worker_process.h"
 #include "base/status.h"
-#include "brain/early_leavers.h"
-#include "brain/failure_detector.h"
+#include "brain/detect/early_leavers.h"
+#include "brain/detect/failure_detector.h"
 
 namespace keepstep::agent {
 

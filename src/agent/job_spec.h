@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "agent/log_rules.h"
-#include "brain/elastic_policy.h"
-#include "brain/failure_detector.h"
+#include "brain/detect/failure_detector.h"
+#include "brain/elastic/elastic_policy.h"
 
 namespace keepstep::agent {
 

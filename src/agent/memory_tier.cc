@@ -11,7 +11,7 @@
 
 #include "agent/control_door.h"
 #include "base/clock.h"
-#include "brain/rank_table.h"
+#include "brain/table/rank_table.h"
 
 namespace keepstep::agent {
 namespace {

@@ -22,7 +22,7 @@
 #include "agent/event_loop.h"
 #include "agent/shard_vaults.h"
 #include "base/status.h"
-#include "brain/memory_versions.h"
+#include "brain/copies/memory_versions.h"
 
 namespace keepstep::agent {
 

@@ -16,7 +16,7 @@
 
 #include "base/shared_memory.h"
 #include "base/status.h"
-#include "brain/shard_copies.h"
+#include "brain/copies/shard_copies.h"
 #include "state/shard_vault.h"
 
 namespace keepstep::agent {

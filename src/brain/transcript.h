@@ -113,22 +113,29 @@ inline std::string difference(const std::string& expected, const std::string& go
   return text;
 }
 
-// The transcripts in testdata whose names start with `prefix`, without their suffix.
-inline std::vector<std::string> named(const std::string& prefix) {
+// The transcripts below `folder` of src/brain, "membership/testdata": paths below src/brain, without their suffix.
+inline std::vector<std::string> below(const std::string& folder) {
+  const std::filesystem::path brain = KEEPSTEP_SOURCES;
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(KEEPSTEP_TESTDATA)) {
-    const std::string name = entry.path().stem().string();
-    if (entry.path().extension() == ".txt" && name.starts_with(prefix)) {
-      names.push_back(name);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(brain / folder)) {
+    if (entry.path().extension() == ".txt") {
+      names.push_back(std::filesystem::relative(entry.path(), brain).replace_extension().string());
     }
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
+// What GoogleTest calls the one at `path`: letters, digits and '_' only.
+inline std::string test_name(std::string path) {
+  path.erase(0, path.find("testdata/") + std::string("testdata/").size());
+  std::replace(path.begin(), path.end(), '/', '_');
+  return path;
+}
+
 // Empty if the transcript reads as recorded, else what differs.
 inline std::string check(const std::string& name, const Run& run) {
-  const std::string path = std::string(KEEPSTEP_TESTDATA) + "/" + name + ".txt";
+  const std::string path = std::string(KEEPSTEP_SOURCES) + "/" + name + ".txt";
   std::ifstream in(path);
   std::stringstream recorded;
   recorded << in.rdbuf();

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/retention.h"
+#include "brain/copies/retention.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/object_store.h"
 #include "checkpoint/owner.h"

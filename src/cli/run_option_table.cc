@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "agent/inject_spec.h"
-#include "brain/elastic_policy.h"
+#include "brain/elastic/elastic_policy.h"
 
 namespace keepstep::cli {
 namespace {

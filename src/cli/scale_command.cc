@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_join.h"
-#include "brain/elastic_policy.h"
+#include "brain/elastic/elastic_policy.h"
 #include "cli/asked_job.h"
 #include "cli/elastic_options.h"
 #include "cli/print.h"

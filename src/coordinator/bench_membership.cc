@@ -19,7 +19,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "brain/membership.h"
+#include "brain/membership/membership.h"
 #include "coordinator/broadcast.h"
 
 namespace keepstep::coordinator {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "brain/membership.h"
+#include "brain/membership/membership.h"
 
 namespace keepstep::coordinator {
 

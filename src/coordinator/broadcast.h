@@ -1,7 +1,7 @@
 // One effect for many nodes: what is the same for all is made into bytes once, and every stream sends those very bytes.
 //
 // For a Prepare this is where the rank table goes out: to each node whole, or as the difference to what it holds
-// (brain/rank_table_ledger.h), encoded once for all nodes that need the same.
+// (brain/table/rank_table_ledger.h), encoded once for all nodes that need the same.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "brain/membership_messages.h"
-#include "brain/rank_table_ledger.h"
+#include "brain/membership/membership_messages.h"
+#include "brain/table/rank_table_ledger.h"
 #include "net/hub.h"
 #include "proto/control.pb.h"
 

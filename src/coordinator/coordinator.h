@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/membership.h"
+#include "brain/membership/membership.h"
 #include "net/shared_key.h"
 #include "observe/journal.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/membership_messages.h"
+#include "brain/membership/membership_messages.h"
 #include "proto/control.pb.h"
 
 namespace keepstep::proto {

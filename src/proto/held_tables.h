@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/status.h"
-#include "brain/rank_table.h"
+#include "brain/table/rank_table.h"
 #include "proto/control.pb.h"
 
 namespace keepstep::proto {

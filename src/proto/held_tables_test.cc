@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "brain/rank_table_ledger.h"
-#include "brain/rank_table_testing.h"
+#include "brain/table/rank_table_ledger.h"
+#include "brain/table/rank_table_testing.h"
 #include "proto/rank_table_wire.h"
 
 namespace keepstep::proto {

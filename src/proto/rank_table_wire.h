@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "brain/rank_table.h"
+#include "brain/table/rank_table.h"
 
 namespace keepstep::proto {
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/checksum.h"
-#include "brain/rank_table_testing.h"
+#include "brain/table/rank_table_testing.h"
 
 namespace keepstep::proto {
 namespace {

@@ -1,10 +1,10 @@
 // Filling a newcomer's protected state straight from the live tensors of its peers.
 //
 // A Source answers requests out of its own tensors, through a few channels in its worker's shared memory
-// (`region_bytes`); a target pulls from several sources at once, following brain/hydration_plan.h, in chunks with XXH3
-// checksums. Sources on other nodes are reached through a Peer (peer.h), and answered there by a Relay (relay.h) out of
-// the same channels. A bad chunk is asked for again elsewhere. No pickle: the manifest is text (JSON) that the caller
-// made.
+// (`region_bytes`); a target pulls from several sources at once, following brain/reshard/hydration_plan.h, in chunks
+// with XXH3 checksums. Sources on other nodes are reached through a Peer (peer.h), and answered there by a Relay
+// (relay.h) out of the same channels. A bad chunk is asked for again elsewhere. No pickle: the manifest is text (JSON)
+// that the caller made.
 //
 // Both sides sit at the boundary between two generations: the source's main thread waits, so its tensors do not change.
 #pragma once

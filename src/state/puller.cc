@@ -7,7 +7,7 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
-#include "brain/hydration_plan.h"
+#include "brain/reshard/hydration_plan.h"
 #include "state/channel.h"
 #include "state/hydration.h"
 #include "state/peer.h"

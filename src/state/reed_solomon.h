@@ -2,7 +2,7 @@
 //
 // Systematic, over GF(2^8), its parity rows a Cauchy matrix (every square part of which can be inverted): each lost
 // combination of up to m blocks can be rebuilt. The arithmetic is ISA-L's. Which ranks form a group is decided by
-// brain/parity_placement.h; a group of fewer members than k has a code of its own.
+// brain/copies/parity_placement.h; a group of fewer members than k has a code of its own.
 //
 // Blocks need not be equally long: a data block counts as filled up with zeros to the longest one, which is how long
 // each parity block is. Nothing is copied or padded for that: where a block has ended, the others are coded without it.

@@ -4,8 +4,8 @@
 //     ["model/head.weight", "bfloat16", [1024, 512], [256, 0], [256, 512]], ...]}
 //
 // Name, dtype, shape of the whole tensor, then offsets and lengths of the part (DCP's terms). The bytes of all parts
-// are served one after another, without gaps and in this order, each in row-major order. brain/reshard_plan.h makes
-// plans out of several such manifests.
+// are served one after another, without gaps and in this order, each in row-major order. brain/reshard/reshard_plan.h
+// makes plans out of several such manifests.
 //
 // Nothing in the text is believed: every entry is checked before anything is allocated by its numbers, what is not
 // listed above is an error, and the text is read without building a document of it.
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/reshard_plan.h"
+#include "brain/reshard/reshard_plan.h"
 
 namespace keepstep::state {
 

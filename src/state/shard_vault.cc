@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/clock.h"
-#include "brain/parity_placement.h"
+#include "brain/copies/parity_placement.h"
 
 namespace keepstep::state {
 namespace {

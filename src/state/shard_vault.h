@@ -21,7 +21,7 @@
 
 #include "base/checksum.h"
 #include "base/status.h"
-#include "brain/parity_rebuild.h"
+#include "brain/copies/parity_rebuild.h"
 #include "brain/types.h"
 #include "state/tensor_space.h"
 

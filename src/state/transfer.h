@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/hydration_plan.h"
+#include "brain/reshard/hydration_plan.h"
 #include "state/link.h"
 
 namespace keepstep::state {

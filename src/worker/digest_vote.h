@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "brain/digests.h"
+#include "brain/commit/digests.h"
 #include "worker/page.h"
 
 namespace keepstep::worker {

@@ -19,7 +19,7 @@
 
 #include "base/packet_socket.h"
 #include "base/shared_memory.h"
-#include "brain/shard_copies.h"
+#include "brain/copies/shard_copies.h"
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_config.h"
 #include "state/cuda_copy.h"

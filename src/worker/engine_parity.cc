@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "brain/parity_rebuild.h"
+#include "brain/copies/parity_rebuild.h"
 #include "state/parity_vault.h"
 #include "worker/engine.h"
 #include "worker/reserved_tags.h"

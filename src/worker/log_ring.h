@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "brain/digests.h"
+#include "brain/commit/digests.h"
 #include "brain/types.h"
 
 namespace keepstep::worker {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/futex.h"
-#include "brain/step_commit.h"
+#include "brain/commit/step_commit.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
 #include "worker/step_vote.h"

@@ -19,7 +19,7 @@
 #include <optional>
 
 #include "base/robust_mutex.h"
-#include "brain/digests.h"
+#include "brain/commit/digests.h"
 #include "brain/types.h"
 #include "comm/communicator.h"
 #include "state/hydration.h"
@@ -41,7 +41,7 @@ struct LossSlot {
   std::atomic<uint64_t> micro_batches;
 };
 
-// What a rank holds when it votes on `step` (brain/digests.h). Written before that vote, two steps kept.
+// What a rank holds when it votes on `step` (brain/commit/digests.h). Written before that vote, two steps kept.
 struct DigestSlot {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> gradients;

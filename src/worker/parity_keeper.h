@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "brain/parity_rebuild.h"
+#include "brain/copies/parity_rebuild.h"
 #include "state/parity_vault.h"
 #include "worker/shard_line.h"
 

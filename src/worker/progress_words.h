@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "brain/progress.h"
+#include "brain/detect/progress.h"
 #include "comm/progress.h"
 
 namespace keepstep::worker {

@@ -2,7 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "brain/parity_placement.h"
+#include "brain/copies/parity_placement.h"
 #include "data/ring_layout.h"
 #include "worker/messages.h"
 #include "worker/python_convert.h"

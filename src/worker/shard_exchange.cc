@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/checksum.h"
-#include "brain/reshard_plan.h"
-#include "brain/strided_copy.h"
+#include "brain/reshard/reshard_plan.h"
+#include "brain/reshard/strided_copy.h"
 #include "worker/reserved_tags.h"
 
 namespace keepstep::worker {

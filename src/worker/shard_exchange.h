@@ -1,5 +1,5 @@
 // Sharded state that was divided among other ranks: each rank takes what it needs now from the shards of before, which
-// lie in memory of nodes (state/shard_vault.h). Who takes what is planned by brain/reshard_plan.h.
+// lie in memory of nodes (state/shard_vault.h). Who takes what is planned by brain/reshard/reshard_plan.h.
 //
 // All ranks of the world call find(), texts() and fill(), in this order; those that need nothing serve the others. What
 // lies on a rank's own node it reads itself; the rest comes as messages of the world group, in pieces with an XXH3

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/checksum.h"
-#include "brain/strided_copy.h"
+#include "brain/reshard/strided_copy.h"
 #include "comm/test_world.h"
 
 namespace keepstep::worker {

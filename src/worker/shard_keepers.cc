@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "brain/copy_placement.h"
+#include "brain/copies/copy_placement.h"
 
 namespace keepstep::worker {
 

@@ -1,5 +1,5 @@
-// Which rank keeps the copies, or the parity, of whose shard, on other nodes (brain/copy_placement.h,
-// brain/parity_placement.h). Pure; all ranks compute the same.
+// Which rank keeps the copies, or the parity, of whose shard, on other nodes (brain/copies/copy_placement.h,
+// brain/copies/parity_placement.h). Pure; all ranks compute the same.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "brain/parity_placement.h"
-#include "brain/parity_rebuild.h"
+#include "brain/copies/parity_placement.h"
+#include "brain/copies/parity_rebuild.h"
 #include "comm/communicator.h"
 
 namespace keepstep::worker {

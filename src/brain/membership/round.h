@@ -1,0 +1,106 @@
+// One generation as a value: who its members are, how far it came, and what its seal found. Pure.
+//
+// Membership keeps the newest one. What comes of another generation is late and finds no way in: each event names an
+// identity, and a rank's news its worker.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "brain/membership/membership_messages.h"
+
+namespace keepstep::brain {
+
+class Round {
+ public:
+  // Without members: none was prepared yet, or its members were given up.
+  explicit Round(Identity identity) { prepare_.identity = identity; }
+  explicit Round(Prepare prepare);
+
+  Identity identity() const { return prepare_.identity; }
+  const Prepare& prepare() const { return prepare_; }
+  const std::vector<Member>& members() const { return prepare_.members; }  // by rank
+  bool is_member(WorkerId worker, Rank rank) const {
+    return rank < members().size() && members()[rank].worker == worker;
+  }
+  bool has_several_nodes() const { return ranks_of_.size() > 1; }
+  // Since it was prepared. One that comes back knows nothing of it.
+  void lose(NodeId node) { lost_nodes_.insert(node); }
+  bool has_lost(NodeId node) const { return lost_nodes_.contains(node); }
+
+  // ---- forming ----
+  // What each member answered to Prepare. False: it had answered.
+  bool answer(Rank rank, StateWord state) { return answers_.emplace(rank, state).second; }
+  const std::map<Rank, StateWord>& answers() const { return answers_; }
+  bool has_answered(Rank rank) const { return answers_.contains(rank); }
+  bool all_answered() const { return answers_.size() == members().size(); }
+  void activate(Activate activate) { activated_ = std::move(activate); }
+  const std::optional<Activate>& activated() const { return activated_; }
+  // All members are clean at its version. False: that was known, or it was never activated.
+  bool form();
+  bool formed() const { return formed_; }
+  // All members committed a step.
+  void step() { stepped_ = true; }
+  bool stepped() const { return stepped_; }
+  // Members wait at the end of a step, or before the first. False: this one did.
+  bool pause(Rank rank) { return paused_.insert(rank).second; }
+  size_t paused() const { return paused_.size(); }
+
+  // ---- its end ----
+  void finish(Rank rank) { finished_.insert(rank); }
+  void exit(Rank rank) { exited_.insert(rank); }
+  const std::set<Rank>& exited() const { return exited_; }
+  bool anybody_through() const { return !finished_.empty() || !exited_.empty(); }
+  bool all_exited() const { return exited_.size() == members().size(); }
+  bool all_through() const;  // finished or exited
+  // One exited, and all others have answered: they wait for it.
+  bool all_wait_for_exited() const;
+  void release() { released_ = true; }
+  bool released() const { return released_; }
+  struct LateDeath {
+    int exit_code = 1;
+    std::string what;
+    std::string traceback;
+  };
+  std::vector<LateDeath> late_deaths;  // of members, since they were released
+
+  // ---- its seal ----
+  // The words of `awaited` come, or news of their deaths.
+  void seal(std::set<Rank> awaited);
+  // A node's answer. True: the first of a node with ranks.
+  bool take(const Sealed& answer);
+  void await_no_longer(Rank rank) { awaited_.erase(rank); }
+  bool awaits_words() const { return !awaited_.empty(); }
+  // Each node with ranks answered, or is lost.
+  bool all_nodes_answered() const;
+  size_t nodes_answered() const { return sealed_nodes_.size(); }
+  const std::map<Rank, SealedWord>& words() const { return words_; }
+  std::vector<SealedWord> all_words() const;
+  struct Outcome {
+    double mean_loss = 0;
+    uint32_t flags = 0;
+  };
+  std::optional<Outcome> outcome(Step step) const;  // as the nodes know it
+
+ private:
+  Prepare prepare_;
+  std::map<NodeId, std::vector<Rank>> ranks_of_;
+  std::set<NodeId> lost_nodes_;
+  std::map<Rank, StateWord> answers_;
+  std::optional<Activate> activated_;
+  bool formed_ = false;
+  bool stepped_ = false;
+  bool released_ = false;
+  std::set<Rank> paused_;
+  std::set<Rank> finished_;
+  std::set<Rank> exited_;
+  std::set<NodeId> sealed_nodes_;
+  std::set<Rank> awaited_;
+  std::map<Rank, SealedWord> words_;
+  std::map<Step, Outcome> outcomes_;
+};
+
+}  // namespace keepstep::brain

@@ -1,0 +1,230 @@
+// The agent's brain: what a node makes of the coordinator's effects, and of what its workers do. Pure; src/agent is its
+// shell, and the random schedules run it against membership.h.
+//
+// It owns which worker holds which rank here, which generation the node is in, which one is sealed, and how long the
+// memory of a dead worker lives. What outlives what:
+//   a worker's page and capsules   outlive its process, until a later generation formed in which it has no rank and
+//   that
+//                                  is not sealed. A worker that never had a rank leaves nothing that anybody could need
+//   a generation's page            until the one after the next is prepared: a verdict over it may come that late
+//   vaults (copies of shards)      outlive ranks; until their version did not happen (Forget::beyond), their division
+//                                  was replaced by one in which a step was done (Forget::before), or nobody asked for
+//                                  them in three generations (ForgetUnused)
+//   copies of others' capsules     go from a dead worker to its successor; not into another world
+// All of it ends with the agent.
+//
+// Effects of the coordinator may come twice, late and out of order. What is not newer than the newest Seal is dropped.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "brain/membership/membership_messages.h"
+
+namespace keepstep::brain {
+
+// ---- events: orders of the coordinator, and what workers of this node do ------------------------------------------
+
+// The generation formed: a rank here committed a step in it. (Formed says the same; a rank of another node may have
+// sent it.)
+struct FormedByCommit {
+  Identity identity;
+};
+// A step was done in this division of sharded state: every shard of it has its copies.
+struct Settled {
+  uint32_t sharding = 0;
+};
+// A program that may never ask for a rank (--no-python) asked: it can be told of the one that it has.
+struct Attached {
+  WorkerId worker = kNoWorker;
+};
+// The user's limit on how long this worker may take to leave an interrupted step.
+struct LeaveLimit {
+  WorkerId worker = kNoWorker;
+  Time limit{};
+};
+
+// WorkerDied with signal -1: the worker lost its life mutex; else WorkerDied and WorkerExited say that its end is
+// certain, or that it never started (pid 0).
+using NodeEvent = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Release, EndJob, WorkerDied,
+                               WorkerExited, Ready, Formed, FormedByCommit, Settled, Attached, LeaveLimit, Tick>;
+
+// ---- effects ------------------------------------------------------------------------------------------------------
+
+// To the coordinator.
+struct Tell {
+  Event event;
+};
+struct StartWorker {
+  Spawn spawn;
+};
+struct Holder {
+  Rank rank = 0;
+  WorkerId worker = kNoWorker;
+  bool operator==(const Holder&) const = default;
+};
+// Mark the generation's page, seal the words of `holders`, read them, wake whoever waits; then tell the coordinator
+// (brain::Sealed), with what lies here of shards. Repeating it changes nothing. `unknown`: the node never heard of this
+// generation: it has no page and no words here, and what lies here of shards counts all the same.
+struct SealWords {
+  Identity identity;
+  std::vector<Holder> holders;
+  bool unknown = false;
+};
+// Say so to these living members: leave the step.
+struct Interrupt {
+  Identity identity;
+  std::vector<WorkerId> workers;
+  std::string because;
+};
+// Write the verdict into that generation's page.
+struct Announce {
+  Decide decide;
+};
+// Make the generation's page. Keep the one of `before`, and give up older ones.
+struct Begin {
+  Prepare prepare;
+  Identity before;
+};
+// `to` takes over the capsules of `from`, which held its rank; and with `copies` those that it kept for others.
+struct Inherit {
+  WorkerId from = kNoWorker;
+  WorkerId to = kNoWorker;
+  bool copies = false;
+};
+// A worker of another world's ranks forgets which capsules of others it kept.
+struct ForgetCapsules {
+  WorkerId worker = kNoWorker;
+};
+// Tell a living member of its rank. `entry` says how it comes to it: "start", "resize", "recovery", "joined" or
+// "replacement".
+struct Assign {
+  Member member;
+  const char* entry = "";
+};
+// Training goes on from `activate`: tell these members. `first`: not a repetition.
+struct GoOn {
+  Activate activate;
+  std::vector<WorkerId> workers;
+  bool first = false;
+};
+// Of the vaults: versions beyond, and divisions before.
+struct Forget {
+  std::optional<Version> beyond;
+  uint32_t before = 0;
+};
+struct ForgetUnused {};
+// Tell these living members.
+struct TellPause {
+  Pause pause;
+  std::vector<WorkerId> workers;
+};
+// Tell these living members; `drain`: and wake whoever waits for another rank.
+struct TellRelease {
+  Release release;
+  std::vector<WorkerId> workers;
+  bool drain = false;
+};
+// The first that the node hears of it.
+struct HasFormed {
+  Identity identity;
+};
+// SIGKILL; its end comes as an event. `because` is for the journal; empty: the coordinator or its own death asked for
+// it.
+struct KillProcess {
+  WorkerId worker = kNoWorker;
+  std::string because;
+};
+// What the worker left in memory is no longer needed.
+struct FreeMemory {
+  WorkerId worker = kNoWorker;
+};
+// The job is over: nothing more of this generation may commit. `identity` of generation 0: there is none.
+struct Close {
+  EndJob end;
+  Identity identity;
+  std::vector<Holder> holders;
+  std::vector<WorkerId> ranks;   // that live, and have or had a rank: they may have something to clean up
+  std::vector<WorkerId> spares;  // that live, and never had one
+};
+
+using NodeEffect =
+    std::variant<Tell, StartWorker, SealWords, Interrupt, Announce, Begin, Inherit, ForgetCapsules, Assign, GoOn,
+                 Forget, ForgetUnused, TellPause, TellRelease, HasFormed, KillProcess, FreeMemory, Close>;
+using NodeEffects = std::vector<NodeEffect>;
+
+class NodeBrain {
+ public:
+  explicit NodeBrain(NodeId node) : node_(node) {}
+  // Effects in the order in which the shell must carry them out. Each is safe to carry out twice.
+  NodeEffects step(const NodeEvent& event, Time now);
+
+  // For the shell. The newest generation that was prepared; null: none.
+  const Prepare* prepared() const { return prepared_ ? &*prepared_ : nullptr; }
+  Identity identity() const { return prepared_ ? prepared_->identity : Identity{}; }
+  bool active() const { return active_; }  // it was activated
+  bool sealed() const { return identity() <= sealed_; }
+  // What a worker says of a generation with ranks of another world is not heard any more.
+  bool outdated(Identity identity) const { return identity < resized_; }
+
+  struct Worker {
+    std::optional<Rank> rank;  // in the newest generation
+    bool had_rank = false;     // once
+    bool dead = false;         // noticed; it ends, or has ended
+    std::optional<Event> end;  // as it was told: its end is certain
+    Time limit{};              // see LeaveLimit; 0: none
+    std::optional<Time> leaving_since;
+  };
+  // Null: not known, or nothing is left of it.
+  const Worker* find(WorkerId id) const;
+  // Of the newest generation, those whose death was not noticed, by rank.
+  std::vector<WorkerId> living_members() const;
+
+ private:
+  void on(const Spawn& event);
+  void on(const Seal& event);
+  void on(const Decide& event);
+  void on(const Prepare& event);
+  void on(const Activate& event);
+  void on(const Kill& event);
+  void on(const Pause& event);
+  void on(const Release& event);
+  void on(const EndJob& event);
+  void on(const WorkerDied& event);
+  void on(const WorkerExited& event);
+  void on(const Ready& event);
+  void on(const Formed& event);
+  void on(const FormedByCommit& event);
+  void on(const Settled& event);
+  void on(const Attached& event);
+  void on(const LeaveLimit& event);
+  void on(const Tick& event);
+
+  void begin(const Prepare& prepare);
+  void inherit(const Member& member, bool resized);
+  void assign(const Member& member);
+  const char* entry_of(const Member& member) const;
+  void formed(Identity identity);
+  void ended(WorkerId id, const Event& how);
+  bool goes_on(Identity identity) const { return identity == this->identity() && identity > sealed_; }
+  bool knows_all_members() const;
+  std::vector<Holder> holders() const;
+  void emit(NodeEffect effect) { effects_.push_back(std::move(effect)); }
+
+  const NodeId node_;
+  std::map<WorkerId, Worker> workers_;
+  std::optional<Prepare> prepared_;  // of its members: those of this node
+  Identity before_;                  // the generation before that one
+  Identity sealed_;                  // the newest
+  Identity formed_;                  // the newest
+  Identity resized_;                 // the newest of another world than the one before
+  bool active_ = false;
+  bool over_ = false;  // the job
+  Time now_{};
+  NodeEffects effects_;
+};
+
+}  // namespace keepstep::brain
