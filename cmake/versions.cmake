@@ -26,5 +26,5 @@ built_with(yaml-cpp "${YAML_VERSION}")
 built_with(zlib "${ZLIB_VERSION_STRING}")
 built_with(zstd "${ZSTD_VERSION}")
 list(JOIN built_with "," built_with)
-set_source_files_properties(src/cli/version_command.cc PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(src/cli/commands/version_command.cc PROPERTIES COMPILE_DEFINITIONS
                             "KEEPSTEP_BUILT_WITH=\"${built_with}\"")

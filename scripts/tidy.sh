@@ -14,7 +14,7 @@ stale=()
 while read -r file; do
   stamp=build/tidy/$file
   [ "$stamp" -nt "$file" ] && [ "$stamp" -nt "$newest_header" ] || stale+=("$file")
-done < <(find src -name '*.cc' ! -name '*_test.cc' ! -name 'python_*' | sort)
+done < <(find src -name '*.cc' ! -name '*_test.cc' ! -path 'src/bindings/*' | sort)
 [ ${#stale[@]} -gt 0 ] || exit 0
 echo "clang-tidy: ${#stale[@]} files"
 check() {

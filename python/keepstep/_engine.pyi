@@ -5,7 +5,7 @@ The keepstep worker engine (C++); see include/keepstep and docs/design.
 from collections.abc import Sequence
 from typing import Any
 
-# Numbers that both sides of a boundary must know (src/worker/python_constants.cc).
+# Numbers that both sides of a boundary must know (src/bindings/constants.cc).
 FLAG_PAUSE: int
 FLAG_DRAIN: int
 FLAG_VETO: int
@@ -51,7 +51,7 @@ class Activation:
     def compare(self) -> bool: ...
 
 class Engine:
-    """The engine inside a rank (src/worker/engine.h)."""
+    """The engine inside a rank (src/rank/engine/engine.h)."""
 
     @staticmethod
     def attach(socket: int, memory: int, fingerprint: str) -> Engine:
@@ -162,11 +162,11 @@ def digest(address: int, bytes: int) -> int:
     """XXH3 of a piece of memory."""
 
 def mix_seed(*parts: int) -> int:
-    """64 bits that depend on all `parts` (src/data/seeds.h); each of them has 64 bits."""
+    """64 bits that depend on all `parts` (src/data/order/seeds.h); each of them has 64 bits."""
 
 def samples_at(seed: int, position: int, count: int, dataset_size: int) -> list[int]:
     """
-    The samples at positions position..position+count-1 of the job's order (src/data/sample_order.h).
+    The samples at positions position..position+count-1 of the job's order (src/data/order/sample_order.h).
     """
 
 class Communicator:
@@ -229,7 +229,7 @@ class Communicator:
 
 class NodeLink:
     """
-    A rank that keepstep did not start, and its node's agent (src/worker/node_link.h).
+    A rank that keepstep did not start, and its node's agent (src/rank/link/node_link.h).
     """
 
     @staticmethod
@@ -249,7 +249,7 @@ class NodeLink:
     def close(self) -> None: ...
 
 class CanonicalSum:
-    """Leaves added in the canonical order (src/comm/canonical_sum.h)."""
+    """Leaves added in the canonical order (src/comm/collectives/canonical_sum.h)."""
 
     def __init__(self, count: int, dtype: int) -> None: ...
     def begin(self, leaves: int, begin: int, end: int) -> None: ...
@@ -274,7 +274,7 @@ def sum_of_squares(values: int, count: int, dtype: int) -> float:
     """In float64, in a fixed order."""
 
 class TokenCorpus:
-    """PREFIX.bin and PREFIX.idx, mapped (src/data/token_corpus.h)."""
+    """PREFIX.bin and PREFIX.idx, mapped (src/data/corpus/token_corpus.h)."""
 
     def __init__(self, prefix: str) -> None: ...
     @property
@@ -320,10 +320,10 @@ class TokenCorpus:
         """Two rows of `count` int64 for each sample."""
 
     def will_need(self, samples: Sequence[int], count: int, first: int = 0, stride: int = 1, most: int = ...) -> None:
-        """Has them read by this process's read-ahead thread (src/data/read_ahead.h)."""
+        """Has them read by this process's read-ahead thread (src/data/corpus/read_ahead.h)."""
 
 class PackedCorpus:
-    """Documents in rows of fixed length (src/data/packed_corpus.h)."""
+    """Documents in rows of fixed length (src/data/corpus/packed_corpus.h)."""
 
     def __init__(
         self, prefix: str, capacity: int, too_long: str, documents: tuple[int, int], plan_folder: str = ""
@@ -379,7 +379,7 @@ class TensorWatch:
     def bytes(self) -> bytes: ...
 
 class TokenWriter:
-    """Writes a corpus, all of it or nothing (src/data/token_writer.h)."""
+    """Writes a corpus, all of it or nothing (src/data/corpus/token_writer.h)."""
 
     @staticmethod
     def create(prefix: str, type: str, overwrite: bool = False) -> TokenWriter: ...
@@ -453,7 +453,7 @@ def add_strings(writer: TokenWriter, offsets: int, count: int, data: int, bytes:
     """Texts as Arrow's large_string has them, each a document; returns documents, bytes of text, empty ones."""
 
 class TokenScan:
-    """Goes once through a .bin file (src/data/token_scan.h)."""
+    """Goes once through a .bin file (src/data/corpus/token_scan.h)."""
 
     def __init__(self, corpus: TokenCorpus) -> None: ...
     def step(self, bytes: int) -> bool:
@@ -476,7 +476,7 @@ def narrowest_type(vocabulary: int) -> str:
     """The type in which tokens of such a vocabulary are written."""
 
 class Blend:
-    """Sources in fixed shares (src/data/blend.h)."""
+    """Sources in fixed shares (src/data/order/blend.h)."""
 
     MOST_PERIOD: int
     def __init__(self, counts: list[int]) -> None: ...
@@ -492,13 +492,13 @@ def blend_counts(weights: list[float], period: int) -> list[int]:
     """Whole numbers in the proportion of `weights` that add up to `period`."""
 
 class RingView:
-    """A batch as bytes: a private mapping of shared pages (src/data/ring.h)."""
+    """A batch as bytes: a private mapping of shared pages (src/data/ring/ring.h)."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class RingWriter:
-    """The loader process's end of a ring (src/data/ring.h)."""
+    """The loader process's end of a ring (src/data/ring/ring.h)."""
 
     @property
     def head(self) -> int: ...
@@ -521,7 +521,7 @@ class RingWriter:
         multiple of 64 behind the batch."""
 
 class Ring:
-    """A rank's place in a ring of batches (src/worker/ring_link.h, src/data/ring.h)."""
+    """A rank's place in a ring of batches (src/rank/link/ring_link.h, src/data/ring/ring.h)."""
 
     @staticmethod
     def connect(path: str) -> Ring: ...

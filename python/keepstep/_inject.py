@@ -1,6 +1,6 @@
 """Which injected faults are due: at named phases of a step, of ``keepstep run --inject`` and ``keepstep inject``.
 
-What each of them does is in `keepstep._faults`; the agent parsed and checked them (src/agent/inject_spec.h).
+What each of them does is in `keepstep._faults`; the agent parsed and checked them (src/agent/job/inject_spec.h).
 """
 
 from __future__ import annotations

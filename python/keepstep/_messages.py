@@ -8,7 +8,7 @@ from keepstep import _engine
 
 
 class MessageType(IntEnum):
-    """See src/worker/messages.h for each body."""
+    """See src/rank/link/messages.h for each body."""
 
     PARKED = _engine.MESSAGE_PARKED
     RECOVERABLE = _engine.MESSAGE_RECOVERABLE

@@ -4,7 +4,7 @@
 only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What workers import
 beyond torch is learned in a fork, which becomes the zygote if it stayed safe (_preload.py).
 
-Messages are JSON packets; see src/agent/starter.cc. Ends when the agent is gone.
+Messages are JSON packets; see src/agent/workers/starter.cc. Ends when the agent is gone.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@
 #include <cstdio>
 #include <cstring>
 
-#include "agent/drain_process.h"
-#include "agent/ports.h"
-#include "agent/ring_service.h"
-#include "agent/torchrun_env.h"
+#include "agent/rings/ring_service.h"
+#include "agent/workers/drain_process.h"
+#include "agent/workers/ports.h"
+#include "agent/workers/torchrun_env.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/terminal_text.h"
 #include "comm/tcp/tcp_transport.h"
-#include "worker/ring_link.h"
+#include "rank/link/ring_link.h"
 
 namespace keepstep::agent {
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "agent/agent.h"
-#include "agent/stacks.h"
+#include "agent/watch/stacks.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/log.h"

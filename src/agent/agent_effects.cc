@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "agent/agent.h"
-#include "agent/drain_process.h"
-#include "agent/ports.h"
-#include "agent/ring_service.h"
+#include "agent/rings/ring_service.h"
+#include "agent/workers/drain_process.h"
+#include "agent/workers/ports.h"
 #include "base/check.h"
 #include "base/clock.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
-#include "agent/ring_service.h"
+#include "agent/rings/ring_service.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {

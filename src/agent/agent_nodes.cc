@@ -18,11 +18,11 @@
 
 #include "absl/strings/str_join.h"
 #include "agent/agent.h"
-#include "agent/drain_process.h"
-#include "agent/node_facts.h"
+#include "agent/nodes/node_facts.h"
+#include "agent/workers/drain_process.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/store_messages.h"
+#include "rank/link/store_messages.h"
 
 namespace keepstep::agent {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "agent/agent.h"
-#include "agent/torchrun_env.h"
+#include "agent/workers/torchrun_env.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/comm_config.h"
-#include "worker/store_messages.h"
+#include "rank/link/comm_config.h"
+#include "rank/link/store_messages.h"
 
 namespace keepstep::agent {
 

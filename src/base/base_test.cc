@@ -14,11 +14,11 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/futex.h"
-#include "base/packet_socket.h"
 #include "base/robust_mutex.h"
 #include "base/running_checksum.h"
 #include "base/shared_memory.h"
 #include "base/short_turns.h"
+#include "base/socket/packet_socket.h"
 #include "base/token.h"
 
 namespace keepstep {

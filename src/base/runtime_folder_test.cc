@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "base/local_socket.h"
 #include "base/runtime_folder_testing.h"
+#include "base/socket/local_socket.h"
 
 namespace keepstep {
 namespace {

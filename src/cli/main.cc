@@ -8,17 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "cli/ask_command.h"
-#include "cli/find_python.h"
-#include "cli/inject_command.h"
-#include "cli/jobs_command.h"
-#include "cli/node_command.h"
-#include "cli/rendezvous_bench.h"
-#include "cli/run_command.h"
-#include "cli/scale_command.h"
-#include "cli/stacks_command.h"
-#include "cli/suggest.h"
-#include "cli/version_command.h"
+#include "cli/commands/ask_command.h"
+#include "cli/commands/inject_command.h"
+#include "cli/commands/jobs_command.h"
+#include "cli/commands/node_command.h"
+#include "cli/commands/rendezvous_bench.h"
+#include "cli/commands/run_command.h"
+#include "cli/commands/scale_command.h"
+#include "cli/commands/stacks_command.h"
+#include "cli/commands/version_command.h"
+#include "cli/options/find_python.h"
+#include "cli/options/suggest.h"
 
 namespace keepstep::cli {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/tcp_socket.h"
+#include "base/socket/tcp_socket.h"
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"

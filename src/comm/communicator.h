@@ -35,7 +35,7 @@
 
 #include "base/status.h"
 #include "brain/types.h"
-#include "comm/canonical_tree.h"
+#include "comm/collectives/canonical_tree.h"
 
 namespace keepstep::comm {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "comm/numbers/reduce.h"
 #include "comm/operation.h"
-#include "comm/reduce.h"
 
 namespace keepstep::comm {
 

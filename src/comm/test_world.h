@@ -23,7 +23,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/futex.h"
-#include "base/tcp_socket.h"
+#include "base/socket/tcp_socket.h"
 #include "comm/communicator.h"
 #include "comm/progress.h"
 #include "comm/tcp/tcp_transport.h"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/local_socket.h"
+#include "base/socket/local_socket.h"
 
 namespace keepstep::net {
 namespace {

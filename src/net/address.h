@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "base/fd.h"
+#include "base/socket/tcp_socket.h"
 #include "base/status.h"
-#include "base/tcp_socket.h"
 #include "net/deadline.h"
 
 namespace keepstep::net {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/engine_thread.h"
-#include "base/local_socket.h"
 #include "base/log.h"
+#include "base/socket/local_socket.h"
 
 namespace keepstep::net {
 namespace {

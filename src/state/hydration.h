@@ -19,7 +19,7 @@
 
 #include "base/status.h"
 #include "brain/types.h"
-#include "state/device_copy.h"
+#include "state/device/device_copy.h"
 
 namespace keepstep::state {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "state/device_copy.h"
+#include "state/device/device_copy.h"
 #include "state/hydration.h"
 
 namespace keepstep::state {

@@ -1,9 +1,10 @@
-// A CUDA driver without a GPU: the calls that src/state/cuda_driver.h looks up, over memory that the host cannot touch.
+// A CUDA driver without a GPU: the calls that src/state/device/cuda_driver.h looks up, over memory that the host cannot
+// touch.
 //
 // A "device address" lies in a mapping without any access, so that whoever reads or writes it directly dies; the driver
 // has a second mapping of the same pages. Copies happen late: not when they are started but when somebody waits for
-// their stream or event, so that whoever looks at a buffer before finds 0xAA. As with the real one a call needs a current
-// context, and copies are only asynchronous with pinned memory, so any other host memory is refused here.
+// their stream or event, so that whoever looks at a buffer before finds 0xAA. As with the real one a call needs a
+// current context, and copies are only asynchronous with pinned memory, so any other host memory is refused here.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// NVIDIA's management library without a GPU: the calls that src/worker/gpu_health.cc looks up. What they answer stands
-// in the environment: FAKE_NVML="gpus=2 1.ecc=3 1.temperature=95"; without it one GPU that is well. N.lost=1: its calls
-// fail; N.old=1: it does not know half of them; init=999: the driver does not answer.
+// NVIDIA's management library without a GPU: the calls that src/rank/checks/gpu_health.cc looks up. What they answer
+// stands in the environment: FAKE_NVML="gpus=2 1.ecc=3 1.temperature=95"; without it one GPU that is well. N.lost=1:
+// its calls fail; N.old=1: it does not know half of them; init=999: the driver does not answer.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -30,7 +30,7 @@ def flip_a_byte(pid, rank):
         if not re.match(rf"/memfd:keepstep-shard-{rank}\b", os.readlink(path)):
             continue
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-            # src/state/shard_vault.cc: a page, then text and data of each slot, in pages
+            # src/state/vault/shard_vault.cc: a page, then text and data of each slot, in pages
             data, text = (-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in struct.unpack_from("=QQ", memory, 16))
             for slot in range(2):
                 memory[mmap.PAGESIZE + slot * (data + text) + text] ^= 1

@@ -16,7 +16,7 @@ import sys
 
 from keepstep.torch.run import Run
 
-HEADER_BYTES = 4096  # of a worker's memory: src/worker/page.h
+HEADER_BYTES = 4096  # of a worker's memory: src/rank/link/page.h
 CAPSULES_BYTES = 2 << 20
 PROT_READ = 1
 

@@ -209,7 +209,7 @@ def change_a_byte(run, name):
     with open("/proc/self/maps") as maps:
         found = re.findall(rf"([0-9a-f]+)-([0-9a-f]+) .*/memfd:{name} ", maps.read())
     at = max((int(end, 16) - int(begin, 16), int(begin, 16)) for begin, end in found)[1]
-    header = (ctypes.c_uint64 * 4).from_address(at)  # src/state/shard_vault.cc
+    header = (ctypes.c_uint64 * 4).from_address(at)  # src/state/vault/shard_vault.cc
     data, text = (-(-size // 4096) * 4096 for size in header[2:])
     byte = ctypes.c_uint8.from_address(at + 4096 + run.version % 2 * (data + text) + text)
     byte.value ^= 1

@@ -1,7 +1,7 @@
 """From one division of sharded state to another: what the texts of shards (`shard_layout`) say of it.
 
 Each rank takes what it holds from now on out of the shards of before; who gives what is the engine's
-(src/worker/shard_exchange.h). What is no part of a DTensor is the same on all ranks.
+(src/rank/shards/shard_exchange.h). What is no part of a DTensor is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def local_tensors(shard: dict[str, Any], parts: dict[str, tuple[list[int], list[
 
 
 def manifest(shard: dict[str, Any], version: int) -> str:
-    """As src/state/shard_manifest.h reads it: of each tensor the whole shape, and where its part begins and ends."""
+    """As src/state/vault/shard_manifest.h reads it: of each tensor the whole shape, and where its part begins and ends."""
     layout = shard["layout"]
     return json.dumps(
         {

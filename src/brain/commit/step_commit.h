@@ -1,7 +1,7 @@
 // What an interrupted step comes to. Pure.
 //
 // Follows section 6 of the design. The vote itself is a handful of compare-and-swaps in shared memory
-// (worker/step_vote.h); this is the rule that reads the words afterwards.
+// (rank/vote/step_vote.h); this is the rule that reads the words afterwards.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,8 @@
 
 namespace keepstep::brain {
 
-// Row `row` of the parity of these ranks' shards (state/reed_solomon.h): block members.size() + row of their code.
+// Row `row` of the parity of these ranks' shards (state/vault/reed_solomon.h): block members.size() + row of their
+// code.
 struct ParityBlock {
   std::vector<Rank> members;  // shard i of the code is that of members[i]; 1 to 254 of them
   uint32_t row = 0;

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "base/fd.h"
-#include "base/tcp_socket.h"
+#include "base/socket/tcp_socket.h"
 #include "comm/tcp/wire.h"
 #include "net/tls_stream.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "base/tcp_socket.h"
+#include "base/socket/tcp_socket.h"
 #include "brain/types.h"
 #include "net/shared_key.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "data/build/byte_source.h"
-#include "data/token_index.h"
+#include "data/corpus/token_index.h"
 
 namespace keepstep::data {
 

@@ -21,7 +21,7 @@ from keepstep.checkpoint.drain import sums as sums_json
 SAY_AGAIN_S = 5.0
 NOT_HEARD_S = 30.0  # of a file: then its node is taken for lost
 LAST_NEWS_S = 3.0  # the same where the node has no ranks any more
-MOST_MESSAGE_BYTES = 16 << 20  # src/agent/drain_process.cc
+MOST_MESSAGE_BYTES = 16 << 20  # src/agent/workers/drain_process.cc
 MOST_KNOWN = 100_000  # files of other nodes
 
 Name = tuple[str, str]  # the place's URL, the file's key

@@ -12,7 +12,7 @@ from typing import Any
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 
-MOST_PACKET_BYTES = 160 * 1024  # src/base/packet_socket.h
+MOST_PACKET_BYTES = 160 * 1024  # src/base/socket/packet_socket.h
 MOST_BODY_BYTES = 1 << 30
 MOST_FDS = 4
 

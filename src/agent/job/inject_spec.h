@@ -1,0 +1,99 @@
+// A fault to inject, as given to `keepstep run --inject` and `keepstep inject`: KIND[:KEY=VALUE,...].
+//
+//   kill:rank=2,step=20,phase=backward          SIGKILL in the middle of an all-reduce of step 20's backward
+//   exception:rank=any,step=7,phase=forward     the first rank to get there raises
+//   segv:rank=1,step=30,phase=hydrate,on=spare  only in a worker that started as a spare
+//   slow:rank=3,step=10,factor=4                from step 10 on this process computes 4 times as long
+//   kill:rank=any,step=1,phase=update,probability=0.01,seed=7,times=20   at random, 20 times at most
+//
+// Pure. The one parser there is: the launcher refuses nonsense with it before anything starts, a running job's agent
+// refuses what comes through its control door, and workers get the parsed fields (`to_json`).
+// docs/reference/inject.md says what each kind does.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace keepstep::agent {
+
+enum class InjectKind {
+  kKill,
+  kSegv,
+  kException,
+  kExit,
+  kStop,
+  kGil,
+  kLoop,
+  kDeadlock,
+  kOom,
+  kSlow,
+  kFlip,
+  kAgentKill,
+  kAgentStop,
+  kLinkDrop,
+  kLinkDelay,
+  kDiskFull,
+};
+enum class InjectPhase {
+  kForward,
+  kBackward,
+  kAllreduce,
+  kBeforeVote,
+  kAfterVote,
+  kUpdate,
+  kBetween,
+  kHydrate,
+  kRecovery,
+  kBuild,
+};
+
+struct InjectSpec {
+  InjectKind kind = InjectKind::kKill;
+  std::optional<uint32_t> rank;       // unset: any, the first to get there
+  std::optional<uint64_t> step;       // >= 1; unset (keepstep inject only): at the next occasion
+  std::optional<InjectPhase> phase;   // unset: the kind's own, see default_phase
+  bool on_spare = false;              // only in a worker that started as a spare
+  std::optional<double> probability;  // (0, 1]: at each step from `step` on, for each rank by itself
+  std::optional<uint64_t> seed;       // of `probability` and of what `flip` flips; unset: the job's
+  std::optional<uint64_t> times;      // how often in the whole job; unset: 1 (slow: every step from then on)
+  std::optional<double> seconds;      // stop, gil, loop, agent-stop, disk-full: ends by itself; slow: longer a step
+  std::optional<double> factor;       // slow: times as long as it computed
+  std::optional<uint64_t> ms;         // link-delay
+  std::optional<uint64_t> mib;        // oom: how much it takes at most
+  std::string what;                   // flip: "gradient" or "parameter"; oom: "error" or "kill"
+  std::string text;                   // as given
+};
+
+// kRun: with `--inject` a fault must say which rank and when. kNow: for a job that runs, where nothing said means the
+// first rank to get there, and now.
+enum class InjectFor { kRun, kNow };
+
+const char* name(InjectKind kind);
+const char* name(InjectPhase phase);
+// Whether a C++ program can carry it out itself (rank/checks/fault_injector.h).
+bool for_programs(InjectKind kind);
+// "forward, backward, ...": for messages and --help.
+std::string program_faults();
+std::string inject_kinds();
+std::string inject_phases();
+
+// The agent does it to itself or to its files, not a rank.
+bool by_agent(InjectKind kind);
+// A signal that does it from outside, whatever the process is doing; 0: the process has to do it.
+int signal_of(InjectKind kind);
+// Where it happens if nothing is said.
+InjectPhase default_phase(const InjectSpec& spec);
+
+// INVALID_ARGUMENT names every mistake in `text` (separated by "; ") and what would be right.
+StatusOr<InjectSpec> parse_inject(std::string_view text, InjectFor for_what = InjectFor::kRun);
+
+// What a worker needs to carry it out (docs/design/wire_worker.md). `key` tells faults of a job apart; `late`: it came
+// while the job ran, so that a step that is past meanwhile means the next one.
+nlohmann::json to_json(const InjectSpec& spec, const std::string& key, bool late);
+
+}  // namespace keepstep::agent

@@ -1,0 +1,70 @@
+#include "agent/memory/generation.h"
+
+#include <string>
+
+namespace keepstep::agent {
+
+StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& prepare,
+                                                         const comm::CommConfig& config) {
+  KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
+                            SharedMemory::create("keepstep-generation-" + std::to_string(prepare.identity.generation),
+                                                 worker::generation_page_bytes(config)));
+  auto* page = reinterpret_cast<worker::GenerationPage*>(memory.data());
+  page->magic = worker::kGenerationMagic;
+  page->term = prepare.identity.term;
+  page->generation = prepare.identity.generation;
+  page->world = static_cast<uint32_t>(prepare.members.size());
+  page->across = prepare.members.size() < prepare.table.world_size() ? 1 : 0;
+  return std::unique_ptr<Generation>(new Generation(prepare.identity, config, std::move(memory)));
+}
+
+void Generation::interrupt() {
+  worker::ring(page());
+  comm::wake_all(config_, memory_.data() + worker::kHeaderBytes);
+}
+
+std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holders) {
+  // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
+  // so it finds either our seal or the mark (worker::Engine::ready).
+  page().sealing.store(1);
+  std::vector<brain::SealedWord> words;
+  for (const Holder& member : holders) {
+    const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
+    words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load()),
+                     was.vote == brain::Vote::kOpen ? std::nullopt : worker::load_digest(*member.page, was.step)});
+  }
+  // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
+  drain();
+  return words;
+}
+
+void Generation::drain() {
+  page().interrupted.store(1);
+  interrupt();
+}
+
+Generation::Outcome Generation::newest_outcome() const {
+  Outcome newest;
+  for (const worker::MeanSlot& slot : page().mean) {
+    if (const brain::Step step = slot.step.load(); step > newest.step) {
+      newest = {step, slot.mean.load(), slot.flags.load()};
+    }
+  }
+  return newest;
+}
+
+void Generation::announce(brain::Version version, std::optional<double> mean_loss, uint32_t flags) {
+  if (mean_loss.has_value()) {
+    worker::store_mean(page(), version, *mean_loss, flags);
+  }
+  page().verdict_version = version;
+  page().verdict_ready = 1;
+  worker::ring(page());
+}
+
+void Generation::announce_end() {
+  page().verdict_ready = 2;
+  interrupt();
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,497 @@
+// A generation on two nodes with real engines: pages, Prepare and words as agents make them, TCP on loopback between.
+#include "agent/memory/generation.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/workers/worker_process.h"
+#include "base/socket/tcp_socket.h"
+#include "brain/commit/step_commit.h"
+#include "rank/engine/engine.h"
+#include "rank/link/comm_config.h"
+
+namespace keepstep::agent {
+namespace {
+
+using brain::Identity;
+using brain::Member;
+using brain::Rank;
+using brain::StateKind;
+using brain::Step;
+using brain::Version;
+using nlohmann::json;
+using worker::Engine;
+using worker::Message;
+using worker::MessageType;
+
+constexpr comm::CommConfig kConfig{
+    .max_world = 4, .groups = 2, .slot_bytes = 16384, .group_slot_bytes = 4096, .ring_bytes = 8192};
+
+// What the agents hear of one worker.
+class Heard {
+ public:
+  explicit Heard(const PacketSocket& socket) : thread_([this, &socket] { listen(socket); }) {}
+  ~Heard() { thread_.join(); }
+  // The first message of this type, from `nth` on.
+  Message await(MessageType type, size_t nth = 0) {
+    std::unique_lock lock(mutex_);
+    std::optional<Message> found;
+    came_.wait(lock, [&] {
+      size_t seen = 0;
+      for (const Message& message : messages_) {
+        if (message.type == type && seen++ == nth) {
+          found = message;
+        }
+      }
+      return found.has_value();
+    });
+    return *found;
+  }
+  size_t count(MessageType type) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::count_if(messages_.begin(), messages_.end(),
+                                             [&](const Message& message) { return message.type == type; }));
+  }
+
+ private:
+  void listen(const PacketSocket& socket) {
+    while (true) {
+      StatusOr<Packet> packet = socket.receive();
+      if (!packet.ok()) {
+        return;
+      }
+      const std::lock_guard lock(mutex_);
+      messages_.push_back(*worker::decode(*packet));
+      came_.notify_all();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<Message> messages_;
+  std::thread thread_;
+};
+
+// A worker as its agent has it, and the engine in it.
+struct Worker {
+  Worker(brain::WorkerId id, json welcome) : process(*WorkerProcess::create(id, false, worker::WorkerLayout(kConfig))) {
+    heard = std::make_unique<Heard>(process->socket);
+    tell(MessageType::kWelcome, {}, std::move(welcome));
+    Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 0));
+    Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 0));
+    process->child_socket = PacketSocket();
+    engine = *Engine::attach(std::move(socket), std::move(memory), json::object());
+    engine->set_state(StateKind::kClean, 0);
+  }
+  ~Worker() { engine.reset(); }
+  void tell(MessageType type, Identity identity, json body, const std::vector<int>& fds = {}) {
+    const Status sent =
+        worker::send_encoded(process->socket, worker::encode({type, 0, identity, std::move(body)}), fds, true);
+    ASSERT_TRUE(sent.ok()) << sent;
+  }
+  std::vector<worker::CommitRecord> commits() {
+    std::vector<worker::CommitRecord> found;
+    const Status status = process->log.collect(
+        process->memory.data() + worker::WorkerLayout::kLog,
+        [&](const worker::CommitRecord& record) { found.push_back(record); },
+        [](Step, std::string_view) { FAIL() << "nobody logged"; });
+    EXPECT_TRUE(status.ok()) << status;
+    return found;
+  }
+
+  std::shared_ptr<WorkerProcess> process;
+  std::unique_ptr<Heard> heard;  // ends when the engine's end of the socket is gone
+  std::unique_ptr<Engine> engine;
+};
+
+// A job whose agents this is. `nodes`: by rank, numbered from 0 on.
+class Job {
+ public:
+  explicit Job(std::vector<uint32_t> nodes) : nodes_(std::move(nodes)) {
+    for (Rank rank = 0; rank < world(); ++rank) {
+      listeners_.push_back(*listen_tcp({"127.0.0.1", 0}));
+      workers_.push_back(nullptr);
+      start(rank);
+    }
+  }
+  uint32_t world() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint32_t count() const { return *std::max_element(nodes_.begin(), nodes_.end()) + 1; }
+  Worker& worker(Rank rank) { return *workers_[rank]; }
+  Engine& engine(Rank rank) { return *workers_[rank]->engine; }
+  Generation& generation(uint32_t node) { return *generations_[node]; }
+  worker::WorkerPage& page(Rank rank) { return workers_[rank]->process->page(); }
+
+  void kill(Rank rank) {
+    graves_.push_back(workers_[rank]->process);  // its agent keeps its memory
+    workers_[rank]->engine.reset();
+  }
+  void start(Rank rank) {
+    workers_[rank] =
+        std::make_unique<Worker>(next_worker_++, json{{"comm", worker::to_json(kConfig)}, {"spare", false}});
+  }
+
+  json table() const {
+    json entries = json::array();
+    for (Rank rank = 0; rank < world(); ++rank) {
+      entries.push_back({nodes_[rank], "127.0.0.1", local_address(listeners_[rank].get())->port, 1, 0});
+    }
+    return entries;
+  }
+  json body(Rank rank, Version version, Identity identity) const {
+    json ids = json::array();
+    json ranks = json::array();
+    for (Rank other = 0; other < world(); ++other) {
+      if (nodes_[other] == nodes_[rank]) {
+        ids.push_back(workers_[other]->process->id);
+        ranks.push_back(other);
+      }
+    }
+    return {{"rank", rank},
+            {"version", version},
+            {"workers", ids},
+            {"ranks", ranks},
+            {"nodes", table()},
+            {"newcomer", false},
+            {"entry", "start"},
+            {"because", "test"},
+            {"environment", json::object()},
+            {"data_key", net::SharedKey::data_of(secret_, identity.term, identity.generation)->hex()},
+            {"data_plane", "tls"}};
+  }
+  std::vector<int> fds(Rank rank) const {
+    std::vector<int> result = {generations_[nodes_[rank]]->fd()};
+    for (Rank other = 0; other < world(); ++other) {
+      if (nodes_[other] == nodes_[rank]) {
+        result.push_back(workers_[other]->process->memory.fd());
+      }
+    }
+    result.push_back(listeners_[rank].get());
+    return result;
+  }
+  void create(Identity identity, Version version) {
+    std::vector<brain::RankTable::Entry> entries;
+    for (Rank rank = 0; rank < world(); ++rank) {
+      const uint16_t port = local_address(listeners_[rank].get())->port;
+      entries.push_back({nodes_[rank], 1, 0, {brain::ipv4(127, 0, 0, 1), port}});
+    }
+    old_ = std::exchange(generations_, {});
+    for (uint32_t node = 0; node < count(); ++node) {
+      brain::Prepare prepare{identity, version, *brain::RankTable::make(entries), {}, "test"};
+      for (Rank rank = 0; rank < world(); ++rank) {
+        if (nodes_[rank] == node) {
+          prepare.members.push_back({rank, workers_[rank]->process->id, node});
+        }
+      }
+      generations_.push_back(*Generation::create(prepare, kConfig));
+    }
+  }
+  void prepare(Identity identity, Version version) {
+    create(identity, version);
+    for (Rank rank = 0; rank < world(); ++rank) {
+      worker(rank).tell(MessageType::kPrepare, identity, body(rank, version, identity), fds(rank));
+      worker(rank).tell(
+          MessageType::kActivate, identity,
+          {{"version", version}, {"sources", json::array()}, {"targets", json::array()}, {"compare", false}});
+    }
+  }
+  std::vector<brain::SealedWord> seal(uint32_t node) {
+    std::vector<Generation::Holder> holders;
+    for (Rank rank = 0; rank < world(); ++rank) {
+      if (nodes_[rank] == node) {
+        holders.push_back({rank, workers_[rank]->process->id, &page(rank)});
+      }
+    }
+    return generations_[node]->seal(holders);
+  }
+
+  void in_threads(const std::function<void(Rank)>& body) {
+    std::vector<std::thread> threads;
+    for (Rank rank = 0; rank < world(); ++rank) {
+      threads.emplace_back(body, rank);
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+
+ private:
+  const std::vector<uint32_t> nodes_;
+  const std::string secret_ = net::SharedKey::random_data_secret();
+  brain::WorkerId next_worker_ = 1;
+  std::vector<Fd> listeners_;
+  std::vector<std::unique_ptr<Generation>> generations_;
+  std::vector<std::unique_ptr<Generation>> old_;
+  std::vector<std::shared_ptr<WorkerProcess>> graves_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // first to go
+};
+
+double loss_of(Rank rank, Step step) {
+  return std::ldexp(1.0 + 0.1 * rank, static_cast<int>((step * 13 + rank * 29) % 60));
+}
+
+// As in rank order on one node.
+double mean_of(uint32_t world, Step step) {
+  double sum = 0;
+  uint64_t count = 0;
+  for (Rank rank = 0; rank < world; ++rank) {
+    sum += loss_of(rank, step);
+    count += rank + 1;
+  }
+  return sum / static_cast<double>(count);
+}
+
+void enter(Engine& engine, Identity identity, Rank rank, uint32_t world) {
+  const StatusOr<worker::Assignment> assignment = engine.wait_assignment();
+  ASSERT_TRUE(assignment.ok()) << assignment.status();
+  ASSERT_EQ(assignment->identity, identity);
+  ASSERT_EQ(assignment->rank, rank);
+  ASSERT_EQ(assignment->world, world);
+  ASSERT_TRUE(engine.ready().ok());
+  const Status formed = engine.form();
+  ASSERT_TRUE(formed.ok()) << formed;
+}
+
+worker::VoteResult vote(Engine& engine, Rank rank, Step step) {
+  engine.record_loss(step, loss_of(rank, step), rank + 1);
+  return engine.vote(step, 0);
+}
+
+void commit(Engine& engine, Rank rank, uint32_t world, Step step) {
+  float sum = static_cast<float>(rank + step);
+  comm::Communicator& comm = *engine.communicator();
+  const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+  ASSERT_EQ(comm.wait(op).outcome, comm::Outcome::kDone);
+  comm.forget(op);
+  ASSERT_EQ(sum, static_cast<float>(world * step + world * (world - 1) / 2));
+  ASSERT_TRUE(vote(engine, rank, step).decided) << "step " << step;
+  engine.begin_update(step);
+  ASSERT_TRUE(engine.end_update(step));
+  ASSERT_EQ(std::bit_cast<uint64_t>(engine.mean_loss(step)), std::bit_cast<uint64_t>(mean_of(world, step)));
+}
+
+TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
+  brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 2, 0, {}}}), {{0, 1, 0}, {1, 2, 0}}, "test"};
+  const auto generation = *Generation::create(prepare, kConfig);
+  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), worker::kHeaderBytes);
+  const auto& page = *reinterpret_cast<const worker::GenerationPage*>(memory.data());
+  EXPECT_EQ(page.world, 2u);
+  EXPECT_EQ(page.across, 0u);
+}
+
+TEST(GenerationTest, a_drained_page_is_interrupted_and_only_a_sealed_one_says_so_to_who_opens_its_word) {
+  brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 1, 0, {}}}), {{0, 1, 0}}, "test"};
+  const auto generation = *Generation::create(prepare, kConfig);
+  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), worker::kHeaderBytes);
+  const auto& page = *reinterpret_cast<const worker::GenerationPage*>(memory.data());
+  generation->drain();
+  EXPECT_EQ(page.interrupted.load(), 1u);
+  EXPECT_EQ(page.sealing.load(), 0u);
+  (void)generation->seal({});
+  EXPECT_EQ(page.sealing.load(), 1u);
+}
+
+// Two ranks finished. One is let go, ends, and is killed; only then the other hears that it may go, too.
+TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_else) {
+  constexpr Identity kIdentity{1, 1};
+  Job job({0, 0});
+  job.prepare(kIdentity, 0);
+  job.in_threads([&](Rank rank) { enter(job.engine(rank), kIdentity, rank, 2); });
+  std::thread finishing([&] { EXPECT_TRUE(job.engine(0).finish().ok()) << "a release that was on its way is lost"; });
+  (void)job.worker(0).heard->await(MessageType::kFinished);
+  job.generation(0).drain();
+  // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
+  job.worker(0).tell(MessageType::kNotice, kIdentity, json{{"because", "test"}});
+  while (job.engine(0).notice().empty()) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(job.engine(0).interrupted());
+  job.worker(0).tell(MessageType::kRelease, kIdentity, json::object());
+  finishing.join();
+  EXPECT_FALSE(job.engine(0).interrupted()) << "a forward after the training function would be left";
+  float value = 1;
+  comm::Communicator& comm = *job.engine(0).communicator();
+  const comm::OpId op = comm.all_reduce(comm::kWorld, &value, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+  EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kInterrupted);
+  comm.forget(op);
+}
+
+TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcomer) {
+  constexpr Identity kFirst{1, 1};
+  constexpr Identity kSecond{1, 2};
+  Job job({0, 0, 1});
+  job.prepare(kFirst, 0);
+  job.in_threads([&](Rank rank) {
+    enter(job.engine(rank), kFirst, rank, 3);
+    for (Step step = 1; step <= 20; ++step) {
+      commit(job.engine(rank), rank, 3, step);
+    }
+  });
+  EXPECT_EQ(job.worker(0).heard->await(MessageType::kFormed).identity, kFirst);
+  EXPECT_EQ(job.worker(1).heard->count(MessageType::kFormed) + job.worker(2).heard->count(MessageType::kFormed), 0u);
+  const std::vector<worker::CommitRecord> commits = job.worker(2).commits();
+  ASSERT_EQ(commits.size(), 20u);
+  EXPECT_EQ(commits.back().step, 20u);
+  EXPECT_EQ(commits.back().identity, kFirst);
+  EXPECT_TRUE(commits.back().has_mean);
+  EXPECT_EQ(commits.back().mean, mean_of(3, 20));
+  EXPECT_EQ(job.worker(2).heard->count(MessageType::kCollect), 1u) << "of the generation's first step";
+
+  // Rank 2 dies, and no agent is told: its peers' leader says so.
+  job.kill(2);
+  std::vector<std::thread> waiting;
+  for (const Rank rank : {0u, 1u}) {
+    waiting.emplace_back([&, rank] {
+      EXPECT_FALSE(vote(job.engine(rank), rank, 21).decided);
+      const StatusOr<Version> verdict = job.engine(rank).wait_verdict();
+      EXPECT_TRUE(verdict.ok() && *verdict == 20) << verdict.status();
+    });
+  }
+  const Message fault = job.worker(0).heard->await(MessageType::kFault);
+  EXPECT_EQ(fault.body.at("step"), 21);
+  EXPECT_NE(fault.body.at("what").get<std::string>().find("rank 2"), std::string::npos) << fault.body;
+  EXPECT_FALSE(fault.body.at("fatal"));
+  std::vector<brain::SealedWord> words = job.seal(1);
+  std::ranges::copy(job.seal(0), std::back_inserter(words));
+  const brain::Verdict verdict = brain::decide(kFirst, 0, words);
+  EXPECT_EQ(verdict.version, 20u) << verdict.because;
+  job.generation(0).announce(verdict.version);
+  for (std::thread& thread : waiting) {
+    thread.join();
+  }
+
+  job.start(2);
+  job.engine(2).set_state(StateKind::kClean, 20);
+  job.prepare(kSecond, 20);
+  job.in_threads([&](Rank rank) {
+    enter(job.engine(rank), kSecond, rank, 3);
+    for (Step step = 21; step <= 40; ++step) {
+      commit(job.engine(rank), rank, 3, step);
+    }
+  });
+}
+
+// Everybody had voted, but no leader heard it from all: the verdict counts the step, and brings its loss.
+TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
+  constexpr Identity kIdentity{1, 1};
+  Job job({0, 0, 1});
+  job.prepare(kIdentity, 0);
+  job.in_threads([&](Rank rank) { enter(job.engine(rank), kIdentity, rank, 3); });
+  const auto had_voted = [&](Rank rank) {
+    return brain::unpack_step_word(job.page(rank).word.load()).vote == brain::Vote::kYes;
+  };
+  std::vector<std::thread> waiting;
+  const auto start = [&](Rank rank) {
+    waiting.emplace_back([&, rank] {
+      EXPECT_FALSE(vote(job.engine(rank), rank, 1).decided);
+      const StatusOr<Version> verdict = job.engine(rank).wait_verdict();
+      EXPECT_TRUE(verdict.ok() && *verdict == 1) << verdict.status();
+      EXPECT_EQ(job.engine(rank).mean_loss(1), mean_of(3, 1));
+    });
+    while (!had_voted(rank)) {
+      std::this_thread::yield();
+    }
+  };
+  start(2);
+  std::vector<brain::SealedWord> words = job.seal(1);
+  start(0);
+  start(1);
+  std::ranges::copy(job.seal(0), std::back_inserter(words));
+  const brain::Verdict verdict = brain::decide(kIdentity, 0, words);
+  EXPECT_EQ(verdict.version, 1u) << verdict.because;
+  EXPECT_TRUE(verdict.forward);
+  EXPECT_TRUE(std::isnan(job.engine(0).mean_loss(1)));
+  job.generation(0).announce(verdict.version, mean_of(3, 1));
+  job.generation(1).announce(verdict.version, mean_of(3, 1));
+  for (std::thread& thread : waiting) {
+    thread.join();
+  }
+}
+
+// What asks the agent must not outlast the generation, answered or not: the answer may be lost, and memory takes a
+// while.
+TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_and_does_not_hold_up_the_next) {
+  constexpr Identity kFirst{1, 1};
+  constexpr Identity kSecond{1, 2};
+  Job job({0, 0});
+  job.prepare(kFirst, 0);
+  job.in_threads([&](Rank rank) {
+    ASSERT_TRUE(job.engine(rank).wait_assignment().ok());
+    ASSERT_TRUE(job.engine(rank).ready(true).ok());
+    ASSERT_TRUE(job.engine(rank).form().ok());
+  });
+  // Rank 0 asks beside its main thread, for its copies; rank 1 in it, for a copy to begin with.
+  std::vector<double> tensor(100);
+  const std::vector<state::Region> regions = {{tensor.data(), tensor.size() * sizeof(double)}};
+  ASSERT_TRUE(job.engine(0).protect_shard(0, regions, "text", {}).ok());
+  Status found;
+  std::thread asks([&] { found = job.engine(1).find_shard({}, true).status(); });
+  EXPECT_EQ(job.worker(0).heard->await(MessageType::kVault).body.at("rank"), 0);
+  EXPECT_EQ(job.worker(1).heard->await(MessageType::kVault).body.at("rank"), 1);
+  job.seal(0);
+  asks.join();
+  EXPECT_TRUE(absl::IsAborted(found)) << found;
+  EXPECT_TRUE(job.engine(0).wait_shard(0).ok()) << "the vote finds the seal";
+  job.prepare(kSecond, 0);
+  job.in_threads([&](Rank rank) { enter(job.engine(rank), kSecond, rank, 2); });
+}
+
+TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
+  Job job({0});
+  const std::string text(1 << 20, 'x');
+  ASSERT_TRUE(job.engine(0).send(MessageType::kNote, {{"because", text}}).ok());
+  EXPECT_EQ(job.worker(0).heard->await(MessageType::kNote).body.at("because"), text);
+  job.worker(0).tell(MessageType::kInject, {}, {{"text", text}});
+  std::vector<std::string> injections;
+  while (injections.empty()) {
+    std::this_thread::yield();
+    injections = job.engine(0).take_injections();
+  }
+  EXPECT_EQ(json::parse(injections.front()).at("text"), text);
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      job.engine(0).send(MessageType::kNote, {{"because", std::string(worker::kMaxBodyBytes, 'x')}})));
+}
+
+TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {
+  Job job({0, 1});
+  const std::vector<std::function<void(json&, std::vector<int>&)>> mistakes = {
+      [](json& body, std::vector<int>&) { body["ranks"] = {1}; },
+      [](json& body, std::vector<int>&) { body["ranks"] = {0, 1}; },
+      [](json& body, std::vector<int>&) { body["nodes"] = json::array(); },
+      [](json& body, std::vector<int>&) { body["nodes"][1][1] = "node-b"; },
+      [](json& body, std::vector<int>&) { body["nodes"][1][3] = 1000; },
+      [](json& body, std::vector<int>&) { body["nodes"].erase(1); },  // the page knows of another node
+      [](json& body, std::vector<int>&) { body["nodes"][1][0] = 0; },
+      [](json& body, std::vector<int>&) { body.erase("nodes"); },
+      [](json&, std::vector<int>& fds) { fds.pop_back(); },
+      [](json& body, std::vector<int>&) { body["data_key"] = "00"; },
+  };
+  uint32_t number = 0;
+  for (const auto& mistake : mistakes) {
+    const Identity identity{1, ++number};
+    job.create(identity, 0);
+    json body = job.body(0, 0, identity);
+    std::vector<int> fds = job.fds(0);
+    mistake(body, fds);
+    job.worker(0).tell(MessageType::kPrepare, identity, body, fds);
+  }
+  const Identity good{1, ++number};
+  job.prepare(good, 0);
+  job.in_threads([&](Rank rank) {
+    enter(job.engine(rank), good, rank, 2);
+    commit(job.engine(rank), rank, 2, 1);
+  });
+}
+
+}  // namespace
+}  // namespace keepstep::agent

@@ -1,0 +1,63 @@
+#include "agent/nodes/node_facts.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/checksum.h"
+
+namespace keepstep::agent {
+namespace {
+
+// By its text: the same script may lie at different paths. A module or a program is known by its name.
+std::string script_of(const JobSpec& spec) {
+  if (spec.module || spec.no_python) {
+    return absl::StrFormat("%s %s", spec.module ? "module" : "program", spec.script);
+  }
+  std::ifstream in(spec.script, std::ios::binary);
+  const std::string text = (std::stringstream() << in.rdbuf()).str();
+  return absl::StrFormat("%s with checksum %016x", spec.script.substr(spec.script.rfind('/') + 1),
+                         checksum(text.data(), text.size()));
+}
+
+std::string shown(const nlohmann::json& facts, const std::string& name) {
+  const auto found = facts.find(name);
+  return found == facts.end() ? "unknown" : found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+}  // namespace
+
+nlohmann::json node_facts(const JobSpec& spec, const std::string& version) {
+  return {{"keepstep's version", version},
+          {"the script", script_of(spec)},
+          {"the script's arguments", absl::StrJoin(spec.script_args, " ")},
+          {"--nnodes", spec.most_nodes() == spec.nnodes ? std::to_string(spec.nnodes)
+                                                        : absl::StrFormat("%d:%d", spec.nnodes, spec.most_nodes())},
+          {"the job's size (options of elastic jobs)", spec.elastic ? "elastic" : "fixed"},  // the rest is node 0's
+          {"--ranks-per-replica", std::to_string(spec.ranks_per_replica)},
+          {"--spare-nodes", std::to_string(spec.spare_nodes)},
+          {"--nproc-per-node", std::to_string(spec.nproc_per_node)},
+          {"--spares", std::to_string(spec.spares)},
+          {"--seed", std::to_string(spec.seed)},
+          {"--check", spec.check_all_steps ? "on" : "off"},
+          {"--digests", spec.digests},
+          {"--digest-every", std::to_string(spec.digest_every)},
+          {"--inject", absl::StrJoin(spec.inject, " ")},
+          {"--clock-limit", absl::StrFormat("%g", spec.clock_limit_s)},
+          {"--clocks-apart", spec.refuse_clocks_apart ? "refuse" : "warn"}};
+}
+
+std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& other,
+                                     const std::string& other_name) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : first.items()) {
+    if (!other.is_object() || !other.contains(name) || other.at(name) != value) {
+      lines.push_back(absl::StrFormat("%s is '%s' on %s and '%s' on node 0", name, shown(other, name), other_name,
+                                      shown(first, name)));
+    }
+  }
+  return lines;
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,20 @@
+// What the nodes of a job must have in common. Every agent tells node 0 what it was started with, and node 0 ends the
+// job before a rank starts that would do something else than the others. Pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "agent/job/job_spec.h"
+
+namespace keepstep::agent {
+
+// The options that must be equal, by name, keepstep's version, and the script by its text. A flat object of texts.
+nlohmann::json node_facts(const JobSpec& spec, const std::string& version);
+
+// One line a fact that differs: "--seed is 1 on node 2 (node-c) and 0 on node 0". Empty: they may work together.
+std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& other,
+                                     const std::string& other_name);
+
+}  // namespace keepstep::agent

@@ -1,0 +1,93 @@
+// The agent's service to ranks that somebody else started (torchrun, srun, a test): memory to communicate in, a Store,
+// and rings of batches (ring_service.h). It starts nobody and recovers nothing; the first ranks of a job on a node
+// start it (`keepstep node`), and it ends when the last one has gone.
+//
+//   join(key, rank, world)  ->  once all have come, one arena a rank and a generation's page, to all of them
+//   a member's end without leave, or abort  ->  the communicator is interrupted, and every member told why
+//
+// Connections come from processes of the same user: nobody else can enter the folder of its sockets
+// (base/runtime_folder.h).
+// One thread, an EventLoop; run() is that thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/loop/event_loop.h"
+#include "agent/rings/ring_service.h"
+#include "agent/store/store.h"
+#include "agent/workers/outbox.h"
+#include "base/fd.h"
+#include "base/runtime_folder.h"
+#include "base/shared_memory.h"
+#include "base/socket/packet_socket.h"
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "rank/link/messages.h"
+
+namespace keepstep::agent {
+
+class NodeService {
+ public:
+  // Serves `job`. ALREADY_EXISTS when another agent does on this machine: its name is a lock.
+  static StatusOr<std::unique_ptr<NodeService>> create(const std::string& job);
+  // Until the last client has gone for a moment, or nobody came within half a minute.
+  void run();
+
+  size_t refused() const { return refused_; }
+  const std::string& path() const { return name_.path(); }
+
+ private:
+  struct Client {
+    uint32_t id = 0;
+    PacketSocket socket;
+    Outbox outbox;  // of `socket`
+    pid_t pid = 0;
+    Fd pidfd;           // a child of it may keep the socket open, so its end is watched too
+    std::string group;  // key it joined; empty: none
+    uint32_t rank = 0;
+  };
+  // Ranks that want one communicator, or have it.
+  struct Group {
+    uint32_t world = 0;
+    std::map<uint32_t, uint32_t> members;  // rank to client
+    comm::CommConfig config;
+    SharedMemory generation;
+    std::vector<SharedMemory> arenas;
+    bool interrupted = false;
+  };
+
+  NodeService(HeldName name, std::unique_ptr<EventLoop> loop, Fd listener)
+      : name_(std::move(name)), loop_(std::move(loop)), listener_(std::move(listener)) {}
+  void on_connection();
+  void on_packet(const std::shared_ptr<Client>& client);
+  void on_message(Client& client, const worker::Message& message, std::vector<Fd> fds);
+  void on_join(Client& client, const nlohmann::json& body);
+  Status admit(Client& client, const std::string& key, uint32_t rank, uint32_t world);
+  Status open(Group& group);
+  void leave(Client& client);
+  void interrupt(Group& group, const std::string& because);
+  void on_exit(const std::shared_ptr<Client>& client);
+  void on_end(const std::shared_ptr<Client>& client);
+  void tell(Client& client, worker::MessageType type, nlohmann::json body, std::span<const int> fds = {});
+  void tell_all(const Group& group, worker::MessageType type, const nlohmann::json& body,
+                std::span<const int> fds = {});
+  void stop_if_idle();
+
+  HeldName name_;  // the last to go
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<RingService> rings_;
+  Fd listener_;
+  Store store_;
+  std::map<uint32_t, std::shared_ptr<Client>> clients_;
+  std::map<std::string, Group> groups_;
+  uint32_t next_client_ = 1;
+  size_t refused_ = 0;
+  int64_t idle_since_ns_ = 0;
+  bool anybody_came_ = false;
+};
+
+}  // namespace keepstep::agent

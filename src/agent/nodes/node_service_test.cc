@@ -1,0 +1,142 @@
+#include "agent/nodes/node_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "base/runtime_folder_testing.h"
+#include "base/socket/local_socket.h"
+#include "rank/link/node_link.h"
+
+namespace keepstep::agent {
+namespace {
+
+using testing::HasSubstr;
+using worker::NodeLink;
+
+// A service in a thread of its own; it ends by itself once all links are gone.
+class NodeServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto service = NodeService::create(job_);
+    ASSERT_TRUE(service.ok()) << service.status();
+    service_ = *std::move(service);
+    thread_ = std::thread([this] { service_->run(); });
+  }
+  void TearDown() override {
+    thread_.join();
+    service_.reset();
+    EXPECT_TRUE(own_.empty());
+  }
+
+  std::unique_ptr<NodeLink> link() {
+    auto link = NodeLink::connect(job_);
+    EXPECT_TRUE(link.ok()) << link.status();
+    return *std::move(link);
+  }
+
+  OwnRuntimeFolder own_;
+  const std::string job_ =
+      "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::unique_ptr<NodeService> service_;
+  std::thread thread_;
+};
+
+TEST_F(NodeServiceTest, ranks_that_joined_can_talk_until_one_aborts) {
+  const auto first = link();
+  const auto second = link();
+  std::thread other([&] { EXPECT_TRUE(second->join("world", 1, 2, -1).ok()); });
+  EXPECT_TRUE(first->join("world", 0, 2, -1).ok());
+  other.join();
+  {
+    const auto a = first->communicator();
+    const auto b = second->communicator();
+    const comm::OpId one = a->barrier(comm::kWorld);
+    const comm::OpId two = b->barrier(comm::kWorld);
+    std::thread waiter([&] { EXPECT_EQ(b->wait(two).outcome, comm::Outcome::kDone); });
+    EXPECT_EQ(a->wait(one).outcome, comm::Outcome::kDone);
+    waiter.join();
+    const comm::OpId alone = a->barrier(comm::kWorld);
+    second->abort("enough");
+    EXPECT_EQ(a->wait(alone).outcome, comm::Outcome::kInterrupted);
+    EXPECT_EQ(first->why_interrupted(), "rank 1 aborted: enough");
+  }
+}
+
+TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_lost_does) {
+  std::vector<std::unique_ptr<NodeLink>> links;
+  std::vector<std::thread> joining;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    links.push_back(link());
+    joining.emplace_back([&, rank] { EXPECT_TRUE(links[rank]->join("world", rank, 3, -1).ok()); });
+  }
+  for (std::thread& thread : joining) {
+    thread.join();
+  }
+  links[2]->close();
+  auto answer = links[0]->store("set", "key", "value", -1);  // behind the leave in the service's order
+  EXPECT_TRUE(answer->answered);
+  EXPECT_FALSE(links[0]->interrupted());
+
+  const auto survivor = link();
+  auto lost = connect_local(service_->path());
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  ASSERT_TRUE(
+      lost->send(worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}}))
+          .ok());
+  ASSERT_TRUE(survivor->join("next", 0, 2, -1).ok());
+  const comm::OpId alone = survivor->communicator()->barrier(comm::kWorld);
+  *lost = PacketSocket();
+  EXPECT_EQ(survivor->communicator()->wait(alone).outcome, comm::Outcome::kInterrupted);
+  EXPECT_THAT(survivor->why_interrupted(), HasSubstr("rank 1 (process "));
+}
+
+TEST_F(NodeServiceTest, a_join_that_cannot_succeed_says_why) {
+  const auto first = link();
+  EXPECT_THAT(std::string(first->join("world", 0, 3, 50).message()), HasSubstr("2 of 3 ranks did not join"));
+  const auto again = link();
+  EXPECT_THAT(std::string(again->join("world", 0, 3, -1).message()), HasSubstr("rank 0 is taken by process"));
+  const auto other = link();
+  EXPECT_THAT(std::string(other->join("world", 1, 2, -1).message()), HasSubstr("others said 3"));
+  const auto large = link();
+  EXPECT_THAT(std::string(large->join("large", 0, 1000, -1).message()), HasSubstr("is the most"));
+}
+
+TEST_F(NodeServiceTest, the_store_waits_for_keys_and_compares) {
+  const auto first = link();
+  const auto second = link();
+  std::thread waiter([&] { EXPECT_EQ(second->store("get", "late", "", -1)->value, std::string("\0x", 2)); });
+  EXPECT_FALSE(second->store("get", "never", "", 20)->answered);
+  EXPECT_TRUE(first->store("set", "late", std::string("\0x", 2), -1)->ok);
+  waiter.join();
+  EXPECT_EQ(first->store("add", "count", "5", -1)->value, "5");
+  EXPECT_EQ(second->store("add", "count", "2", -1)->value, "7");
+  EXPECT_EQ(first->store("compare_set", "who", "0:me", -1)->value, "me");
+  EXPECT_EQ(second->store("compare_set", "who", "0:you", -1)->value, "me");
+}
+
+TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
+  const auto good = link();
+  for (const std::string& bytes :
+       {std::string("garbage"), std::string(100'000, 'x'),
+        worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
+        worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
+    auto stranger = connect_local(service_->path());
+    ASSERT_TRUE(stranger.ok()) << stranger.status();
+    ASSERT_TRUE(stranger->send(bytes).ok());
+    EXPECT_TRUE(absl::IsUnavailable(stranger->receive().status())) << bytes.size();
+  }
+  EXPECT_TRUE(good->store("set", "still", "there", -1)->ok);
+  EXPECT_EQ(service_->refused(), 4U);
+}
+
+TEST_F(NodeServiceTest, there_is_one_agent_a_job) {
+  EXPECT_TRUE(absl::IsAlreadyExists(NodeService::create(job_).status()));
+  EXPECT_TRUE(absl::IsNotFound(NodeLink::connect(job_ + "-other").status()));
+  link();  // so that the service has somebody to outlive
+}
+
+}  // namespace
+}  // namespace keepstep::agent

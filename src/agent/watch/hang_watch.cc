@@ -1,0 +1,209 @@
+#include "agent/watch/hang_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_format.h"
+#include "rank/link/progress_words.h"
+
+namespace keepstep::agent {
+
+using brain::ProcessState;
+using brain::RankProgress;
+using brain::StepPhase;
+using brain::Time;
+using brain::WaitsIn;
+
+namespace {
+
+// An agent repeats its report with every look as long as it holds; without one for so long it holds no more.
+constexpr int64_t kReportHoldsNs = 1'000'000'000;
+// Waits shorter than this, or than a step, are everyday.
+constexpr Time kWorthTelling = std::chrono::milliseconds(300);
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path);
+  return (std::stringstream() << in.rdbuf()).str();
+}
+
+bool same_place(const RankProgress& a, const RankProgress& b) {
+  return a.step == b.step && a.micro_batch == b.micro_batch && a.phase == b.phase && a.entered == b.entered &&
+         a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits;
+}
+
+}  // namespace
+
+char process_state(const std::string& stat) {
+  // The name in parentheses may hold anything, parentheses too.
+  const size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ? '?' : stat[end + 2];
+}
+
+RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& process, const View& view, int64_t now_ns) {
+  const worker::WorkerPage& page = process.page();
+  const worker::ProgressWords& words = page.progress;
+  const comm::CollectiveWords& collectives = words.collectives;
+  const auto relaxed = std::memory_order_relaxed;
+  RankProgress progress;
+  progress.rank = rank;
+  progress.worker = process.id;
+  // In this order: committed tells of a time written before it; left never runs ahead of entered.
+  progress.committed = words.committed.load(std::memory_order_acquire);
+  progress.committed_at = Time(words.committed_ns.load(relaxed));
+  progress.left = collectives.left.load(std::memory_order_acquire);
+  progress.messages = collectives.waited.load(relaxed);
+  progress.moved = collectives.moved.load(relaxed);
+  progress.entered = collectives.entered.load(relaxed);
+  progress.entered_world = collectives.entered_world.load(relaxed);
+  progress.world = collectives.world.load(relaxed) != 0;
+  progress.members = collectives.members.load(relaxed);
+  const uint64_t place = words.place.load(relaxed);
+  progress.step = place >> 24;
+  progress.micro_batch = static_cast<uint32_t>(place >> 8 & 0xffff);
+  progress.phase = static_cast<StepPhase>(std::min<uint64_t>(place & 0xff, 3));
+  // A script without a recoverable function says of no step where it is.
+  progress.slow = words.slow.load(relaxed) != 0 || !process.recoverable;
+  const brain::StepWord word = brain::unpack_step_word(page.word.load());
+  const auto waits_in = static_cast<WaitsIn>(std::min<uint32_t>(words.waits_in.load(relaxed), 7));
+  if (word.identity != view.identity || waits_in == WaitsIn::kJoin) {
+    progress.waits = WaitsIn::kJoin;
+  } else if (waits_in == WaitsIn::kEnd || waits_in == WaitsIn::kPause) {
+    progress.waits = waits_in;
+  } else if (word.vote == brain::Vote::kYes) {
+    progress.waits = WaitsIn::kVote;
+  } else if (progress.entered > progress.left) {
+    progress.waits = WaitsIn::kCollective;
+    progress.what = comm::collective_name(collectives.kind.load(relaxed));
+  } else if (collectives.waiting.load(relaxed) != 0) {
+    progress.waits = WaitsIn::kMessage;
+  } else {
+    progress.waits = waits_in;
+  }
+  const auto before = std::ranges::find(sample_.ranks, rank, &RankProgress::rank);
+  Process& known = processes_[process.id];
+  if (before != sample_.ranks.end() && before->worker == process.id && same_place(*before, progress)) {
+    look_at_process(process, now_ns, progress);
+  } else {
+    known.looked_ns = 0;  // it moves: nothing more need be known
+  }
+  progress.starved = known.starved;
+  return progress;
+}
+
+void HangWatch::look_at_process(const WorkerProcess& process, int64_t now_ns, RankProgress& progress) {
+  const char state = process_state(text_of_file(absl::StrFormat("/proc/%d/stat", process.pid)));
+  if (state == 'T') {
+    progress.process = ProcessState::kStopped;
+  } else if (state == 't') {
+    progress.process = ProcessState::kTraced;
+  }
+  // The main thread's: nanoseconds on a CPU, nanoseconds waiting for one, time slices.
+  std::istringstream in(text_of_file(absl::StrFormat("/proc/%d/schedstat", process.pid)));
+  Process now = processes_[process.id];
+  if (!(in >> now.on_cpu_ns >> now.waited_for_cpu_ns)) {
+    return;
+  }
+  now.looked_ns = now_ns;
+  Process& before = processes_[process.id];
+  if (before.looked_ns != 0) {
+    const int64_t passed_ns = now_ns - before.looked_ns;
+    const auto got_ns = static_cast<int64_t>(now.on_cpu_ns - before.on_cpu_ns);
+    const auto queued_ns = static_cast<int64_t>(now.waited_for_cpu_ns - before.waited_for_cpu_ns);
+    // Less than a twentieth of a CPU: who loops gets its share even of a busy machine.
+    if (got_ns < passed_ns / 20 && (queued_ns > passed_ns / 2 || state == 'D')) {
+      now.starved += std::chrono::nanoseconds(passed_ns);
+    }
+  }
+  before = now;
+}
+
+std::vector<brain::Suspicion> HangWatch::look(const View& view, int64_t now_ns) {
+  brain::ProgressSample sample{
+      .identity = view.identity, .world = view.world, .version = view.version, .trains = view.trains};
+  for (const auto& [rank, process] : view.members) {
+    sample.ranks.push_back(progress_of(rank, *process, view, now_ns));
+  }
+  std::erase_if(processes_, [&](const auto& entry) {
+    return std::ranges::none_of(sample.ranks, [&](const auto& rank) { return rank.worker == entry.first; });
+  });
+  sample_ = sample;
+  std::erase_if(reports_, [&](const auto& entry) {
+    return entry.second.identity != view.identity || now_ns - entry.second.received_ns > kReportHoldsNs;
+  });
+  for (const auto& [node, report] : reports_) {
+    for (RankProgress rank : report.ranks) {
+      if (rank.rank < view.world &&
+          std::ranges::find(sample.ranks, rank.rank, &RankProgress::rank) == sample.ranks.end()) {
+        *rank.still_for += std::chrono::nanoseconds(now_ns - report.received_ns);
+        sample.ranks.push_back(std::move(rank));
+      }
+    }
+  }
+  std::ranges::sort(sample.ranks, {}, &RankProgress::rank);
+  left_ = early_leavers_.step(sample, std::chrono::nanoseconds(now_ns));
+  return detector_.step(sample, std::chrono::nanoseconds(now_ns));
+}
+
+std::optional<nlohmann::json> HangWatch::report() const {
+  const std::optional<Time> waited = detector_.all_wait_for();
+  if (sample_.ranks.empty() || sample_.ranks.size() == sample_.world || !waited.has_value() ||
+      *waited < std::max(kWorthTelling, detector_.step_time().value_or(Time{}))) {
+    return std::nullopt;
+  }
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const RankProgress& rank : sample_.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"worker", rank.worker},
+                     {"step", rank.step},
+                     {"micro_batch", rank.micro_batch},
+                     {"phase", static_cast<int>(rank.phase)},
+                     {"entered", rank.entered},
+                     {"left", rank.left},
+                     {"entered_world", rank.entered_world},
+                     {"messages", rank.messages},
+                     {"waits", static_cast<int>(rank.waits)},
+                     {"what", rank.what},
+                     {"world", rank.world},
+                     {"members", rank.members},
+                     {"still_ns", detector_.still_for(rank.rank).count()}});
+  }
+  return nlohmann::json{
+      {"term", sample_.identity.term}, {"generation", sample_.identity.generation}, {"ranks", std::move(ranks)}};
+}
+
+Status HangWatch::on_report(brain::NodeId from, const nlohmann::json& report, int64_t now_ns) {
+  Report heard{.identity = {report.at("term"), report.at("generation")}, .received_ns = now_ns};
+  const nlohmann::json& ranks = report.at("ranks");
+  if (heard.identity != sample_.identity) {
+    return absl::OkStatus();  // of a generation that is over, or that we do not know yet
+  }
+  if (!ranks.is_array() || ranks.size() > sample_.world) {
+    return absl::InvalidArgumentError("a report of waiting ranks with more of them than there are");
+  }
+  for (const nlohmann::json& each : ranks) {
+    RankProgress rank;
+    rank.rank = each.at("rank");
+    rank.worker = each.at("worker");
+    rank.step = each.at("step");
+    rank.micro_batch = each.at("micro_batch");
+    rank.phase = static_cast<StepPhase>(std::clamp<int>(each.at("phase"), 0, 3));
+    rank.entered = each.at("entered");
+    rank.left = each.at("left");
+    rank.entered_world = each.at("entered_world");
+    rank.messages = each.at("messages");
+    rank.waits = static_cast<WaitsIn>(std::clamp<int>(each.at("waits"), 0, 7));
+    rank.what = each.at("what").get<std::string>().substr(0, 64);
+    rank.world = each.at("world");
+    rank.members = each.at("members");
+    rank.still_for = std::chrono::nanoseconds(std::max<int64_t>(each.at("still_ns").get<int64_t>(), 0));
+    heard.ranks.push_back(std::move(rank));
+  }
+  reports_[from] = std::move(heard);
+  return absl::OkStatus();
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,75 @@
+// Looks at the ranks of a generation a few times a second and finds those that hang, or left while others wait for them
+// (docs/design/hangs.md).
+//
+// The eyes of brain/detect/failure_detector.h: progress words from the pages of this node's workers, the state of a
+// process that does not move from /proc, and what the agents of other nodes say of theirs. An agent whose ranks all
+// wait tells the others so (`report`): who they wait for is on another node, and the agent there, which sees that
+// process, judges.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "agent/workers/worker_process.h"
+#include "base/status.h"
+#include "brain/detect/early_leavers.h"
+#include "brain/detect/failure_detector.h"
+
+namespace keepstep::agent {
+
+class HangWatch {
+ public:
+  explicit HangWatch(brain::HangConfig config) : config_(config), detector_(config) {}
+
+  // The generation as this agent knows it.
+  struct View {
+    brain::Identity identity;
+    uint32_t world = 0;                                                 // ranks of all nodes
+    brain::Version version = 0;                                         // it started at
+    bool trains = false;                                                // activated, not sealed
+    std::vector<std::pair<brain::Rank, const WorkerProcess*>> members;  // living ones of this node, by rank
+  };
+  std::vector<brain::Suspicion> look(const View& view, int64_t now_ns);
+
+  // Of the last look().
+  const std::vector<brain::EarlyLeaver>& left() const { return left_; }
+
+  // After look(): what the agents of the other nodes should hear now, if anything.
+  std::optional<nlohmann::json> report() const;
+  // What the agent of another node said. INVALID_ARGUMENT, or nlohmann's exceptions, for what no agent says.
+  Status on_report(brain::NodeId from, const nlohmann::json& report, int64_t now_ns);
+
+ private:
+  struct Process {
+    uint64_t on_cpu_ns = 0;
+    uint64_t waited_for_cpu_ns = 0;
+    int64_t looked_ns = 0;  // 0: not yet
+    brain::Time starved{};
+  };
+  struct Report {
+    brain::Identity identity;
+    int64_t received_ns = 0;
+    std::vector<brain::RankProgress> ranks;
+  };
+  brain::RankProgress progress_of(brain::Rank rank, const WorkerProcess& process, const View& view, int64_t now_ns);
+  void look_at_process(const WorkerProcess& process, int64_t now_ns, brain::RankProgress& progress);
+
+  const brain::HangConfig config_;
+  brain::FailureDetector detector_;
+  brain::EarlyLeavers early_leavers_;
+  std::vector<brain::EarlyLeaver> left_;
+  brain::ProgressSample sample_;  // the newest
+  std::map<brain::WorkerId, Process> processes_;
+  std::map<brain::NodeId, Report> reports_;
+};
+
+// The state letter of a process ("T": stopped), from the text of /proc/PID/stat; '?' where there is none.
+char process_state(const std::string& stat);
+
+}  // namespace keepstep::agent

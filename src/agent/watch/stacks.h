@@ -1,0 +1,38 @@
+// Takes the stacks of Python processes, all at once and without waiting: by py-spy, one short-lived child for each.
+//
+// py-spy reads a process from outside, so a held GIL, an endless loop, a deadlock or SIGSTOP does not matter. It holds
+// the process for some milliseconds meanwhile (ptrace), and leaves it as it was.
+// Loop thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "agent/loop/event_loop.h"
+#include "agent/watch/stack_text.h"
+#include "base/status.h"
+
+namespace keepstep::agent {
+
+struct StackLimits {
+  std::chrono::milliseconds time{10'000};  // for each process; then its py-spy is ended
+  size_t bytes = 8 << 20;                  // that one py-spy may print
+  size_t at_once = 4;                      // children; others wait their turn
+  bool native = false;                     // C and C++ frames too: slower, it reads debug information first. Where they
+                                           // cannot be had in half the time the Python frames alone are taken
+};
+
+// Where py-spy is: $KEEPSTEP_PY_SPY, else beside `python`, else in PATH. NOT_FOUND says where it was looked for and how
+// to install it.
+StatusOr<std::string> find_py_spy(const std::string& python);
+
+// Calls `done` from the loop with one entry for each of `pids`, in their order; a process that could not be read has an
+// error that says why and what to do. The loop must outlive the call; `done` is dropped if the loop stops before.
+void take_stacks(EventLoop& loop, const std::string& py_spy, std::vector<pid_t> pids, const StackLimits& limits,
+                 std::function<void(std::vector<ProcessStacks>)> done);
+
+}  // namespace keepstep::agent

@@ -1,0 +1,42 @@
+// The environment variables a worker finds, named and spelled as torchrun (torch 2.15) sets them.
+//
+// In two parts, because a keepstep worker starts before it has a rank: what holds for the whole job is set when the
+// process starts; what needs a rank is set when it gets one (RANK is unset till then).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/job/job_spec.h"
+
+namespace keepstep::agent {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+struct RankAssignment {
+  uint32_t rank = 0;
+  uint32_t local_rank = 0;   // on its node
+  uint32_t group_rank = 0;   // of its node, in rank order: a spare node takes the place of the one that it replaces
+  uint32_t world = 1;        // ranks; of an elastic job it changes
+  uint32_t local_world = 1;  // on its node
+  uint32_t groups = 1;       // nodes with ranks
+  uint32_t generation = 1;   // counts from 1
+  uint32_t restarts = 0;     // faults so far: torchrun's restart count
+  std::string master_addr;   // where rank 0 listens in this generation, for init_process_group("env://")
+  uint16_t master_port = 0;
+};
+
+// Known before a rank: WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_* (GROUP_RANK unless there are spare nodes), ROLE_NAME,
+// ROLE_WORLD_SIZE (of an elastic job no sizes), TORCHELASTIC_* of the job. `has_omp_num_threads`: the launcher's
+// environment sets OMP_NUM_THREADS, so torchrun's default of 1 for several workers is not added.
+// TORCH_NCCL_ASYNC_ERROR_HANDLING is added unless this process has it.
+Environment job_environment(const JobSpec& spec, bool has_omp_num_threads);
+
+// Needs a rank: RANK, LOCAL_RANK, ROLE_RANK, GROUP_RANK with spare nodes, the sizes of an elastic job, MASTER_ADDR,
+// MASTER_PORT, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_ERROR_FILE (empty without a log directory). Everything that
+// changes with a generation is here.
+Environment rank_environment(const JobSpec& spec, const RankAssignment& assignment);
+
+}  // namespace keepstep::agent

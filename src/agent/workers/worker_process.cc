@@ -1,0 +1,64 @@
+#include "agent/workers/worker_process.h"
+
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <thread>
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+namespace keepstep::agent {
+
+StatusOr<std::shared_ptr<WorkerProcess>> WorkerProcess::create(brain::WorkerId id, bool spare,
+                                                               const worker::WorkerLayout& layout) {
+  auto process = std::make_shared<WorkerProcess>();
+  process->id = id;
+  process->spare = spare;
+  KEEPSTEP_ASSIGN_OR_RETURN(process->memory,
+                            SharedMemory::create("keepstep-worker-" + std::to_string(id), layout.bytes));
+  worker::WorkerPage& page = process->page();
+  page.magic = worker::kWorkerMagic;
+  page.worker = id;
+  if (!page.alive.init()) {
+    return absl::InternalError("this system has no robust process-shared mutexes");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
+  process->socket = std::move(sockets.first);
+  process->child_socket = std::move(sockets.second);
+  return process;
+}
+
+void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on_death) {
+  // Detached: it sleeps in the mutex for the worker's whole life and holds the memory meanwhile.
+  std::thread([process = std::move(process), on_death = std::move(on_death)] {
+    RobustMutex& alive = process->page().alive;
+    const RobustMutex::Outcome outcome = alive.lock();
+    alive.release_after(outcome);
+    if (outcome == RobustMutex::Outcome::kOwnerDied) {
+      on_death();
+    }
+  }).detach();
+}
+
+void kill_process(const WorkerProcess& process) {
+  if (process.pidfd.valid()) {
+    syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  }
+}
+
+std::optional<ExitStatus> try_reap(const WorkerProcess& process) {
+  siginfo_t info{};
+  if (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(process.pidfd.get()), &info, WEXITED | WNOHANG) != 0 ||
+      info.si_pid == 0) {
+    return std::nullopt;
+  }
+  if (info.si_code == CLD_EXITED) {
+    return ExitStatus{0, info.si_status};
+  }
+  return ExitStatus{info.si_status, 0};
+}
+
+}  // namespace keepstep::agent

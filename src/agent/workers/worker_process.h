@@ -1,0 +1,60 @@
+// One incarnation of a worker as its agent sees it: memory, socket, process, and the two ways its death is noticed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/workers/outbox.h"
+#include "base/fd.h"
+#include "base/shared_memory.h"
+#include "base/socket/packet_socket.h"
+#include "base/status.h"
+#include "brain/types.h"
+#include "rank/link/page.h"
+
+namespace keepstep::agent {
+
+struct WorkerProcess {
+  // Allocates the worker's memory and the socket pair. `child_socket` is the worker's end.
+  static StatusOr<std::shared_ptr<WorkerProcess>> create(brain::WorkerId id, bool spare,
+                                                         const worker::WorkerLayout& layout);
+
+  worker::WorkerPage& page() const { return *reinterpret_cast<worker::WorkerPage*>(memory.data()); }
+
+  brain::WorkerId id = brain::kNoWorker;
+  bool spare = false;
+  SharedMemory memory;
+  worker::LogReader log;
+  PacketSocket socket;
+  Outbox outbox;  // of `socket`
+  PacketSocket child_socket;
+  Fd child_stdout;
+  Fd child_stderr;
+  pid_t pid = 0;
+  Fd pidfd;               // until its end is confirmed
+  Fd kept;                // its memory for copies of other ranks' capsules, if it has some; it outlives the process
+  bool attached = false;  // its engine has been welcomed
+  bool parked = false;
+  bool recoverable = false;  // it entered a keepstep.recoverable function
+  std::string traceback;     // of an uncaught exception, if it told
+  std::string unfit;         // what its health check found, if it failed
+};
+
+// Waits in a thread of its own until `process` loses its life mutex, and then calls `on_death` from that thread: a
+// fraction of a millisecond after the kernel began to end it. Not called at a clean end. Call once, after the worker
+// attached (it then holds the mutex).
+void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on_death);
+
+// SIGKILL, if it still runs.
+void kill_process(const WorkerProcess& process);
+
+struct ExitStatus {
+  int signal = 0;
+  int exit_code = 0;
+};
+// Reaps the process if it has ended; nullopt if not yet, or not yet ours to reap (its intermediate parent still runs).
+std::optional<ExitStatus> try_reap(const WorkerProcess& process);
+
+}  // namespace keepstep::agent

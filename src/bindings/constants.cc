@@ -1,0 +1,45 @@
+// Numbers that both sides of a boundary must know: Python takes them from here.
+
+#include <nanobind/nanobind.h>
+
+#include "bindings/convert.h"
+#include "brain/copies/parity_placement.h"
+#include "data/ring/ring_layout.h"
+#include "rank/link/messages.h"
+#include "rank/link/store_messages.h"
+#include "rank/vote/step_vote.h"
+
+namespace nb = nanobind;
+
+namespace keepstep::worker {
+
+void bind_constants(nb::module_& module) {
+  const auto number = [&module](const char* name, auto value) { module.attr(name) = static_cast<uint64_t>(value); };
+  number("FLAG_PAUSE", kFlagPause);
+  number("FLAG_DRAIN", kFlagDrain);
+  number("FLAG_VETO", kFlagVeto);
+  number("FLAG_FIRST_PLACE", kFlagFirstPlace);
+  number("MESSAGE_PARKED", MessageType::kParked);
+  number("MESSAGE_RECOVERABLE", MessageType::kRecoverable);
+  number("MESSAGE_PRELOAD", MessageType::kPreload);
+  number("MESSAGE_PAUSED", MessageType::kPaused);
+  number("MESSAGE_FAULT", MessageType::kFault);
+  number("MESSAGE_CRASHED", MessageType::kCrashed);
+  number("MESSAGE_INJECTED", MessageType::kInjected);
+  number("MESSAGE_NOTE", MessageType::kNote);
+  number("MESSAGE_USEFUL", MessageType::kUseful);
+  number("MESSAGE_UNFIT", MessageType::kUnfit);
+  number("MESSAGE_SAVED", MessageType::kSaved);
+  number("MAX_STORE_VALUE_BYTES", kMaxStoreValueBytes);
+  number("MAX_BLOCKS_OF_GROUP", brain::kMaxBlocksOfGroup);
+  number("LOADER_NONE", data::LoaderState::kNone);
+  number("LOADER_STARTING", data::LoaderState::kStarting);
+  number("LOADER_RUNS", data::LoaderState::kRuns);
+  number("LOADER_GIVEN_UP", data::LoaderState::kGivenUp);
+  number("ITEM_SKIPPED", data::ItemKind::kSkipped);
+  number("ITEM_BATCH", data::ItemKind::kBatch);
+  number("ITEM_ERROR", data::ItemKind::kError);
+  number("ITEM_END", data::ItemKind::kEnd);
+}
+
+}  // namespace keepstep::worker

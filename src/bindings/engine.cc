@@ -1,0 +1,350 @@
+// Binds rank/engine/engine.h. Every call that may wait gives up the GIL.
+
+#include "rank/engine/engine.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "base/checksum.h"
+#include "base/digest.h"
+#include "bindings/convert.h"
+#include "comm/tcp/link_fault.h"
+#include "data/order/sample_order.h"
+#include "data/order/seeds.h"
+#include "rank/link/communicator_handle.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace keepstep::worker {
+namespace {
+
+template <typename Function>
+auto without_gil(Function function) {
+  nb::gil_scoped_release release;
+  return function();
+}
+
+std::string assignment_json(const Assignment& assignment) {
+  return nlohmann::json{{"term", assignment.identity.term},
+                        {"generation", assignment.identity.generation},
+                        {"rank", assignment.rank},
+                        {"world", assignment.world},
+                        {"version", assignment.version},
+                        {"newcomer", assignment.newcomer},
+                        {"entry", assignment.entry},
+                        {"because", assignment.because},
+                        {"sharding", assignment.sharding},
+                        {"from", assignment.from.number},
+                        {"environment", assignment.environment}}
+      .dump();
+}
+
+using Pieces = std::vector<std::tuple<uintptr_t, uint64_t, int>>;  // address, bytes, CUDA device (-1: main memory)
+
+std::vector<state::Region> regions_of(const Pieces& pieces) {
+  std::vector<state::Region> regions;
+  regions.reserve(pieces.size());
+  for (const auto& [address, bytes, device] : pieces) {
+    regions.push_back({reinterpret_cast<void*>(address), bytes, device});
+  }
+  return regions;
+}
+
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+// The GIL is given up only where the log is full: to get it back may take longer than all else.
+void make_room(Engine& engine) {
+  if (!engine.has_room()) {
+    without_gil([&] { engine.make_room(); });
+  }
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  nb::class_<Activation>(module, "Activation", "Who is clean at `version` (sources) and who pulls from them (targets).")
+      .def_ro("version", &Activation::version)
+      .def_ro("sources", &Activation::sources)
+      .def_ro("targets", &Activation::targets)
+      .def_ro("compare", &Activation::compare);
+
+  nb::class_<Engine>(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).")
+      .def_static(
+          "attach",
+          [](int socket, int memory, const std::string& fingerprint) {
+            const auto json = nlohmann::json::parse(fingerprint);
+            return value_or_throw(without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
+          },
+          "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
+      .def_prop_ro("worker", &Engine::worker)
+      .def("take_injections", &Engine::take_injections)
+      .def_prop_ro("welcome", [](const Engine& engine) { return engine.welcome().dump(); })
+      .def(
+          "send",
+          [](Engine& engine, int type, const std::string& body) {
+            auto json = nlohmann::json::parse(body);
+            throw_if_error(without_gil([&] { return engine.send(static_cast<MessageType>(type), std::move(json)); }));
+          },
+          "type"_a, "body"_a)
+      .def("wait_assignment",
+           [](Engine& engine) {
+             return assignment_json(value_or_throw(without_gil([&] { return engine.wait_assignment(); })));
+           })
+      .def(
+          "ready",
+          [](Engine& engine, bool sharded) {
+            return value_or_throw(without_gil([&] { return engine.ready(sharded); }));
+          },
+          "sharded"_a = false)
+      .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
+      .def("wait_interruption",
+           [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
+      .def("pause", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.pause(); })); })
+      .def(
+          "finish",
+          [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },
+          "on_notice"_a = false)
+      .def("pause_asked", &Engine::pause_asked, "Whether the world is about to change, as far as this node was told.")
+      .def("notice", &Engine::notice, "Why the job has to stop soon, as this node was told; empty: it was not.")
+      .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
+      .def("communicator",
+           [](Engine& self) {
+             std::shared_ptr<comm::Communicator> communicator = self.communicator();
+             return communicator == nullptr ? nullptr : std::make_unique<CommunicatorHandle>(std::move(communicator));
+           })
+      .def("interrupted", &Engine::interrupted)
+      .def("broken_link", &Engine::broken_link)
+      .def("updating", &Engine::updating)
+      .def(
+          "set_state",
+          [](Engine& engine, const std::string& kind, uint64_t version) {
+            const auto known = {brain::StateKind::kEmpty, brain::StateKind::kHydrating, brain::StateKind::kClean,
+                                brain::StateKind::kUpdating};
+            for (brain::StateKind each : known) {
+              if (kind == brain::name(each)) {
+                engine.set_state(each, version);
+                return;
+              }
+            }
+            throw nb::value_error(("no such state: " + kind).c_str());
+          },
+          "kind"_a, "version"_a)
+      .def("state",
+           [](const Engine& engine) {
+             const brain::StateWord word = engine.state();
+             return std::pair<std::string, uint64_t>(brain::name(word.kind), word.version);
+           })
+      .def(
+          "publish",
+          [](Engine& engine, std::string manifest, const Pieces& pieces) {
+            auto regions = regions_of(pieces);
+            throw_if_error(without_gil([&] { return engine.publish(std::move(manifest), std::move(regions)); }));
+          },
+          "manifest"_a, "pieces"_a,
+          "pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order.")
+      .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.stop_publishing(); }); })
+      .def(
+          "pull_manifest",
+          [](Engine& engine, const Activation& activation) {
+            return value_or_throw(without_gil([&] { return engine.pull_manifest(activation); }));
+          },
+          "activation"_a)
+      .def(
+          "pull",
+          [](Engine& engine, const Activation& activation, const Pieces& pieces) {
+            const auto regions = regions_of(pieces);
+            const state::Pulled pulled = value_or_throw(without_gil([&] { return engine.pull(activation, regions); }));
+            return std::pair(pulled.bytes, pulled.bytes_skipped);
+          },
+          "activation"_a, "pieces"_a)
+      .def(
+          "find_shard",
+          [](Engine& engine, const Activation& activation, bool need) -> std::optional<nb::bytes> {
+            const auto text = value_or_throw(without_gil([&] { return engine.find_shard(activation, need); }));
+            return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
+          },
+          "activation"_a, "need"_a,
+          "What was written with the copy of this rank's shard; None without need, or without a copy.")
+      .def(
+          "find_shards_of_before",
+          [](Engine& engine, const Activation& activation, bool need) -> std::optional<std::vector<nb::bytes>> {
+            const auto texts =
+                value_or_throw(without_gil([&] { return engine.find_shards_of_before(activation, need); }));
+            if (!texts.has_value()) {
+              return std::nullopt;
+            }
+            std::vector<nb::bytes> result;
+            for (const std::string& text : *texts) {
+              result.push_back(to_bytes(text));
+            }
+            return result;
+          },
+          "activation"_a, "need"_a,
+          "By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere.")
+      .def(
+          "reshard",
+          [](Engine& engine, uint64_t version, const std::vector<std::string>& shards, const std::string& needs,
+             nb::bytes text) {
+            const std::string written(text.c_str(), text.size());
+            throw_if_error(without_gil([&] { return engine.reshard(version, shards, needs, written); }));
+          },
+          "version"_a, "shards"_a, "needs"_a, "text"_a)
+      .def(
+          "leave_shard",
+          [](Engine& engine, uint64_t version) {
+            throw_if_error(without_gil([&] { return engine.leave_shard(version); }));
+          },
+          "version"_a)
+      .def(
+          "load_shard",
+          [](Engine& engine, uint64_t version, const Pieces& pieces) {
+            const auto regions = regions_of(pieces);
+            throw_if_error(without_gil([&] { return engine.load_shard(version, regions); }));
+          },
+          "version"_a, "pieces"_a)
+      .def(
+          "protect_shard",
+          [](Engine& engine, uint64_t version, const Pieces& pieces, nb::bytes text, uint32_t copies,
+             std::pair<uint32_t, uint32_t> parity) {
+            throw_if_error(engine.protect_shard(version, regions_of(pieces), std::string(text.c_str(), text.size()),
+                                                {copies, parity.first, parity.second}));
+          },
+          "version"_a, "pieces"_a, "text"_a, "copies"_a, "parity"_a = std::pair(0, 0),
+          "Begins to copy, or (parity: groups of so many ranks, with so many blocks) to code; the pieces must not "
+          "change before wait_shard.")
+      .def(
+          "wait_shard",
+          [](Engine& engine, uint64_t version) {
+            throw_if_error(without_gil([&] { return engine.wait_shard(version); }));
+          },
+          "version"_a)
+      .def("shard_counts",
+           [](const Engine& engine) {
+             const ShardReplicas::Counts counts = engine.shard_counts();
+             return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
+                               counts.waited_ns);
+           })
+      .def(
+          "vote",
+          [](Engine& engine, uint64_t step, uint32_t flags) {
+            const VoteResult result = without_gil([&] { return engine.vote(step, flags); });
+            return std::tuple(result.decided, result.flags, result.voted_ns, result.decided_ns);
+          },
+          "step"_a, "flags"_a = 0, "(decided, flags of all ranks, voted_ns, decided_ns)")
+      .def("wait_verdict",
+           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_verdict(); })); })
+      .def("decided_flags", &Engine::decided_flags, "step"_a, "The flags of all ranks, after a verdict that counts it.")
+      .def("begin_update", &Engine::begin_update, "step"_a)
+      .def(
+          "end_update",
+          [](Engine& engine, uint64_t step) {
+            make_room(engine);
+            return engine.end_update(step);
+          },
+          "step"_a)
+      .def(
+          "log",
+          [](Engine& engine, uint64_t step, std::string_view values) {
+            make_room(engine);
+            throw_if_error(engine.log(step, values));
+          },
+          "step"_a, "values"_a, "values: a JSON object as text, published with the step.")
+      .def(
+          "record_digest",
+          [](Engine& engine, uint64_t step, uint64_t gradients, uint64_t state) {
+            engine.record_digest(step, {gradients, state});
+          },
+          "step"_a, "gradients"_a, "state"_a,
+          "What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared.")
+      .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
+      .def("mean_loss", &Engine::mean_loss, "step"_a)
+      .def("at", &Engine::at, "step"_a, "micro_batch"_a, "How far the main thread is: micro-batches from 1; 0: before.")
+      .def("leave_loop", &Engine::leave_loop, "The main thread is in no step.")
+      .def("slow", &Engine::slow, "change"_a, "A section of run.slow begins (1) or ends (-1).")
+      .def(
+          "save_capsule",
+          [](Engine& engine, uint64_t version, nb::bytes bytes) {
+            throw_if_error(engine.save_capsule(version, {bytes.c_str(), bytes.size()}));
+          },
+          "version"_a, "bytes"_a)
+      .def(
+          "load_capsule",
+          [](const Engine& engine, uint64_t version) -> std::optional<nb::bytes> {
+            const auto bytes = engine.load_capsule(version);
+            return bytes.has_value() ? std::optional(to_bytes(*bytes)) : std::nullopt;
+          },
+          "version"_a)
+      .def("want_capsule", &Engine::want_capsule, "wanted"_a)
+      .def(
+          "copy_capsule",
+          [](Engine& engine, uint64_t version) {
+            if (engine.across()) {
+              throw_if_error(without_gil([&] { return engine.copy_capsule(version); }));
+            }
+          },
+          "version"_a)
+      .def(
+          "store",
+          [](Engine& engine, const std::string& op, const std::string& key, nb::bytes value, int64_t timeout_ms,
+             bool ends_with_generation) {
+            const std::string text(value.c_str(), value.size());
+            const StoreReply reply = value_or_throw(
+                without_gil([&] { return engine.store(op, key, text, timeout_ms, ends_with_generation); }));
+            return std::tuple(reply.answered, reply.interrupted, reply.ok, to_bytes(reply.value));
+          },
+          "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true,
+          "(answered, interrupted, ok, value)");
+
+  module.def(
+      "delay_links", [](uint32_t ms) { comm::tcp::injected_delay_ms = ms; }, "ms"_a,
+      "An injected fault: whatever this process sends to other nodes waits so long first; 0 ends it.");
+  module.def(
+      "digest",
+      [](uintptr_t address, uint64_t bytes) {
+        return without_gil([&] { return checksum(reinterpret_cast<const void*>(address), bytes); });
+      },
+      "address"_a, "bytes"_a, "XXH3 of a piece of memory.");
+  module.def(
+      "digest_pieces",
+      [](const std::vector<std::pair<uintptr_t, uint64_t>>& pieces, unsigned threads) {
+        std::vector<Piece> memory;
+        memory.reserve(pieces.size());
+        for (const auto& [address, bytes] : pieces) {
+          memory.push_back({reinterpret_cast<const void*>(address), bytes});
+        }
+        return without_gil([&] { return digest_of(memory, threads); });
+      },
+      "pieces"_a, "threads"_a,
+      "64 bits that depend on all pieces (address, bytes), in their order; at most `threads` read at once.");
+  module.def(
+      "mix_seed",
+      [](nb::args parts) {
+        std::vector<uint64_t> values;
+        for (nb::handle part : parts) {
+          values.push_back(nb::cast<uint64_t>(part));
+        }
+        return data::mix_seed(values);
+      },
+      "64 bits that depend on all `parts` (src/data/order/seeds.h); each of them has 64 bits.");
+  module.def(
+      "samples_at",
+      [](uint64_t seed, uint64_t position, uint64_t count, uint64_t dataset_size) {
+        std::vector<uint64_t> out(count);
+        data::samples_at(seed, position, count, dataset_size, out.data());
+        return out;
+      },
+      "seed"_a, "position"_a, "count"_a, "dataset_size"_a,
+      "The samples at positions position..position+count-1 of the job's order (src/data/order/sample_order.h).");
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,35 @@
+// Turns the words behind `keepstep run` into a checked JobSpec. All mistakes are collected, none ends the search.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/job/job_spec.h"
+#include "base/status.h"
+#include "cli/options/run_tokens.h"
+
+namespace keepstep::cli {
+
+// What the options are checked against, apart from files; current_surroundings() looks.
+struct Surroundings {
+  Environ environ;
+  uint32_t cpus = 1;                                       // this process may use
+  uint32_t gpus = 0;                                       // visible NVIDIA devices
+  std::string path;                                        // $PATH, for --no-python
+  StatusOr<std::string> python = absl::NotFoundError("");  // cli/options/find_python.h
+};
+Surroundings current_surroundings();
+
+struct RunRequest {
+  enum class Action { kRun, kHelp, kHelpMarkdown };
+  Action action = Action::kRun;
+  agent::JobSpec spec;                // for kRun
+  std::vector<std::string> warnings;  // to be shown; the run goes on
+};
+
+// INVALID_ARGUMENT: the message is one line a mistake, each with the option, its value and what to do. The caller
+// prints it and exits with 2.
+StatusOr<RunRequest> parse_run_options(const std::vector<std::string>& args, const Surroundings& surroundings);
+
+}  // namespace keepstep::cli

@@ -1,0 +1,33 @@
+// Where an item's bytes lie in the ring's data memory; shared by writer and reader.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "data/ring/ring_layout.h"
+
+namespace keepstep::data {
+
+inline constexpr uint64_t kRingAlignment = 64;  // of the state behind the batch
+
+// Sizes up to this can be added without running over.
+inline constexpr uint64_t kMostItemBytes = uint64_t{1} << 46;
+
+// The state begins here, from the item's beginning.
+constexpr uint64_t state_offset(uint64_t batch_bytes) {
+  return (batch_bytes + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
+}
+
+// Whole pages: an item shares none with its neighbours, so that it can be mapped, and written over, alone.
+constexpr uint64_t extent_bytes(uint64_t batch_bytes, uint64_t state_bytes) {
+  return (state_offset(batch_bytes) + state_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+// Whether what a slot says lies inside `data_bytes`.
+constexpr bool inside(const RingSlot& slot, uint64_t data_bytes) {
+  return slot.batch_bytes <= kMostItemBytes && slot.state_bytes <= kMostItemBytes && slot.offset <= data_bytes &&
+         slot.offset % kPageBytes == 0 && extent_bytes(slot.batch_bytes, slot.state_bytes) <= data_bytes - slot.offset;
+}
+
+}  // namespace keepstep::data

@@ -1,0 +1,126 @@
+#include "rank/checks/fault_injector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace keepstep::worker {
+namespace {
+
+// In these a worker has no current step: they fire at the first occasion at or after the named one.
+constexpr std::array<std::string_view, 3> kLoosePhases = {"hydrate", "recovery", "build"};
+constexpr int kExitCode = 13;
+
+template <typename Names>
+bool holds(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Status unknown(const std::string& fault, std::string_view part) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the fault '%s': a C++ program does not know what '%s' means", fault, std::string(part)));
+}
+
+}  // namespace
+
+bool carried_out_by_programs(std::string_view kind) { return holds(kProgramFaults, kind); }
+
+std::string program_faults() {
+  std::string words(kProgramFaults[0]);
+  for (size_t i = 1; i < kProgramFaults.size(); ++i) {
+    words.append(i + 1 < kProgramFaults.size() ? ", " : " and ").append(kProgramFaults[i]);
+  }
+  return words;
+}
+
+StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
+  InjectedFault fault;
+  try {
+    fault.key = object.at("key");
+    fault.text = object.at("text");
+    fault.kind = object.at("kind");
+    fault.phase = object.at("phase");
+    fault.on_spare = object.value("on_spare", false);
+    fault.late = object.value("late", false);
+    fault.what = object.value("what", "");
+    if (object.contains("rank") && !object.at("rank").is_null()) {
+      fault.rank = object.at("rank").get<uint32_t>();
+    }
+    if (object.contains("step") && !object.at("step").is_null()) {
+      fault.step = object.at("step");
+    }
+    if (object.contains("seed") && !object.at("seed").is_null()) {
+      fault.seed = object.at("seed").get<uint64_t>();
+    }
+  } catch (const nlohmann::json::exception&) {
+    return unknown(fault.text, object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  for (const char* field : {"probability", "times"}) {
+    if (object.contains(field) && !object.at(field).is_null()) {
+      return unknown(fault.text, field);
+    }
+  }
+  if (!carried_out_by_programs(fault.kind)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the fault '%s' cannot be injected into a C++ program, only %s can", fault.text, program_faults()));
+  }
+  return fault;
+}
+
+FaultInjector::FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks)
+    : spare_(spare), hooks_(std::move(hooks)) {
+  for (const nlohmann::json& each : faults) {
+    StatusOr<InjectedFault> fault = parse_injected_fault(each);
+    if (fault.ok()) {
+      waiting_.push_back(*std::move(fault));
+    } else {
+      std::fprintf(stderr, "keepstep: %s\n", std::string(fault.status().message()).c_str());
+    }
+  }
+}
+
+Status FaultInjector::at(std::string_view phase, brain::Step step, std::optional<uint32_t> rank) {
+  for (size_t i = 0; i < waiting_.size();) {
+    const InjectedFault& each = waiting_[i];
+    const bool now = each.late || holds(kLoosePhases, phase) ? step >= each.step : step == each.step;
+    if (each.phase != phase || !now || (each.on_spare && !spare_) || (each.rank.has_value() && each.rank != rank)) {
+      ++i;
+      continue;
+    }
+    const InjectedFault fault = each;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!hooks_.claim("inject/" + fault.key)) {
+      continue;
+    }
+    if (fault.kind == "flip") {
+      KEEPSTEP_ASSIGN_OR_RETURN(const std::string detail, hooks_.flip(fault, step));
+      hooks_.announce(fault, detail);
+      continue;
+    }
+    hooks_.announce(fault, "");
+    if (fault.kind == "exception") {
+      return absl::InternalError("injected: " + fault.text);
+    }
+    hooks_.carry_out(fault);
+  }
+  return absl::OkStatus();
+}
+
+void end_this_process(const InjectedFault& fault) {
+  if (fault.kind == "exit") {
+    _exit(kExitCode);
+  }
+  const int number = fault.kind == "segv" ? SIGSEGV : SIGKILL;
+  (void)signal(number, SIG_DFL);
+  kill(getpid(), number);
+  while (true) {
+    pause();
+  }
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,50 @@
+// The state that a C++ program protects: named pieces of memory, the manifest that describes them to a newcomer, and
+// the digests that find changes outside of a commit. What python/keepstep/torch/registry.py is for Python.
+//
+// One thread. The memory is the caller's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "rank/checks/bit_flip.h"
+#include "state/hydration.h"
+
+namespace keepstep::worker {
+
+class ProtectedState {
+ public:
+  // `dtype` as the manifest spells it ("float32"); `element_bytes`: of one. INVALID_ARGUMENT: the name is taken, empty
+  // or holds a '/', or there is no memory.
+  Status add(const std::string& name, void* data, const std::vector<size_t>& shape, const std::string& dtype,
+             size_t element_bytes);
+  // The pieces in the order in which they were added.
+  std::vector<state::Region> regions() const;
+  // The same with names.
+  std::vector<NamedMemory> memory() const;
+  // JSON as in docs/design/hydration.md, without values.
+  std::string manifest() const;
+  // Whether `theirs`, a peer's manifest, describes the same pieces in the same order. INVALID_ARGUMENT names the first
+  // difference, both sides. `self`, `source`: "rank 2", for the message.
+  Status same_as(const std::string& theirs, const std::string& self, const std::string& source) const;
+
+  // Remembers what the memory holds now; INVALID_ARGUMENT from `unchanged` names pieces that hold something else since.
+  void remember();
+  void forget() { digests_.clear(); }
+  Status unchanged(uint64_t step) const;
+
+ private:
+  struct Piece {
+    std::string name;
+    std::string dtype;
+    std::vector<size_t> shape;
+    state::Region region;
+  };
+  std::vector<Piece> pieces_;
+  std::vector<uint64_t> digests_;  // of the pieces; empty: nothing remembered
+};
+
+}  // namespace keepstep::worker

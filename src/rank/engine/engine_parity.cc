@@ -1,0 +1,339 @@
+// The engine's part in parity of sharded state: shards that are made again of their groups' other blocks when a
+// generation forms. All ranks come to the same plan, and carry it out in the same order: one lost shard after the
+// other.
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "brain/copies/parity_rebuild.h"
+#include "rank/engine/engine.h"
+#include "rank/link/reserved_tags.h"
+#include "state/vault/parity_vault.h"
+
+namespace keepstep::worker {
+
+using brain::ParityBlock;
+using brain::Rebuild;
+using comm::OpId;
+using comm::Rank;
+
+namespace {
+
+constexpr size_t kAhead = 2;                        // chunks of one block that are under way
+constexpr uint64_t kMostText = uint64_t{1} << 34;   // of all members of a group
+constexpr uint32_t kMostWords = uint32_t{1} << 28;  // of a node's blocks as they are told
+
+constexpr uint32_t kNoRank = ~Rank{0};
+
+// Blocks as numbers: of each its row, how many members, and these.
+std::vector<uint32_t> as_words(const std::vector<ParityBlock>& blocks) {
+  std::vector<uint32_t> words;
+  for (const ParityBlock& block : blocks) {
+    words.push_back(block.row);
+    words.push_back(static_cast<uint32_t>(block.members.size()));
+    words.insert(words.end(), block.members.begin(), block.members.end());
+  }
+  return words;
+}
+
+StatusOr<std::vector<ParityBlock>> from_words(std::span<const uint32_t> words) {
+  std::vector<ParityBlock> blocks;
+  while (!words.empty()) {
+    if (words.size() < 2 || words[1] > words.size() - 2) {
+      return absl::InternalError("what a rank told of parity blocks ends in the middle of one");
+    }
+    ParityBlock block{{words.begin() + 2, words.begin() + 2 + words[1]}, words[0]};
+    if (!brain::is_possible(block)) {
+      return absl::InternalError("a rank told of a parity block that no code has");
+    }
+    words = words.subspan(2 + block.members.size());
+    blocks.push_back(std::move(block));
+  }
+  return blocks;
+}
+
+// "the shards of ranks 3, 5 and parity 0 of ranks 1, 3, 5"
+std::string names_of(const Rebuild& plan) {
+  std::vector<Rank> shards;
+  std::vector<uint32_t> rows;
+  for (const Rebuild::Source& source : plan.sources) {
+    if (source.block < plan.members.size()) {
+      shards.push_back(plan.members[source.block]);
+    } else {
+      rows.push_back(source.block - static_cast<uint32_t>(plan.members.size()));
+    }
+  }
+  return absl::StrCat(shards.empty() ? "" : absl::StrCat("the shards of ranks ", absl::StrJoin(shards, ", "), " and "),
+                      "parity ", absl::StrJoin(rows, ", "), " of ranks ", absl::StrJoin(plan.members, ", "));
+}
+
+bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
+    return std::find(block.members.begin(), block.members.end(), rank) != block.members.end();
+  });
+}
+
+}  // namespace
+
+StatusOr<state::ShardVault> Engine::parity_vault_of(const ParityBlock& block, uint64_t data_bytes, uint64_t text_room) {
+  return vault({{"sharding", assignment_.sharding},
+                {"members", block.members},
+                {"row", block.row},
+                {"data_bytes", data_bytes},
+                {"text_room", text_room}});
+}
+
+StatusOr<state::ShardVault> Engine::parity_holding(const ParityBlock& block, brain::Version version) {
+  return vault(
+      {{"sharding", assignment_.sharding}, {"members", block.members}, {"row", block.row}, {"version", version}});
+}
+
+// What all ranks say, by rank.
+StatusOr<std::vector<std::vector<uint32_t>>> Engine::gather_words(std::vector<uint32_t> mine) {
+  const auto world = static_cast<Rank>(assignment_.world);
+  const auto gather = [&](const std::vector<uint32_t>& from) -> StatusOr<std::vector<std::vector<uint32_t>>> {
+    std::vector<std::vector<uint32_t>> into(world, std::vector<uint32_t>(from.size()));
+    std::vector<void*> outputs;
+    for (std::vector<uint32_t>& each : into) {
+      outputs.push_back(each.data());
+    }
+    KEEPSTEP_RETURN_IF_ERROR(
+        exchange(communicator_->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t))));
+    return into;
+  };
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto lengths, gather({static_cast<uint32_t>(mine.size())}));
+  uint32_t most = 0;
+  for (const std::vector<uint32_t>& length : lengths) {
+    most = std::max(most, length.front());
+  }
+  if (most == 0) {
+    return std::vector<std::vector<uint32_t>>(world);
+  }
+  if (most > kMostWords) {
+    return absl::InternalError(absl::StrFormat("a rank tells of blocks in %d words", most));
+  }
+  mine.resize(most);
+  KEEPSTEP_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> words, gather(mine));
+  for (Rank rank = 0; rank < world; ++rank) {
+    words[rank].resize(lengths[rank].front());
+  }
+  return words;
+}
+
+// Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node
+// speaks for it.
+StatusOr<std::map<ParityBlock, Rank>> Engine::share_parity(const std::vector<ParityBlock>& here,
+                                                           const std::vector<Rank>& lost) {
+  std::vector<ParityBlock> told;
+  if (speaks_for_node()) {
+    std::copy_if(here.begin(), here.end(), std::back_inserter(told),
+                 [&](const ParityBlock& block) { return is_of(block, lost); });
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto words, gather_words(as_words(told)));
+  std::map<ParityBlock, Rank> parity;
+  for (Rank rank = 0; rank < words.size(); ++rank) {
+    KEEPSTEP_ASSIGN_OR_RETURN(std::vector<ParityBlock> blocks, from_words(words[rank]));
+    for (ParityBlock& block : blocks) {
+      parity.emplace(std::move(block), rank);
+    }
+  }
+  return parity;
+}
+
+// Plans until all blocks that are wanted turn out sound: a corrupt one is taken away where it lies, and counts as lost.
+Status Engine::rebuild_shards(const Activation& activation, const std::vector<Rank>& lost,
+                              const std::function<std::optional<Rank>(Rank)>& giver_of) {
+  const brain::Version version = activation.version;
+  std::vector<ParityBlock> here = activation.parity;
+  std::set<Rank> corrupt;  // shards
+  std::map<Rank, Rebuild> plans;
+  for (bool sound = false; !sound;) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto parity, share_parity(here, lost));
+    std::map<Rank, Rank> shards;  // of these groups
+    for (const auto& [block, giver] : parity) {
+      for (const Rank member : block.members) {
+        if (const std::optional<Rank> from = giver_of(member); from.has_value() && !corrupt.contains(member)) {
+          shards.emplace(member, *from);
+        }
+      }
+    }
+    plans.clear();
+    for (const Rank rank : lost) {
+      if (std::optional<Rebuild> plan = brain::plan_rebuild(rank, shards, parity)) {
+        plans.emplace(rank, *std::move(plan));
+      }  // else it says so itself
+    }
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto found, take_corrupt_away(plans, version, here));
+    KEEPSTEP_ASSIGN_OR_RETURN(const auto words, gather_words(found));
+    sound = true;
+    for (const std::vector<uint32_t>& of_rank : words) {
+      sound = sound && of_rank.empty();
+      corrupt.insert(of_rank.begin(), of_rank.end());
+    }
+  }
+  for (const auto& [rank, plan] : plans) {
+    if (rank == assignment_.rank) {
+      KEEPSTEP_RETURN_IF_ERROR(rebuild_own(plan, version));
+    } else {
+      KEEPSTEP_RETURN_IF_ERROR(give_blocks(plan, rank, version));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of those that the plans want from this rank. Gives whose shards were; for parity, which goes from `here`, kNoRank.
+StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, Rebuild>& plans, brain::Version version,
+                                                          std::vector<ParityBlock>& here) {
+  std::set<std::pair<std::vector<Rank>, uint32_t>> looked_at;
+  std::vector<uint32_t> found;
+  for (const auto& [rank, plan] : plans) {
+    const auto members = static_cast<uint32_t>(plan.members.size());
+    for (const Rebuild::Source& source : plan.sources) {
+      if (source.giver != assignment_.rank || !looked_at.emplace(plan.members, source.block).second) {
+        continue;
+      }
+      KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, block_of(plan, source.block, version));
+      if (keep_if_sound(vault, version, vault.verify(version)).ok()) {
+        continue;
+      }
+      if (source.block < members) {
+        found.push_back(plan.members[source.block]);
+      } else {
+        std::erase(here, ParityBlock{plan.members, source.block - members});
+        found.push_back(kNoRank);
+      }
+    }
+  }
+  return found;
+}
+
+StatusOr<state::ShardVault> Engine::block_of(const Rebuild& plan, uint32_t block, brain::Version version) {
+  const auto members = static_cast<uint32_t>(plan.members.size());
+  return block < members ? vault_holding(plan.members[block], version)
+                         : parity_holding({plan.members, block - members}, version);
+}
+
+// Those blocks that the plan wants from this rank; chunk after chunk, and of each chunk block after block.
+Status Engine::give_blocks(const Rebuild& plan, Rank to, brain::Version version) {
+  std::vector<state::ShardVault> vaults;
+  uint64_t chunks = 0;
+  for (const Rebuild::Source& source : plan.sources) {
+    if (source.giver == assignment_.rank) {
+      KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault vault, block_of(plan, source.block, version));
+      chunks = std::max(chunks, state::chunks_of(vault.data_bytes()));
+      vaults.push_back(vault);
+    }
+  }
+  if (plan.sources.back().giver == assignment_.rank) {
+    state::ShardVault& vault = vaults.back();
+    const uint64_t bytes = vault.seal_of(version)->text_bytes;
+    KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->send(comm::kWorld, &bytes, sizeof(bytes), to, kTagShardHandover)));
+    KEEPSTEP_RETURN_IF_ERROR(
+        exchange(communicator_->send(comm::kWorld, vault.text_slot(version).data(), bytes, to, kTagShardHandover)));
+  }
+  std::deque<OpId> under_way;
+  for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (state::ShardVault& vault : vaults) {
+      if (const uint64_t bytes = state::chunk_bytes(vault.data_bytes(), chunk); bytes > 0) {
+        under_way.push_back(communicator_->send(comm::kWorld, vault.data(version).data() + chunk * state::kVaultChunk,
+                                                bytes, to, kTagShardBlock));
+      }
+    }
+    for (; under_way.size() > kAhead * vaults.size(); under_way.pop_front()) {
+      KEEPSTEP_RETURN_IF_ERROR(exchange(under_way.front()));
+    }
+  }
+  for (const OpId op : under_way) {
+    KEEPSTEP_RETURN_IF_ERROR(exchange(op));
+  }
+  return absl::OkStatus();
+}
+
+Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
+  const Rank self = assignment_.rank;
+  const size_t count = plan.sources.size();
+  std::vector<std::optional<state::ShardVault>> here(count);  // blocks that lie on this node
+  std::vector<uint32_t> numbers;
+  for (size_t source = 0; source < count; ++source) {
+    numbers.push_back(plan.sources[source].block);
+    if (plan.sources[source].giver == self) {
+      KEEPSTEP_ASSIGN_OR_RETURN(here[source], block_of(plan, numbers.back(), version));
+    }
+  }
+  std::string told;
+  if (here.back().has_value()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(told, here.back()->text(version));
+  } else {
+    const Rank from = plan.sources.back().giver;
+    uint64_t bytes = 0;
+    KEEPSTEP_RETURN_IF_ERROR(
+        exchange(communicator_->receive(comm::kWorld, &bytes, sizeof(bytes), from, kTagShardHandover)));
+    if (bytes > kMostText) {
+      return absl::InternalError(absl::StrFormat("rank %d has a text of %d bytes with its parity", from, bytes));
+    }
+    told.resize(bytes);
+    KEEPSTEP_RETURN_IF_ERROR(
+        exchange(communicator_->receive(comm::kWorld, told.data(), bytes, from, kTagShardHandover)));
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const state::ParityText text,
+                            state::ParityText::parse(std::move(told), plan.members.size()));
+  const auto lost =
+      static_cast<uint32_t>(std::find(plan.members.begin(), plan.members.end(), self) - plan.members.begin());
+  const state::MemberShard& was = text.members().at(lost);
+  if (was.seal.version != version) {
+    return absl::InternalError(
+        absl::StrFormat("parity of version %d was given where version %d was due", was.seal.version, version));
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault own, vault_of(self, was.data_bytes, was.text_room));
+  KEEPSTEP_ASSIGN_OR_RETURN(state::ShardRebuild rebuild, state::ShardRebuild::begin(own, text, lost, numbers));
+  rebuild_memory_.assign(count * kAhead, {});
+  std::deque<OpId> asked;
+  const auto place = [&](size_t source, uint64_t chunk) -> std::span<std::byte> {
+    const uint64_t bytes = rebuild.bytes_of(source, chunk);
+    if (bytes == 0) {
+      return {};
+    }
+    if (here[source].has_value()) {
+      return here[source]->data(version).subspan(chunk * state::kVaultChunk, bytes);
+    }
+    std::vector<std::byte>& memory = rebuild_memory_[source * kAhead + chunk % kAhead];
+    memory.resize(std::max<size_t>(memory.size(), bytes));
+    return std::span(memory).first(bytes);
+  };
+  const auto ask = [&](uint64_t chunk) {
+    for (size_t source = 0; source < count; ++source) {
+      if (const auto into = place(source, chunk); !into.empty() && !here[source].has_value()) {
+        asked.push_back(
+            communicator_->receive(comm::kWorld, into.data(), into.size(), plan.sources[source].giver, kTagShardBlock));
+      }
+    }
+  };
+  for (uint64_t chunk = 0; chunk < kAhead; ++chunk) {
+    ask(chunk);
+  }
+  for (uint64_t chunk = 0; chunk < rebuild.chunks(); ++chunk) {
+    std::vector<state::ReedSolomon::ConstBlock> came;
+    for (size_t source = 0; source < count; ++source) {
+      came.emplace_back(place(source, chunk));
+      if (!came.back().empty() && !here[source].has_value()) {
+        KEEPSTEP_RETURN_IF_ERROR(exchange(asked.front()));
+        asked.pop_front();
+      }
+    }
+    KEEPSTEP_RETURN_IF_ERROR(rebuild.add(came));
+    ask(chunk + kAhead);
+  }
+  KEEPSTEP_RETURN_IF_ERROR(rebuild.finish());
+  note("shard_rebuilt", version, absl::StrCat("no node has its shard: it was made again of ", names_of(plan)));
+  return absl::OkStatus();
+}
+
+// A line for the journal.
+void Engine::note(const char* event, brain::Version version, const std::string& because) {
+  (void)send(MessageType::kNote, {{"event", event}, {"step", version}, {"because", because}});
+}
+
+}  // namespace keepstep::worker

@@ -1,0 +1,90 @@
+// A rank that keepstep did not start (torchrun, srun, a test) and the agent of its node: a Store, and communicators.
+//
+// The agent listens under a name that follows from the job (`node_name`); it starts by itself where there is
+// none (python/keepstep/_node.py). A link is either a Store or, after `join`, one communicator's membership: what the
+// rank loses with the link is the membership, so the end of its process is the end of its part in it. There is no
+// recovery here: when a member ends without leave(), the communicator is interrupted for all the others.
+//
+// Threads: one of its own reads the agent's messages. All methods may be called from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/shared_memory.h"
+#include "base/socket/packet_socket.h"
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "rank/link/messages.h"
+#include "rank/link/store_messages.h"
+
+namespace keepstep::worker {
+
+// The name that the agent that serves `job` on this machine holds (base/runtime_folder.h). Any text; it is hashed.
+std::string node_name(const std::string& job);
+// Where that agent answers for rings, if it listens at `path` itself.
+inline std::string rings_beside(const std::string& path) { return path + "+rings"; }
+
+class NodeLink {
+ public:
+  // NOT_FOUND when the job has no agent here (any more).
+  static StatusOr<std::unique_ptr<NodeLink>> connect(const std::string& job);
+  // A clean end: leaves the communicator, which must not be used any more.
+  ~NodeLink();
+  void close();  // the same, for owners that cannot wait for the destructor; idempotent
+
+  // Becomes `rank` of the `world` ranks that join under `key`, and waits for the others. Once per link.
+  // DEADLINE_EXCEEDED after `timeout_ms` (< 0: none) names who has not come; FAILED_PRECONDITION when the rank is
+  // taken or the others gave another world; UNAVAILABLE when the agent is gone.
+  Status join(const std::string& key, uint32_t rank, uint32_t world, int64_t timeout_ms);
+  // After join. Whoever keeps it must let go before close().
+  std::shared_ptr<comm::Communicator> communicator() { return communicator_; }
+  // Where the agent answers for rings (ring_link.h).
+  std::string rings_socket() const { return rings_beside(path_); }
+  // Interrupts the communicator for all its ranks, within microseconds here, and tells them why.
+  void abort(const std::string& because);
+  bool interrupted() const;
+  // Why the communicator was interrupted; waits a moment for the agent to say so. Empty if it was not.
+  std::string why_interrupted() const;
+
+  // Errors as of Engine::store.
+  StatusOr<StoreReply> store(const std::string& op, const std::string& key, const std::string& value,
+                             int64_t timeout_ms);
+
+ private:
+  NodeLink(PacketSocket socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+  void run();
+  void handle(const Message& message, std::vector<Fd> fds);
+  Status enter(const nlohmann::json& body, std::vector<Fd> fds);  // under mutex_
+  void send(MessageType type, nlohmann::json body, std::span<const int> fds = {});
+
+  PacketSocket socket_;
+  const std::string path_;  // of the agent's socket
+  pid_t pid_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool welcomed_ = false;
+  bool leaving_ = false;
+  bool lost_ = false;  // the agent is gone
+  std::optional<std::string> refused_;
+  std::optional<std::string> because_;  // why interrupted
+  std::vector<uint32_t> missing_;
+  std::map<uint64_t, StoreReply> replies_;
+  uint64_t next_request_ = 1;
+
+  uint32_t rank_ = 0;
+  uint32_t world_ = 0;
+  SharedMemory generation_;
+  comm::CommConfig config_;
+  std::vector<SharedMemory> arenas_;  // by rank
+  std::shared_ptr<comm::Communicator> communicator_;
+  std::thread thread_;
+};
+
+}  // namespace keepstep::worker

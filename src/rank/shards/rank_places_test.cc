@@ -1,0 +1,54 @@
+#include "rank/shards/rank_places.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace keepstep::worker {
+namespace {
+
+using nlohmann::json;
+
+TEST(RankPlacesTest, ranks_stand_in_the_order_of_the_entries_one_port_each) {
+  const auto places = rank_places_from(
+      json::parse(R"([[0, "10.0.0.7", 4000, 2, 0], [3, "fd00::7", 5000, 1, 2], [0, "10.0.0.7", 4000, 1, 2]])"), 8);
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_EQ(places->nodes, (std::vector<uint32_t>{0, 0, 3, 0}));
+  EXPECT_EQ(places->addresses, (std::vector<SocketAddress>{
+                                   {"10.0.0.7", 4000}, {"10.0.0.7", 4001}, {"fd00::7", 5002}, {"10.0.0.7", 4002}}));
+}
+
+TEST(RankPlacesTest, what_makes_no_table_is_refused_with_its_entry) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"([])", "without entries"},
+      {R"({"node": 0})", "without entries"},
+      {R"([[0, "10.0.0.7", 4000, 1]])", "entry 0"},
+      {R"([[0, "10.0.0.7", 4000, 1, 0], [1, 7, 4000, 1, 0]])", "entry 1"},
+      {R"([[-1, "10.0.0.7", 4000, 1, 0]])", "entry 0"},
+      {R"([[0, "10.0.0.7", 4000, 0, 0]])", "has 0 ranks"},
+      {R"([[0, "10.0.0.7", 4000, 9, 0]])", "entry 0"},
+      {R"([[0, "10.0.0.7", 4000, 4, 0], [1, "10.0.0.8", 4000, 5, 0]])", "has 5 ranks after 4 others"},
+      {R"([[0, "10.0.0.7", 4000, 4294967297, 0]])", "entry 0"},
+      {R"([[0, "10.0.0.7", 0, 1, 0]])", "without a port"},
+      {R"([[0, "10.0.0.7", 65535, 2, 0]])", "without a port"},
+      {R"([[0, "10.0.0.7", 65000, 1, 1000]])", "without a port"},
+      {R"([[0, "node-b", 4000, 1, 0]])", "no numeric address"},
+      {R"([[0, "", 4000, 1, 0]])", "no numeric address"},
+  };
+  for (const auto& [text, why] : cases) {
+    const auto places = rank_places_from(json::parse(text), 8);
+    ASSERT_FALSE(places.ok()) << text;
+    EXPECT_EQ(places.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(places.status().message()).find(why), std::string::npos)
+        << text << ": " << places.status().message();
+  }
+}
+
+TEST(RankPlacesTest, a_full_table_may_use_the_last_port) {
+  const auto places = rank_places_from(json::parse(R"([[0, "127.0.0.1", 65528, 8, 0]])"), 8);
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_EQ(places->addresses.back().port, 65535);
+}
+
+}  // namespace
+}  // namespace keepstep::worker

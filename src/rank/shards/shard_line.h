@@ -1,0 +1,55 @@
+// What ranks say to each other when shards are copied (shard_replicas.h) or coded (parity_keeper.h): messages of the
+// world group, waited for until the copying stops.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "state/vault/parity_vault.h"
+
+namespace keepstep::worker {
+
+// From a rank to who keeps copies or parity of its shard: the version that comes next. kNoMoreVersions: none.
+using ShardHead = state::MemberShard;
+inline constexpr brain::Version kNoMoreVersions = ~brain::Version{0};
+
+// And back: before the bytes, and after them.
+enum class ShardAnswer : uint32_t { kSend, kHave, kBroken, kFailed };
+
+inline constexpr int kShardTries = 3;  // of bytes that arrive broken
+
+// Each operation is begun, then ended once. One whose end was given up stays behind until the communicator ends: what
+// it reads or writes must live as long.
+class ShardLine {
+ public:
+  // Both must outlive it.
+  ShardLine(comm::Communicator& comm, const std::atomic<bool>& stop) : comm_(comm), stop_(stop) {}
+
+  comm::OpId begin_send(comm::Rank to, std::span<const std::byte> bytes, uint32_t tag) {
+    return comm_.send(comm::kWorld, bytes.data(), bytes.size(), to, tag);
+  }
+  comm::OpId begin_receive(comm::Rank from, std::span<std::byte> bytes, uint32_t tag) {
+    return comm_.receive(comm::kWorld, bytes.data(), bytes.size(), from, tag);
+  }
+  // ABORTED: interrupted, or stopped; UNAVAILABLE: a link broke.
+  Status end(comm::OpId op);
+  Status end_all(std::span<const comm::OpId> ops);
+
+  Status send(comm::Rank to, const void* data, size_t bytes, uint32_t tag) {
+    return end(comm_.send(comm::kWorld, data, bytes, to, tag));
+  }
+  Status receive(comm::Rank from, void* data, size_t bytes, uint32_t tag) {
+    return end(comm_.receive(comm::kWorld, data, bytes, from, tag));
+  }
+  bool stopped() const { return stop_.load(std::memory_order_relaxed) || comm_.interrupted(); }
+
+ private:
+  comm::Communicator& comm_;
+  const std::atomic<bool>& stop_;
+};
+
+}  // namespace keepstep::worker

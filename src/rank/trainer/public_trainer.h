@@ -1,0 +1,82 @@
+// What stands behind include/keepstep/trainer.h: an engine, what is protected, and where in the loop this process is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "keepstep/trainer.h"
+#include "rank/checks/bit_flip.h"
+#include "rank/checks/fault_injector.h"
+#include "rank/checks/protected_state.h"
+#include "rank/engine/engine.h"
+#include "rank/trainer/public_communicator.h"
+
+namespace keepstep {
+
+struct Trainer::Impl {
+  Impl(std::unique_ptr<worker::Engine> engine, Communicator::Impl* binding, std::unique_ptr<Communicator> communicator);
+
+  // public_trainer.cc: the loop
+  Status advance(uint64_t until);
+  Status attempt(uint64_t until);
+  Status commit(const std::function<Status()>& update);
+  Status vote_and_update(const std::function<Status()>& update);
+  Status check_outstanding(const char* where);
+  // public_trainer_membership.cc: joining a generation and leaving it
+  Status join();
+  Status form();
+  Status hydrate(const worker::Activation& activation);
+  Status report(const Status& why);
+  Status leave_after(const Status& why);
+  void leave();
+
+  // Any thread: remembers the first failure of this step; what next_step reports.
+  void fail(const Status& why, bool mistake = false);
+  // Failure and mistake at once, for `return mistake(...)`.
+  Status mistake(const std::string& what);
+  Status failure();
+  bool made_mistake();
+  Status inject(std::string_view phase);  // any thread
+  void record_digests();                  // of what this rank votes for
+  bool checking() const { return check_all || checks_left > 0; }
+
+  std::unique_ptr<worker::Engine> engine;
+  Communicator::Impl* binding;  // of `communicator`
+  std::unique_ptr<Communicator> communicator;
+  worker::ProtectedState state;
+  std::vector<worker::NamedMemory> compared;  // each step; the same on all ranks
+  bool digests = true;                        // unless --digests off
+  uint64_t digest_every = 0;                  // steps, of the protected memory; 0: never
+  std::optional<worker::Assignment> assignment;
+  Status status;
+  bool parked = false;
+  bool ever_formed = false;
+  bool joined = false;  // the current generation
+  bool finished = false;
+  bool noticed = false;  // all ranks know that the job stops after the last committed step
+  bool pauses = false;   // all ranks know that the world changes after it
+  std::function<void()> on_notice;
+  uint64_t version = 0;
+  uint64_t step = 0;
+  bool voted = false;  // on `step`
+  double loss_sum = 0;
+  uint64_t loss_count = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  bool check_all = false;
+  int checks_left = 3;  // steps whose protected memory is compared without --check
+
+  std::mutex mutex;
+  std::optional<Status> failed;
+  bool mistaken = false;
+  std::mutex injecting;
+  worker::FaultInjector injector;
+};
+
+}  // namespace keepstep

@@ -1,0 +1,229 @@
+// The trainer's second half: attaching, joining a generation, leaving it. In the order of python/keepstep/torch/
+// membership.py and loop.py.
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "rank/checks/program_fingerprint.h"
+#include "rank/trainer/public_trainer.h"
+
+namespace keepstep {
+
+using brain::StateKind;
+using worker::InjectedFault;
+using worker::MessageType;
+
+namespace {
+
+constexpr char kDescriptors[] = "KEEPSTEP_WORKER_FDS";  // src/agent/workers/starter.cc: "SOCKET,MEMORY"
+constexpr size_t kMostReportedBytes = 4000;
+
+StatusOr<Fd> inherited(std::string_view text) {
+  int fd = -1;
+  if (!absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &fd) || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "Trainer::attach: descriptor %s, which `keepstep run` opened for this process, is closed; does a script in "
+        "between close what it inherits?",
+        std::string(text)));
+  }
+  return Fd(fd);
+}
+
+// Slurm signals every process of a job; the agent says here what that means. A handler of the program's stays.
+void leave_notices_to_the_agent(const nlohmann::json& welcome) {
+  struct sigaction now{};
+  if (welcome.at("term_is_notice").get<bool>() && sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    signal(SIGTERM, SIG_IGN);
+  }
+}
+
+using Flip = std::function<StatusOr<std::string>(const InjectedFault& fault, brain::Step step)>;
+
+worker::FaultInjector::Hooks hooks_of(worker::Engine& engine, Flip flip) {
+  return {
+      .claim =
+          [&engine](const std::string& key) {
+            const StatusOr<worker::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
+            return reply.ok() && reply->answered && reply->ok && reply->value == "1";
+          },
+      .announce =
+          [&engine](const InjectedFault& fault, const std::string& detail) {
+            (void)engine.send(
+                MessageType::kInjected,
+                {{"key", fault.key}, {"spec", fault.text}, {"detail", detail}, {"ns", monotonic_ns()}, {"last", true}});
+          },
+      .carry_out = worker::end_this_process,
+      .flip = std::move(flip)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
+  const char* given = std::getenv(kDescriptors);
+  if (given == nullptr) {
+    return absl::FailedPreconditionError(
+        "Trainer::attach works once, in a process that keepstep started; run: keepstep run --no-python "
+        "--nproc-per-node 4 PROGRAM");
+  }
+  const std::vector<std::string> fds = absl::StrSplit(given, ',');
+  unsetenv(kDescriptors);  // they are this process's, not its children's
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd socket, inherited(fds.front()));
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd memory, inherited(fds.back()));
+  if (char byte = 0; recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+    return absl::FailedPreconditionError(
+        "Trainer::attach: an earlier program of this worker attached and let go of the job; a script around programs "
+        "runs one that trains");
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<worker::Engine> engine,
+      worker::Engine::attach(std::move(socket), std::move(memory), worker::program_fingerprint()));
+  KEEPSTEP_RETURN_IF_ERROR(engine->send(MessageType::kRecoverable, {{"timeout_s", 0}}));
+  leave_notices_to_the_agent(engine->welcome());
+  auto binding = std::make_unique<Communicator::Impl>();
+  Communicator::Impl* raw = binding.get();
+  std::unique_ptr<Communicator> communicator(new Communicator(std::move(binding)));
+  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(engine), raw, std::move(communicator))));
+}
+
+Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl* binding_,
+                    std::unique_ptr<Communicator> communicator_)
+    : engine(std::move(engine_)),
+      binding(binding_),
+      communicator(std::move(communicator_)),
+      digests(engine->welcome().at("digests").get<std::string>() != "off"),
+      digest_every(engine->welcome().at("digest_every").get<uint64_t>()),
+      check_all(engine->welcome().at("check_all").get<bool>()),
+      injector(engine->welcome().at("inject"), engine->welcome().at("spare").get<bool>(),
+               hooks_of(*engine, [this](const InjectedFault& fault, brain::Step at) {
+                 const uint64_t seed = fault.seed.value_or(this->engine->welcome().at("seed").get<uint64_t>());
+                 return worker::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
+               })) {
+  using Moment = Communicator::Impl::Moment;
+  binding->owner = std::make_shared<Communicator::Impl::Owner>(Communicator::Impl::Owner{
+      .why_interrupted = [] { return "the generation ended, because a rank died or failed, or has not begun"; },
+      .abort = [this](const std::string& because) { fail(absl::UnknownError(because)); },
+      .on_failure = [this](const Status& why) { fail(why); },
+      .gate =
+          [this](Moment moment) {
+            if (engine->updating()) {
+              return mistake(
+                  "an operation among ranks inside an update: a death in it could leave ranks with different states; "
+                  "do it before commit");
+            }
+            Status status = inject(moment == Moment::kStart ? "backward" : "allreduce");
+            if (!status.ok()) {
+              fail(status);
+            }
+            return status;
+          }});
+}
+
+// Waits for a rank and takes part in forming its generation. ABORTED: interrupted, CANCELLED: the job ended.
+Status Trainer::Impl::join() {
+  if (!parked) {
+    KEEPSTEP_RETURN_IF_ERROR(inject("build"));
+    parked = true;
+    (void)engine->send(MessageType::kParked);
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(assignment, engine->wait_assignment());
+  binding->comm = engine->communicator();
+  binding->rank = assignment->rank;
+  binding->world = assignment->world;
+  KEEPSTEP_RETURN_IF_ERROR(form());
+  ever_formed = true;
+  joined = true;
+  return absl::OkStatus();
+}
+
+Status Trainer::Impl::form() {
+  KEEPSTEP_ASSIGN_OR_RETURN(const worker::Activation activation, engine->ready());
+  bool publishes = false;
+  if (std::find(activation.targets.begin(), activation.targets.end(), assignment->rank) != activation.targets.end()) {
+    KEEPSTEP_RETURN_IF_ERROR(hydrate(activation));
+    publishes = true;  // to others that come to this node
+  } else if (!activation.targets.empty()) {
+    KEEPSTEP_RETURN_IF_ERROR(engine->publish(state.manifest(), state.regions()));
+    publishes = true;
+  }
+  engine->set_state(StateKind::kClean, activation.version);
+  const Status formed = engine->form();
+  if (publishes) {
+    engine->stop_publishing();
+  }
+  KEEPSTEP_RETURN_IF_ERROR(formed);
+  version = activation.version;
+  if (assignment->identity.generation > 1) {
+    checks_left = 0;  // digests of all the state would lengthen the recovery
+  }
+  if (checking()) {
+    state.remember();
+  }
+  return absl::OkStatus();
+}
+
+Status Trainer::Impl::hydrate(const worker::Activation& activation) {
+  engine->set_state(StateKind::kHydrating, activation.version);
+  KEEPSTEP_ASSIGN_OR_RETURN(const std::string manifest, engine->pull_manifest(activation));
+  const Status same = state.same_as(manifest, absl::StrFormat("rank %d", assignment->rank),
+                                    absl::StrFormat("rank %d", activation.sources.front()));
+  if (!same.ok()) {
+    return mistake(std::string(same.message()));
+  }
+  KEEPSTEP_RETURN_IF_ERROR(inject("hydrate"));
+  return engine->pull(activation, state.regions()).status();
+}
+
+// Tells the job that this rank failed, and waits for the generation to end. An error: the job ends instead.
+Status Trainer::Impl::report(const Status& why) {
+  const bool fatal = made_mistake();
+  if (engine->interrupted() && !fatal) {
+    return absl::OkStatus();  // after the seal an error is the interruption's
+  }
+  // Once a link broke, what fails is the link's fault and not the program's.
+  (void)engine->send(MessageType::kFault, {{"step", step},
+                                           {"what", why.ToString().substr(0, kMostReportedBytes)},
+                                           {"traceback", ""},
+                                           {"fatal", fatal},
+                                           {"link", !fatal && !engine->broken_link().empty()}});
+  const Status waited = engine->wait_interruption();
+  return waited.ok() && !fatal ? absl::OkStatus() : why;
+}
+
+// After something in a generation ended with `why`. An error: so does the loop.
+Status Trainer::Impl::leave_after(const Status& why) {
+  if (absl::IsCancelled(why)) {
+    return why;
+  }
+  if (!absl::IsAborted(why)) {
+    KEEPSTEP_RETURN_IF_ERROR(report(why));
+  }
+  leave();
+  return absl::OkStatus();
+}
+
+// Leaves an interrupted generation: what was begun in it is forgotten.
+void Trainer::Impl::leave() {
+  binding->comm.reset();
+  state.forget();
+  if (ever_formed) {
+    (void)inject("recovery");  // an exception here is what the interruption is anyway
+  }
+  joined = false;
+  pauses = false;
+  noticed = false;  // who takes part next does not know of it; the next vote says it again
+  step = 0;
+  const std::lock_guard lock(mutex);
+  failed.reset();
+}
+
+}  // namespace keepstep

@@ -1,0 +1,26 @@
+// What the ranks of a node say of a step's digests, in one value that nodes can pass on. Pure but for the pages it
+// reads.
+//
+// A rank stores its digest in its page before it votes, so whoever finds its vote finds the digest. Ranks that stored
+// none for the step say nothing, for or against.
+#pragma once
+
+#include <vector>
+
+#include "brain/commit/digests.h"
+#include "rank/link/page.h"
+
+namespace keepstep::worker {
+
+struct DigestSum {
+  enum class Kind : uint32_t { kNone = 0, kSame = 1, kDiffer = 2 };
+  Kind kind = Kind::kNone;
+  brain::StepDigest digest;  // of kSame
+
+  void add(const DigestSum& other);
+};
+
+// Over the pages in `members` that are not null.
+DigestSum digests_of(const std::vector<const WorkerPage*>& members, brain::Step step);
+
+}  // namespace keepstep::worker

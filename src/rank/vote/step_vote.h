@@ -1,0 +1,77 @@
+// The vote on a step: a tiny all-reduce of compare-and-swaps and one futex inside a node (design section 6.1-6.3).
+//
+// A waiter sleeps; it does not spin through the others' compute. The last voter wakes all, and every rank that knows
+// the decision offers its CPU once to those that do not yet.
+//
+// Where the generation has members on other nodes the last vote of this node is not the last one: this node's leader
+// (its lowest rank) then asks the leaders of the others (node_vote.h) and tells its node what all decided.
+//
+// The last voter compares what all ranks voted for (digest_vote.h). Where that differs nobody decides: it tells so, and
+// everybody waits for the interruption that must follow.
+//
+// Called by the worker's main thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "rank/link/page.h"
+#include "rank/vote/node_vote.h"
+
+namespace keepstep::worker {
+
+// Flags a rank may raise with its vote; all ranks see their union after the same step.
+// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank
+// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
+enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16, kFlagFirstPlace = 1 << 8 };
+
+struct VoteResult {
+  bool decided = false;  // false: sealed first; the verdict will tell
+  uint32_t flags = 0;
+  int64_t voted_ns = 0;    // CLOCK_MONOTONIC at the vote
+  int64_t decided_ns = 0;  // and when this rank knew
+};
+
+class StepVote {
+ public:
+  // Tells that the ranks had voted for different things, and nobody decided.
+  using Differ = std::function<void(brain::Step)>;
+
+  // `nodes`: of a leader among several nodes, else null; it compares then. `members`: the pages of all ranks where they
+  // are on one node. All must outlive the vote.
+  StepVote(WorkerPage& self, GenerationPage& generation, brain::Identity identity, NodeVote* nodes = nullptr,
+           std::vector<const WorkerPage*> members = {}, Differ differ = nullptr)
+      : self_(self),
+        generation_(generation),
+        identity_(identity),
+        nodes_(nodes),
+        members_(std::move(members)),
+        differ_(std::move(differ)) {}
+
+  // The word of a rank that enters the generation clean at `version`: open for version + 1.
+  void open(brain::Version version);
+  // open -> yes, waits for all, yes -> decided. Returns decided == false once sealed.
+  VoteResult vote(brain::Step step, uint32_t flags);
+  // decided -> open for the next step. False: sealed in between (the step counts all the same).
+  bool close(brain::Step step);
+
+ private:
+  bool swap(brain::Step step, brain::Vote from, brain::Step next_step, brain::Vote to);
+  bool wait_decided(brain::Step step);
+  bool wait_interrupted();
+  bool decide_across(brain::Step step, bool last_here);
+  void clear_next(brain::Step step);
+  void announce(brain::Step step);
+
+  WorkerPage& self_;
+  GenerationPage& generation_;
+  brain::Identity identity_;
+  NodeVote* nodes_;
+  std::vector<const WorkerPage*> members_;
+  Differ differ_;
+  bool recorded_ = false;  // by the root, before the others hear of the decision
+};
+
+}  // namespace keepstep::worker
