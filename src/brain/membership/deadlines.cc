@@ -1,0 +1,71 @@
+#include "brain/membership/deadlines.h"
+
+#include <algorithm>
+
+#include "brain/text.h"
+
+namespace keepstep::brain {
+
+void Deadlines::prepared() {
+  prepared_at_ = job_.now;
+  look_at_members_ = job_.now + std::min(job_.config.interrupt_timeout, job_.config.start_timeout);
+}
+
+// Whose time has come as it was set. Things may stand otherwise now.
+void Deadlines::kill_the_late() {
+  if (job_.phase == Phase::kForming && job_.now >= look_at_members_) {
+    look_at_members_ = Time::max();
+    for (const Member& member : job_.round.members()) {
+      watch(member.worker);
+    }
+  }
+  for (WorkerId id = job_.roster.next_due(job_.now); id != kNoWorker; id = job_.roster.next_due(job_.now)) {
+    const Roster::Worker& worker = job_.roster.at(id);
+    if (const std::optional<Time> deadline = deadline_of(id, worker); deadline && *deadline <= job_.now) {
+      job_.kill(id, lateness_of(id, worker));
+    } else {
+      watch(id);
+    }
+  }
+}
+
+void Deadlines::watch(WorkerId id) {
+  if (const std::optional<Time> deadline = deadline_of(id, job_.roster.at(id))) {
+    job_.roster.look_again(id, *deadline);
+  }
+}
+
+// When it is to be killed, or once more. Nothing: as things stand, never.
+std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& worker) const {
+  std::optional<Time> deadline;
+  if (job_.roster.is_ending(id)) {
+    deadline = Time{};
+  } else if (worker.status == Roster::Status::kStarting) {
+    deadline = worker.spawned_at + job_.config.start_timeout;
+  } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && worker.recoverable &&
+             !job_.round.has_answered(worker.rank)) {
+    // A plain script need not answer at all, and a newcomer may still load what it trains on.
+    deadline = std::max(prepared_at_, worker.recoverable_since) +
+               (builds(worker) ? job_.config.start_timeout : job_.config.interrupt_timeout);
+  }
+  return deadline && worker.killed_at ? std::max(*deadline, *worker.killed_at + job_.config.repeat_after) : deadline;
+}
+
+std::string Deadlines::lateness_of(WorkerId id, const Roster::Worker& worker) const {
+  if (job_.roster.is_ending(id)) {
+    return job_.because;
+  }
+  if (worker.status == Roster::Status::kStarting) {
+    return "it did not ask for a rank within " + seconds_text(job_.config.start_timeout) + " of its start";
+  }
+  return rank_text(worker.rank) +
+         (builds(worker) ? " did not get ready within " + seconds_text(job_.config.start_timeout)
+                         : " did not leave its step within " + seconds_text(job_.config.interrupt_timeout));
+}
+
+// A member that has to make its state first: a newcomer, or one of another division of it.
+bool Deadlines::builds(const Roster::Worker& worker) const {
+  return job_.placement.newcomer(worker.rank) || job_.holdings.sharding() != job_.holdings.kept_in();
+}
+
+}  // namespace keepstep::brain

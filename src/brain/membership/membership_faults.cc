@@ -1,0 +1,419 @@
+// The second part of the membership brain: from a fault to the next gathering.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "brain/membership/membership.h"
+#include "brain/membership/membership_text.h"
+#include "brain/membership/staffing.h"
+
+namespace keepstep::brain {
+namespace {
+
+// torchrun's job exits with 1 when a signal ended a worker.
+int exit_code_of(const WorkerDied& event) { return event.signal == 0 ? event.exit_code : 1; }
+
+}  // namespace
+
+// ---- somebody is gone ---------------------------------------------------------------------------------------------
+
+void Membership::on(const WorkerDied& event) {
+  Worker* worker = job_.roster.find(event.worker);
+  if (worker == nullptr) {
+    return;
+  }
+  const bool confirmed = event.signal != -1;
+  if (worker->status == Status::kGone) {
+    if (confirmed) {
+      confirm_exit(event.worker);
+    }
+    return;
+  }
+  const bool was_member = worker->status == Status::kMember;
+  const bool was_starting = worker->status == Status::kStarting;
+  // The early notice is enough where only a replacement follows. Elsewhere the exit code decides: wait for it.
+  if (!confirmed && (job_.round.released() || was_starting || (was_member && !worker->recoverable))) {
+    return;
+  }
+  worker->pid = event.pid != 0 ? event.pid : worker->pid;
+  const std::string what = who_text(worker->taken, worker->rank, event.worker, worker->pid) + " " + how_text(event);
+  note_fault(event, *worker, what);
+  job_.retire(event.worker);
+  if (was_member) {
+    job_.fence(event.worker, what);
+    member_died(worker->rank, worker->recoverable, exit_code_of(event), what, event.traceback);
+    return;
+  }
+  // A script that fails would fail again; a worker whose health check failed says nothing about the script.
+  if (was_starting && event.signal == 0 && event.exit_code != 0 && event.unfit.empty() && !job_.ever_formed) {
+    end(event.exit_code, what + " before it asked for a rank", event.traceback);
+    return;
+  }
+  if (!confirmed) {
+    job_.fence(event.worker, what);
+  }
+  // The unfit are counted by their agent, which gives its node up.
+  candidate_lost(*worker, event.unfit.empty(), exit_code_of(event), what, event.traceback);
+}
+
+void Membership::on(const WorkerHung& event) {
+  const Worker* worker = job_.roster.find(event.worker);
+  if (worker == nullptr || worker->status != Status::kMember || event.identity != job_.round.identity()) {
+    return;
+  }
+  const Rank rank = worker->rank;
+  const std::string what = who_text(true, rank, event.worker, event.pid) + " hangs: " + event.because;
+  job_.journal("fault_noticed", what,
+               {{"worker", int64_t{event.worker}},
+                {"rank", int64_t{rank}},
+                {"pid", event.pid},
+                {"noticed_by", std::string("hang")},
+                {"signal", int64_t{-1}},
+                {"exit_code", int64_t{0}},
+                {"kind", std::string("hang")},
+                {"idle_s", std::chrono::duration<double>(event.idle).count()}});
+  if (!worker->recoverable || job_.round.released()) {
+    job_.kill(event.worker, what);  // the exit of such a worker decides what follows
+    return;
+  }
+  job_.retire(event.worker);
+  job_.fence(event.worker, what);
+  member_died(rank, true, 1, what, "");
+}
+
+// All that a node had is gone at once: one fault, whatever it held.
+void Membership::on(const NodeLost& event) {
+  if (job_.nodes.erase(event.node) == 0) {
+    return;
+  }
+  job_.roster.lost_starts(event.node) = {};
+  job_.round.lose(event.node);
+  job_.holdings.lose(event.node);
+  replacement_.forget(event.node);
+  const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
+  std::vector<Rank> members;
+  for (const auto& [id, worker] : job_.roster.all()) {
+    if (worker.node == event.node && worker.status == Status::kMember) {
+      members.push_back(worker.rank);
+    }
+  }
+  const std::vector<WorkerId> gone = job_.lose_workers_of(event.node);
+  job_.leaving_nodes.erase(event.node);
+  job_.journal("fault_noticed", what,
+               {{"lost_node", int64_t{event.node}},
+                {"noticed_by", std::string("connection")},
+                {"workers", std::vector<int64_t>(gone.begin(), gone.end())},
+                {"ranks", std::vector<int64_t>(members.begin(), members.end())},
+                {"kind", std::string("node")}});
+  if (job_.phase == Phase::kWaiting) {
+    return;
+  }
+  if (job_.round.released()) {
+    died_late(members, 1, what, "");
+    return;
+  }
+  if (job_.placement.first_node() == event.node && replacement_.place_of(event.node) != NodePlace::kOnly) {
+    // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
+    end(1, what + ", and with it what rank 0 knew of the last step", "");
+    return;
+  }
+  replacement_.lose(event.node, what);
+  if (job_.placement.homeless().empty()) {
+    keep_spares(job_);
+    gather();  // it may have waited for exits on that node
+    return;
+  }
+  replacement_.house();
+  if (members.empty() && (job_.phase == Phase::kForming || job_.phase == Phase::kRunning)) {
+    check_finished();  // they had exited with 0 already, and left nothing that is missed
+  } else {
+    if (!job_.placement.homeless().empty()) {
+      tell_of_waiting(event.node);
+    }
+    member_died(members.empty() ? 0 : members.front(), true, 1, what, "");
+  }
+}
+
+// Nothing else happens until then: whoever looks at the job must know what it waits for.
+void Membership::tell_of_waiting(NodeId lost) {
+  const std::vector<Rank> homeless = job_.placement.homeless_of(lost);
+  const std::string ends = seconds_text(job_.config.node_timeout);
+  const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
+  job_.say(
+      "node_awaited",
+      replacement_.loss() +
+          (job_.config.elastic
+               ? ", and no other node is ready" + come + seconds_text(job_.config.elastic->faulty_scale_down_timeout) +
+                     " for a node (faultyScaleDownTimeoutInSeconds), then the job goes on without them; where "
+                     "it may not be so small, it ends after " +
+                     ends + " more (--node-timeout)"
+               : ", and no spare node waits (--spare-nodes)" + come + ends +
+                     " for a node (--node-timeout), then the job ends"),
+      {{"lost_node", int64_t{lost}},
+       {"ranks", std::vector<int64_t>(homeless.begin(), homeless.end())},
+       {"for_s", std::chrono::duration<double>(job_.node_timeout()).count()}});
+}
+
+void Membership::note_fault(const WorkerDied& event, const Worker& worker, const std::string& because) {
+  std::vector<Field> fields = {{"worker", int64_t{event.worker}}};
+  if (worker.taken) {
+    fields.push_back({"rank", int64_t{worker.rank}});
+  }
+  fields.insert(fields.end(), {{"pid", worker.pid},
+                               {"noticed_by", event.noticed_by},
+                               {"signal", int64_t{event.signal}},
+                               {"exit_code", int64_t{event.exit_code}},
+                               {"kind", std::string(event.unfit.empty() ? "death" : "unfit")}});
+  job_.journal("fault_noticed", because, std::move(fields));
+}
+
+void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
+                             const std::string& traceback) {
+  if (job_.round.released()) {
+    died_late({rank}, exit_code, what, traceback);
+    return;
+  }
+  after_fault_ = true;
+  switch (job_.phase) {
+    case Phase::kForming:
+    case Phase::kRunning: {
+      const FaultKind kind = job_.survivors_recoverable(recoverable) ? FaultKind::kDeath : FaultKind::kPlainDeath;
+      take_rung(Fault{kind, rank, job_.current_step(), exit_code, what, traceback});
+      break;
+    }
+    case Phase::kSealing:
+      conclude_if_sealed();
+      break;
+    default:
+      gather();
+  }
+}
+
+// All steps are done, and the others may still write their last files: they are left to it. Whoever waits for the dead
+// is interrupted.
+void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what,
+                           const std::string& traceback) {
+  if (ranks.empty()) {
+    return;
+  }
+  for (const Rank rank : ranks) {
+    job_.round.exit(rank);
+  }
+  job_.round.late_deaths.push_back({exit_code, what, traceback});
+  if (const size_t others = job_.round.members().size() - job_.round.exited().size(); others > 0) {
+    job_.say("late_death",
+             what + " after the training function had returned on all ranks: " +
+                 (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
+                 " left to finish, then the job ends",
+             {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}, {"others", static_cast<int64_t>(others)}});
+    release();
+  }
+  check_finished();
+}
+
+void Membership::on(const WorkerExited& event) {
+  Worker* worker = job_.roster.find(event.worker);
+  if (worker == nullptr) {
+    return;
+  }
+  if (worker->status == Status::kGone) {
+    confirm_exit(event.worker);
+    return;
+  }
+  const Status before = worker->status;
+  const std::string what = who_text(worker->taken, worker->rank, event.worker, worker->pid) + " exited with code 0";
+  job_.retire(event.worker);
+  if (before == Status::kMember) {
+    member_left(worker->rank, worker->recoverable, what);
+  } else if (before == Status::kStarting && worker->taken && job_.cause != Cause::kReplace) {
+    job_.placement.leave(worker->rank);
+    gather();
+  } else {
+    candidate_lost(*worker, true, 1, what, "");
+  }
+}
+
+void Membership::member_left(Rank rank, bool recoverable, const std::string& what) {
+  job_.round.exit(rank);
+  switch (job_.phase) {
+    case Phase::kRunning:
+      check_finished();
+      break;
+    case Phase::kForming: {
+      if (!recoverable) {
+        check_finished();  // a plain script answers no Prepare: its end is all it says
+        check_left_behind();
+        break;
+      }
+      const FaultKind kind = job_.survivors_recoverable(false) ? FaultKind::kDeath : FaultKind::kPlainDeath;
+      take_rung(Fault{kind, rank, job_.current_step(), 1, what + " before its generation had started", ""});
+      break;
+    }
+    case Phase::kSealing:
+      conclude_if_sealed();
+      break;
+    default:
+      gather();
+  }
+}
+
+// A spare, or a worker that was to get a rank, is lost before it was a member.
+void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
+                                const std::string& traceback) {
+  Roster::LostStarts& lost = job_.roster.lost_starts(worker.node);
+  lost.in_a_row += counts ? 1 : 0;
+  if (!worker.taken) {
+    keep_spares(job_);
+    return;
+  }
+  if (lost.in_a_row > job_.config.start_failures) {
+    end(exit_code == 0 ? 1 : exit_code,
+        what + ": " + std::to_string(lost.in_a_row) + " workers of its node in a row were lost before they had joined",
+        traceback);
+    return;
+  }
+  gather();
+}
+
+void Membership::confirm_exit(WorkerId worker) {
+  if (job_.roster.confirm_exit(worker)) {
+    gather();
+  }
+}
+
+// ---- user code raised, or a link broke ----------------------------------------------------------------------------
+
+void Membership::on(const WorkerFaulted& event) {
+  const Worker* worker = job_.roster.find(event.worker);
+  if (event.identity != job_.round.identity() || job_.round.released() || worker == nullptr ||
+      worker->status != Status::kMember) {
+    return;
+  }
+  const std::string what =
+      event.digests
+          ? event.what  // who is wrong, the words will tell; it need not be the one that found it
+          : who_text(true, worker->rank, event.worker, worker->pid) +
+                (event.step == 0      ? " failed before its first step: "
+                 : event.after_commit ? " failed after the commit of step " + std::to_string(event.step) + ": "
+                                      : " failed at step " + std::to_string(event.step) + ": ") +
+                event.what;
+  std::vector<Field> fields;
+  if (!event.digests) {
+    fields = {{"worker", int64_t{event.worker}}, {"rank", int64_t{worker->rank}}, {"pid", worker->pid}};
+  }
+  fields.insert(fields.end(), {{"noticed_by", std::string(event.digests ? "vote" : "worker")},
+                               {"signal", int64_t{0}},
+                               {"exit_code", int64_t{0}},
+                               {"kind", std::string(event.link      ? "link"
+                                                    : event.digests ? "digests"
+                                                                    : "exception")},
+                               {"step", static_cast<int64_t>(event.step)}});
+  job_.journal("fault_noticed", what, std::move(fields));
+  if (event.fatal && !gives_up_growth(worker->rank, what)) {
+    end(1, what, event.traceback);
+    return;
+  }
+  if (event.link) {
+    replacement_.link_reported(worker->node);
+  }
+  // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
+  if (job_.phase == Phase::kForming || job_.phase == Phase::kRunning) {
+    const FaultKind lives = event.link ? FaultKind::kLink : event.digests ? FaultKind::kDigests : FaultKind::kException;
+    const FaultKind kind = job_.survivors_recoverable(true) ? lives : FaultKind::kPlainDeath;
+    // Each end of a link says where it stood itself: one may still wait for the step before, or for the generation. All
+    // mean the step that does not come about.
+    const Step step = event.link ? std::max(event.step, job_.current_step()) : event.step;
+    Fault fault{kind, worker->rank, step, 1, what, event.traceback};
+    fault.after_commit = event.after_commit;
+    take_rung(std::move(fault));
+  }
+}
+
+// ---- the ladder ---------------------------------------------------------------------------------------------------
+
+void Membership::take_rung(Fault fault) {
+  if (fault.kind != FaultKind::kNoSource && gives_up_growth(fault.rank, fault.what)) {
+    return;
+  }
+  if (fault.rank < job_.round.members().size()) {
+    const NodeId node = job_.round.members()[fault.rank].node;
+    fault.node = fault.kind == FaultKind::kLink ? replacement_.end_to_blame(node) : node;
+    fault.place = replacement_.place_of(fault.node);
+  }
+  const LadderDecision decision = ladder_.on_fault(fault, job_.now);
+  std::vector<Field> fields = {{"rung", std::string(name(decision.rung))}};
+  if (decision.rung == Rung::kReplaceNode) {
+    fields.push_back({"bad_node", int64_t{decision.node}});
+  }
+  job_.journal("rung", decision.because, std::move(fields));
+  after_fault_ = true;
+  switch (decision.rung) {
+    case Rung::kRedo:
+    case Rung::kReplace:
+      seal(fault.what);
+      break;
+    case Rung::kReplaceNode:
+      replacement_.give_up(decision.node);
+      seal(decision.because);
+      break;
+    case Rung::kRestartWithState:
+      renewal_.begin();
+      seal(decision.because);
+      break;
+    case Rung::kRestart:
+      restart(decision.because);
+      break;
+    case Rung::kEnd:
+      end(decision.exit_code, decision.because, decision.traceback);
+      break;
+  }
+}
+
+bool Membership::gives_up_growth(Rank rank, const std::string& what) {
+  const std::optional<std::string> because = sizing_ ? sizing_->give_up_growth(rank, what) : std::nullopt;
+  if (because) {
+    seal(*because);
+  }
+  return because.has_value();
+}
+
+// ---- rung 4: the job starts again ---------------------------------------------------------------------------------
+
+void Membership::restart(const std::string& because) {
+  clear_for_restart(because);
+  gather();
+}
+
+void Membership::clear_for_restart(const std::string& because) {
+  job_.journal("restart", because,
+               {{"lost_steps", static_cast<int64_t>(std::max(job_.version, job_.progress) - job_.holdings.origin())}});
+  job_.because = because;
+  for (const Member& member : job_.round.members()) {
+    if (job_.alive(member)) {
+      job_.end_worker(member.worker, because);
+      job_.roster.await_exit(member.worker);
+    }
+  }
+  for (const auto& [id, worker] : job_.roster.all()) {
+    if (worker.left && worker.status != Status::kGone) {
+      job_.end_worker(id, because);  // with a state that the new start must not take for its own
+      job_.roster.await_exit(id);
+    }
+  }
+  job_.placement.forget_formed();
+  job_.round = Round(job_.round.identity());  // late news of the old generation must not count for the new start
+  job_.decided.reset();
+  corruption_.forget();
+  renewal_.forget();
+  replacement_.forget();
+  if (sizing_) {
+    sizing_->stop_pausing();
+  }
+  job_.version = job_.holdings.origin();
+  job_.progress = job_.version;
+  job_.cause = Cause::kRestart;
+  job_.phase = Phase::kGathering;
+}
+
+}  // namespace keepstep::brain

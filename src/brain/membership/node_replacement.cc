@@ -1,0 +1,149 @@
+#include "brain/membership/node_replacement.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "brain/text.h"
+
+namespace keepstep::brain {
+
+NodePlace NodeReplacement::place_of(NodeId node) const {
+  if ((job_.config.elastic ? job_.config.most_nodes : job_.config.nodes) + job_.config.spare_nodes == 1) {
+    return NodePlace::kOnly;
+  }
+  if (job_.placement.first_node() == node) {
+    return NodePlace::kHasRank0;
+  }
+  if (!job_.nodes.contains(node)) {
+    return NodePlace::kGone;
+  }
+  const bool spare = std::any_of(job_.nodes.begin(), job_.nodes.end(), [this, node](const auto& each) {
+    return !job_.placement.has_ranks(each.first) && !job_.bad_nodes.contains(each.first) &&
+           (!job_.config.elastic || job_.roster.parked_on(each.first) >= job_.placement.ranks_on(node));
+  });
+  return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
+}
+
+NodeId NodeReplacement::end_to_blame(NodeId reporter) const {
+  const NodeId first = job_.placement.first_node();
+  std::pair<int, NodeId> most{0, reporter};
+  for (const auto& [node, reports] : link_reports_) {
+    if (node != first) {
+      most = std::max(most, std::pair(reports, node));
+    }
+  }
+  if (const std::set<NodeId> nodes = job_.placement.nodes(); most.second == first && nodes.size() == 2) {
+    return *std::find_if(nodes.begin(), nodes.end(), [first](NodeId node) { return node != first; });
+  }
+  return most.second;
+}
+
+void NodeReplacement::give_up(NodeId node) {
+  job_.bad_nodes.insert(node);
+  leaving_ = node;
+}
+
+void NodeReplacement::count_lies(const std::vector<RankDigest>& odd, const std::string& because) {
+  for (const RankDigest& each : odd) {
+    const NodeId node = job_.round.members()[each.rank].node;
+    if (!ladder_.on_lie(node, place_of(node), job_.now) || leaving_) {
+      continue;
+    }
+    give_up(node);
+    const int faults = ladder_.faults_on(node, job_.now);
+    job_.because = because + "; node " + std::to_string(node) + " had " + std::to_string(faults) +
+                   (faults == 1 ? " fault" : " faults") + " within " + seconds_text(job_.config.ladder.node_window) +
+                   ": its ranks move to a spare node";
+    job_.journal("rung", job_.because, {{"rung", std::string(name(Rung::kReplaceNode))}, {"bad_node", int64_t{node}}});
+  }
+}
+
+void NodeReplacement::vacate() {
+  if (!leaving_) {
+    return;
+  }
+  const NodeId node = *leaving_;
+  leaving_.reset();
+  if (!job_.nodes.contains(node)) {
+    return;  // lost meanwhile
+  }
+  // What only this node has would be lost with it: the state, or a capsule whose copy another process had, one that
+  // died at the same time or has none yet.
+  bool others_have_all = true;
+  bool others_hold_state = job_.version == 0;
+  if (job_.holdings.sharded()) {
+    std::set<NodeId> others = job_.placement.nodes();
+    others.erase(node);
+    const std::optional<Holdings::Kept> found = job_.kept(job_.decided->verdict, false, &others, nullptr);
+    others_hold_state |= found && found->verdict.version == job_.version;
+  }
+  for (const Member& member : job_.round.members()) {
+    if (member.node != node && !job_.holdings.sharded()) {
+      others_have_all &= job_.alive(member) && job_.placement.at(member.rank).formed_holder == member.worker;
+      others_hold_state |= job_.holds_state(member.rank);
+    }
+  }
+  if (!others_have_all || !others_hold_state) {
+    job_.journal(
+        "node_kept",
+        "other nodes do not have all that node " + std::to_string(node) + " has right now; it goes at its next fault",
+        {{"bad_node", int64_t{node}}});
+    return;
+  }
+  for (const auto& [id, worker] : job_.roster.all()) {
+    if (worker.node == node && worker.status != Roster::Status::kGone) {
+      job_.end_worker(id, job_.because);
+      job_.roster.ask_for_exit(id);
+    }
+  }
+  lose(node, job_.because);
+  house();
+}
+
+void NodeReplacement::lose(NodeId node, const std::string& what) {
+  job_.placement.lose_home(node);
+  if (!job_.placement.homeless().empty()) {
+    loss_ = what;
+    homeless_since_ = job_.now;
+  }
+}
+
+void NodeReplacement::forget(NodeId node) {
+  if (leaving_ == node) {
+    leaving_.reset();
+  }
+}
+
+void NodeReplacement::house() {
+  while (!job_.placement.homeless().empty()) {
+    const NodeId lost = job_.placement.at(*job_.placement.homeless().begin()).node;
+    const std::optional<NodeId> taker = taker_for(lost);
+    if (!taker) {
+      return;
+    }
+    const std::vector<int64_t> moved = job_.placement.move(lost, *taker);
+    job_.journal("node_replaced", loss_,
+                 {{"lost_node", int64_t{lost}}, {"by_node", int64_t{*taker}}, {"ranks", moved}});
+  }
+}
+
+// Of the nodes without ranks the one with the fewest faults. The lost one may have come back, with another agent. A
+// node whose ranks were taken away is better than none.
+std::optional<NodeId> NodeReplacement::taker_for(NodeId lost) const {
+  std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
+  // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
+  const bool only_ready =
+      job_.config.elastic && job_.now - homeless_since_ <= job_.config.elastic->faulty_scale_down_timeout;
+  for (const auto& [node, endpoint] : job_.nodes) {
+    if ((job_.placement.has_ranks(node) && node != lost) || job_.leaving_nodes.contains(node) ||
+        (only_ready && job_.roster.parked_on(node) < job_.placement.ranks_on(lost))) {
+      continue;
+    }
+    const int bad = job_.bad_nodes.contains(node) ? 2 : node == lost ? 1 : 0;
+    const std::tuple candidate(bad, ladder_.faults_on(node, job_.now), node);
+    best = best ? std::min(*best, candidate) : candidate;
+  }
+  return best ? std::optional(std::get<NodeId>(*best)) : std::nullopt;
+}
+
+}  // namespace keepstep::brain

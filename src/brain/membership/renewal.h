@@ -1,0 +1,28 @@
+// Rung 3 of the ladder: all processes anew, with the state of those that hold it. Pure.
+//
+// In two halves, so that the state is never in one process alone where it was in several: of the clean members every
+// second one stays while all others are replaced and hydrated; once that generation has formed, those that stayed are.
+#pragma once
+
+#include "brain/membership/job.h"
+
+namespace keepstep::brain {
+
+class Renewal {
+ public:
+  explicit Renewal(Job& job) : job_(job) {}
+
+  void begin();  // all that live now are to be replaced, after the verdict
+  // The verdict is out: ends those that go now.
+  void renew();
+  // The generation has formed: the new processes have the state. True: others are to go, after another verdict.
+  bool goes_on();
+  void forget();
+
+ private:
+  Job& job_;
+  std::set<WorkerId> outdated_;  // processes that have yet to be replaced
+  bool due_ = false;             // some of them go once the verdict is out
+};
+
+}  // namespace keepstep::brain

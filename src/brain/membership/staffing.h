@@ -1,0 +1,17 @@
+// Which workers are started where: the first ones, spares, and who gets a rank that has lost its worker. Pure.
+#pragma once
+
+#include "brain/membership/job.h"
+
+namespace keepstep::brain {
+
+// A job of fixed size. Each node gets its share of consecutive ranks, by node id; the first ones one more where it does
+// not divide.
+void start_workers(Job& job);
+// A rank without a worker gets a spare, or one that is started for it.
+void fill(Job& job, Rank rank);
+void keep_spares(Job& job);
+// Where the newcomers of a generation come from, in a word for the journal.
+const char* replaced_by(const Job& job, const std::vector<int64_t>& newcomers);
+
+}  // namespace keepstep::brain
