@@ -64,8 +64,8 @@ nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text
 
 // The GIL is given up only where the log is full: to get it back may take longer than all else.
 void make_room(Engine& engine) {
-  if (!engine.has_room()) {
-    without_gil([&] { engine.make_room(); });
+  if (!engine.steps().has_room()) {
+    without_gil([&] { engine.steps().make_room(); });
   }
 }
 
@@ -86,14 +86,15 @@ void bind_engine(nb::module_& module) {
             return value_or_throw(without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
           },
           "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
-      .def_prop_ro("worker", &Engine::worker)
-      .def("take_injections", &Engine::take_injections)
-      .def_prop_ro("welcome", [](const Engine& engine) { return engine.welcome().dump(); })
+      .def_prop_ro("worker", [](Engine& engine) { return engine.agent().worker(); })
+      .def("take_injections", [](Engine& engine) { return engine.agent().take_injections(); })
+      .def_prop_ro("welcome", [](Engine& engine) { return engine.agent().welcome().dump(); })
       .def(
           "send",
           [](Engine& engine, int type, const std::string& body) {
             auto json = nlohmann::json::parse(body);
-            throw_if_error(without_gil([&] { return engine.send(static_cast<MessageType>(type), std::move(json)); }));
+            throw_if_error(
+                without_gil([&] { return engine.agent().send(static_cast<MessageType>(type), std::move(json)); }));
           },
           "type"_a, "body"_a)
       .def("wait_assignment",
@@ -114,8 +115,12 @@ void bind_engine(nb::module_& module) {
           "finish",
           [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },
           "on_notice"_a = false)
-      .def("pause_asked", &Engine::pause_asked, "Whether the world is about to change, as far as this node was told.")
-      .def("notice", &Engine::notice, "Why the job has to stop soon, as this node was told; empty: it was not.")
+      .def(
+          "pause_asked", [](Engine& engine) { return engine.agent().pause_asked(); },
+          "Whether the world is about to change, as far as this node was told.")
+      .def(
+          "notice", [](Engine& engine) { return engine.agent().notice(); },
+          "Why the job has to stop soon, as this node was told; empty: it was not.")
       .def("close", [](Engine& engine) { without_gil([&] { engine.close(); }); })
       .def("communicator",
            [](Engine& self) {
@@ -124,7 +129,7 @@ void bind_engine(nb::module_& module) {
            })
       .def("interrupted", &Engine::interrupted)
       .def("broken_link", &Engine::broken_link)
-      .def("updating", &Engine::updating)
+      .def("updating", [](Engine& engine) { return engine.steps().updating(); })
       .def(
           "set_state",
           [](Engine& engine, const std::string& kind, uint64_t version) {
@@ -148,29 +153,31 @@ void bind_engine(nb::module_& module) {
           "publish",
           [](Engine& engine, std::string manifest, const Pieces& pieces) {
             auto regions = regions_of(pieces);
-            throw_if_error(without_gil([&] { return engine.publish(std::move(manifest), std::move(regions)); }));
+            throw_if_error(
+                without_gil([&] { return engine.transfer().publish(std::move(manifest), std::move(regions)); }));
           },
           "manifest"_a, "pieces"_a,
           "pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order.")
-      .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.stop_publishing(); }); })
+      .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.transfer().stop_publishing(); }); })
       .def(
           "pull_manifest",
           [](Engine& engine, const Activation& activation) {
-            return value_or_throw(without_gil([&] { return engine.pull_manifest(activation); }));
+            return value_or_throw(without_gil([&] { return engine.transfer().pull_manifest(activation); }));
           },
           "activation"_a)
       .def(
           "pull",
           [](Engine& engine, const Activation& activation, const Pieces& pieces) {
             const auto regions = regions_of(pieces);
-            const state::Pulled pulled = value_or_throw(without_gil([&] { return engine.pull(activation, regions); }));
+            const state::Pulled pulled =
+                value_or_throw(without_gil([&] { return engine.transfer().pull(activation, regions); }));
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
           "activation"_a, "pieces"_a)
       .def(
           "find_shard",
           [](Engine& engine, const Activation& activation, bool need) -> std::optional<nb::bytes> {
-            const auto text = value_or_throw(without_gil([&] { return engine.find_shard(activation, need); }));
+            const auto text = value_or_throw(without_gil([&] { return engine.shards().find(activation, need); }));
             return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
           },
           "activation"_a, "need"_a,
@@ -179,7 +186,7 @@ void bind_engine(nb::module_& module) {
           "find_shards_of_before",
           [](Engine& engine, const Activation& activation, bool need) -> std::optional<std::vector<nb::bytes>> {
             const auto texts =
-                value_or_throw(without_gil([&] { return engine.find_shards_of_before(activation, need); }));
+                value_or_throw(without_gil([&] { return engine.shards().find_of_before(activation, need); }));
             if (!texts.has_value()) {
               return std::nullopt;
             }
@@ -196,28 +203,28 @@ void bind_engine(nb::module_& module) {
           [](Engine& engine, uint64_t version, const std::vector<std::string>& shards, const std::string& needs,
              nb::bytes text) {
             const std::string written(text.c_str(), text.size());
-            throw_if_error(without_gil([&] { return engine.reshard(version, shards, needs, written); }));
+            throw_if_error(without_gil([&] { return engine.shards().reshard(version, shards, needs, written); }));
           },
           "version"_a, "shards"_a, "needs"_a, "text"_a)
       .def(
           "leave_shard",
           [](Engine& engine, uint64_t version) {
-            throw_if_error(without_gil([&] { return engine.leave_shard(version); }));
+            throw_if_error(without_gil([&] { return engine.shards().leave(version); }));
           },
           "version"_a)
       .def(
           "load_shard",
           [](Engine& engine, uint64_t version, const Pieces& pieces) {
             const auto regions = regions_of(pieces);
-            throw_if_error(without_gil([&] { return engine.load_shard(version, regions); }));
+            throw_if_error(without_gil([&] { return engine.shards().load(version, regions); }));
           },
           "version"_a, "pieces"_a)
       .def(
           "protect_shard",
           [](Engine& engine, uint64_t version, const Pieces& pieces, nb::bytes text, uint32_t copies,
              std::pair<uint32_t, uint32_t> parity) {
-            throw_if_error(engine.protect_shard(version, regions_of(pieces), std::string(text.c_str(), text.size()),
-                                                {copies, parity.first, parity.second}));
+            throw_if_error(engine.shards().protect(version, regions_of(pieces), std::string(text.c_str(), text.size()),
+                                                   {copies, parity.first, parity.second}));
           },
           "version"_a, "pieces"_a, "text"_a, "copies"_a, "parity"_a = std::pair(0, 0),
           "Begins to copy, or (parity: groups of so many ranks, with so many blocks) to code; the pieces must not "
@@ -225,71 +232,86 @@ void bind_engine(nb::module_& module) {
       .def(
           "wait_shard",
           [](Engine& engine, uint64_t version) {
-            throw_if_error(without_gil([&] { return engine.wait_shard(version); }));
+            throw_if_error(without_gil([&] { return engine.shards().wait(version); }));
           },
           "version"_a)
       .def("shard_counts",
-           [](const Engine& engine) {
-             const ShardReplicas::Counts counts = engine.shard_counts();
+           [](Engine& engine) {
+             const ShardReplicas::Counts counts = engine.shards().counts();
              return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
                                counts.waited_ns);
            })
       .def(
           "vote",
           [](Engine& engine, uint64_t step, uint32_t flags) {
-            const VoteResult result = without_gil([&] { return engine.vote(step, flags); });
+            const VoteResult result = without_gil([&] { return engine.steps().vote(step, flags); });
             return std::tuple(result.decided, result.flags, result.voted_ns, result.decided_ns);
           },
           "step"_a, "flags"_a = 0, "(decided, flags of all ranks, voted_ns, decided_ns)")
       .def("wait_verdict",
-           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_verdict(); })); })
-      .def("decided_flags", &Engine::decided_flags, "step"_a, "The flags of all ranks, after a verdict that counts it.")
-      .def("begin_update", &Engine::begin_update, "step"_a)
+           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.steps().wait_verdict(); })); })
+      .def(
+          "decided_flags", [](Engine& engine, uint64_t step) { return engine.steps().decided_flags(step); }, "step"_a,
+          "The flags of all ranks, after a verdict that counts it.")
+      .def(
+          "begin_update", [](Engine& engine, uint64_t step) { engine.steps().begin_update(step); }, "step"_a)
       .def(
           "end_update",
           [](Engine& engine, uint64_t step) {
             make_room(engine);
-            return engine.end_update(step);
+            return engine.steps().end_update(step);
           },
           "step"_a)
       .def(
           "log",
           [](Engine& engine, uint64_t step, std::string_view values) {
             make_room(engine);
-            throw_if_error(engine.log(step, values));
+            throw_if_error(engine.steps().log(step, values));
           },
           "step"_a, "values"_a, "values: a JSON object as text, published with the step.")
       .def(
           "record_digest",
           [](Engine& engine, uint64_t step, uint64_t gradients, uint64_t state) {
-            engine.record_digest(step, {gradients, state});
+            engine.steps().record_digest(step, {gradients, state});
           },
           "step"_a, "gradients"_a, "state"_a,
           "What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared.")
-      .def("record_loss", &Engine::record_loss, "step"_a, "sum"_a, "micro_batches"_a)
-      .def("mean_loss", &Engine::mean_loss, "step"_a)
-      .def("at", &Engine::at, "step"_a, "micro_batch"_a, "How far the main thread is: micro-batches from 1; 0: before.")
-      .def("leave_loop", &Engine::leave_loop, "The main thread is in no step.")
-      .def("slow", &Engine::slow, "change"_a, "A section of run.slow begins (1) or ends (-1).")
+      .def(
+          "record_loss",
+          [](Engine& engine, uint64_t step, double sum, uint64_t micro_batches) {
+            engine.steps().record_loss(step, sum, micro_batches);
+          },
+          "step"_a, "sum"_a, "micro_batches"_a)
+      .def(
+          "mean_loss", [](Engine& engine, uint64_t step) { return engine.steps().mean_loss(step); }, "step"_a)
+      .def(
+          "at", [](Engine& engine, uint64_t step, uint64_t micro_batch) { engine.steps().at(step, micro_batch); },
+          "step"_a, "micro_batch"_a, "How far the main thread is: micro-batches from 1; 0: before.")
+      .def(
+          "leave_loop", [](Engine& engine) { engine.steps().leave_loop(); }, "The main thread is in no step.")
+      .def(
+          "slow", [](Engine& engine, int change) { engine.steps().slow(change); }, "change"_a,
+          "A section of run.slow begins (1) or ends (-1).")
       .def(
           "save_capsule",
           [](Engine& engine, uint64_t version, nb::bytes bytes) {
-            throw_if_error(engine.save_capsule(version, {bytes.c_str(), bytes.size()}));
+            throw_if_error(engine.capsules().save(version, {bytes.c_str(), bytes.size()}));
           },
           "version"_a, "bytes"_a)
       .def(
           "load_capsule",
-          [](const Engine& engine, uint64_t version) -> std::optional<nb::bytes> {
-            const auto bytes = engine.load_capsule(version);
+          [](Engine& engine, uint64_t version) -> std::optional<nb::bytes> {
+            const auto bytes = engine.capsules().load(version);
             return bytes.has_value() ? std::optional(to_bytes(*bytes)) : std::nullopt;
           },
           "version"_a)
-      .def("want_capsule", &Engine::want_capsule, "wanted"_a)
+      .def(
+          "want_capsule", [](Engine& engine, bool wanted) { engine.capsules().want(wanted); }, "wanted"_a)
       .def(
           "copy_capsule",
           [](Engine& engine, uint64_t version) {
             if (engine.across()) {
-              throw_if_error(without_gil([&] { return engine.copy_capsule(version); }));
+              throw_if_error(without_gil([&] { return engine.capsules().copy(version); }));
             }
           },
           "version"_a)

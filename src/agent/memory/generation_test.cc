@@ -263,8 +263,8 @@ void enter(Engine& engine, Identity identity, Rank rank, uint32_t world) {
 }
 
 worker::VoteResult vote(Engine& engine, Rank rank, Step step) {
-  engine.record_loss(step, loss_of(rank, step), rank + 1);
-  return engine.vote(step, 0);
+  engine.steps().record_loss(step, loss_of(rank, step), rank + 1);
+  return engine.steps().vote(step, 0);
 }
 
 void commit(Engine& engine, Rank rank, uint32_t world, Step step) {
@@ -275,9 +275,9 @@ void commit(Engine& engine, Rank rank, uint32_t world, Step step) {
   comm.forget(op);
   ASSERT_EQ(sum, static_cast<float>(world * step + world * (world - 1) / 2));
   ASSERT_TRUE(vote(engine, rank, step).decided) << "step " << step;
-  engine.begin_update(step);
-  ASSERT_TRUE(engine.end_update(step));
-  ASSERT_EQ(std::bit_cast<uint64_t>(engine.mean_loss(step)), std::bit_cast<uint64_t>(mean_of(world, step)));
+  engine.steps().begin_update(step);
+  ASSERT_TRUE(engine.steps().end_update(step));
+  ASSERT_EQ(std::bit_cast<uint64_t>(engine.steps().mean_loss(step)), std::bit_cast<uint64_t>(mean_of(world, step)));
 }
 
 TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
@@ -312,7 +312,7 @@ TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_e
   job.generation(0).drain();
   // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
   job.worker(0).tell(MessageType::kNotice, kIdentity, json{{"because", "test"}});
-  while (job.engine(0).notice().empty()) {
+  while (job.engine(0).agent().notice().empty()) {
     std::this_thread::yield();
   }
   EXPECT_TRUE(job.engine(0).interrupted());
@@ -353,7 +353,7 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
   for (const Rank rank : {0u, 1u}) {
     waiting.emplace_back([&, rank] {
       EXPECT_FALSE(vote(job.engine(rank), rank, 21).decided);
-      const StatusOr<Version> verdict = job.engine(rank).wait_verdict();
+      const StatusOr<Version> verdict = job.engine(rank).steps().wait_verdict();
       EXPECT_TRUE(verdict.ok() && *verdict == 20) << verdict.status();
     });
   }
@@ -394,9 +394,9 @@ TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
   const auto start = [&](Rank rank) {
     waiting.emplace_back([&, rank] {
       EXPECT_FALSE(vote(job.engine(rank), rank, 1).decided);
-      const StatusOr<Version> verdict = job.engine(rank).wait_verdict();
+      const StatusOr<Version> verdict = job.engine(rank).steps().wait_verdict();
       EXPECT_TRUE(verdict.ok() && *verdict == 1) << verdict.status();
-      EXPECT_EQ(job.engine(rank).mean_loss(1), mean_of(3, 1));
+      EXPECT_EQ(job.engine(rank).steps().mean_loss(1), mean_of(3, 1));
     });
     while (!had_voted(rank)) {
       std::this_thread::yield();
@@ -410,7 +410,7 @@ TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
   const brain::Verdict verdict = brain::decide(kIdentity, 0, words);
   EXPECT_EQ(verdict.version, 1u) << verdict.because;
   EXPECT_TRUE(verdict.forward);
-  EXPECT_TRUE(std::isnan(job.engine(0).mean_loss(1)));
+  EXPECT_TRUE(std::isnan(job.engine(0).steps().mean_loss(1)));
   job.generation(0).announce(verdict.version, mean_of(3, 1));
   job.generation(1).announce(verdict.version, mean_of(3, 1));
   for (std::thread& thread : waiting) {
@@ -433,15 +433,15 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
   // Rank 0 asks beside its main thread, for its copies; rank 1 in it, for a copy to begin with.
   std::vector<double> tensor(100);
   const std::vector<state::Region> regions = {{tensor.data(), tensor.size() * sizeof(double)}};
-  ASSERT_TRUE(job.engine(0).protect_shard(0, regions, "text", {}).ok());
+  ASSERT_TRUE(job.engine(0).shards().protect(0, regions, "text", {}).ok());
   Status found;
-  std::thread asks([&] { found = job.engine(1).find_shard({}, true).status(); });
+  std::thread asks([&] { found = job.engine(1).shards().find({}, true).status(); });
   EXPECT_EQ(job.worker(0).heard->await(MessageType::kVault).body.at("rank"), 0);
   EXPECT_EQ(job.worker(1).heard->await(MessageType::kVault).body.at("rank"), 1);
   job.seal(0);
   asks.join();
   EXPECT_TRUE(absl::IsAborted(found)) << found;
-  EXPECT_TRUE(job.engine(0).wait_shard(0).ok()) << "the vote finds the seal";
+  EXPECT_TRUE(job.engine(0).shards().wait(0).ok()) << "the vote finds the seal";
   job.prepare(kSecond, 0);
   job.in_threads([&](Rank rank) { enter(job.engine(rank), kSecond, rank, 2); });
 }
@@ -449,17 +449,17 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
 TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
   Job job({0});
   const std::string text(1 << 20, 'x');
-  ASSERT_TRUE(job.engine(0).send(MessageType::kNote, {{"because", text}}).ok());
+  ASSERT_TRUE(job.engine(0).agent().send(MessageType::kNote, {{"because", text}}).ok());
   EXPECT_EQ(job.worker(0).heard->await(MessageType::kNote).body.at("because"), text);
   job.worker(0).tell(MessageType::kInject, {}, {{"text", text}});
   std::vector<std::string> injections;
   while (injections.empty()) {
     std::this_thread::yield();
-    injections = job.engine(0).take_injections();
+    injections = job.engine(0).agent().take_injections();
   }
   EXPECT_EQ(json::parse(injections.front()).at("text"), text);
   EXPECT_TRUE(absl::IsInvalidArgument(
-      job.engine(0).send(MessageType::kNote, {{"because", std::string(worker::kMaxBodyBytes, 'x')}})));
+      job.engine(0).agent().send(MessageType::kNote, {{"because", std::string(worker::kMaxBodyBytes, 'x')}})));
 }
 
 TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {

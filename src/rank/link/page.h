@@ -116,6 +116,10 @@ struct GenerationPage {
 };
 static_assert(sizeof(GenerationPage) <= kHeaderBytes);
 
+inline void set_state(WorkerPage& page, brain::StateWord word) {
+  page.state.store(brain::pack(word), std::memory_order_seq_cst);
+}
+
 void store_digest(WorkerPage& page, brain::Step step, const brain::StepDigest& digest);
 // Nothing: the rank stored none for this step. Certain once its vote on `step` was seen.
 std::optional<brain::StepDigest> load_digest(const WorkerPage& page, brain::Step step);

@@ -13,10 +13,10 @@ inline constexpr uint32_t kTagCapsule = 0xFFFF'0200;
 inline constexpr uint32_t kTagShardHead = 0xFFFF'0300;  // copies of shards, their parity (shard_line.h)
 inline constexpr uint32_t kTagShardAnswer = 0xFFFF'0301;
 inline constexpr uint32_t kTagShardBytes = 0xFFFF'0302;
-inline constexpr uint32_t kTagShardHandover = 0xFFFF'0310;  // to who takes a shard over (engine_shards.cc)
+inline constexpr uint32_t kTagShardHandover = 0xFFFF'0310;  // to who takes a shard over (shard_handover.h)
 inline constexpr uint32_t kTagShardTexts = 0xFFFF'0320;     // from one division to another (shard_exchange.h)
 inline constexpr uint32_t kTagShardRequest = 0xFFFF'0321;
 inline constexpr uint32_t kTagShardPieces = 0xFFFF'0322;
-inline constexpr uint32_t kTagShardBlock = 0xFFFF'0311;  // to who makes one again (engine_parity.cc)
+inline constexpr uint32_t kTagShardBlock = 0xFFFF'0311;  // to who makes one again (lost_shards.h)
 
 }  // namespace keepstep::worker

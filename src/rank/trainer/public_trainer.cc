@@ -27,7 +27,7 @@ Status log_json(worker::Engine& engine, uint64_t step, const std::string& name, 
     return absl::InvalidArgumentError(
         absl::StrFormat("log: '%s' takes %d bytes of text, %d is the most", name, text.size(), kMostLogBytes));
   }
-  return engine.log(step, text);
+  return engine.steps().log(step, text);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ uint32_t Trainer::rank() const { return impl_->assignment.has_value() ? impl_->a
 
 uint32_t Trainer::world() const {
   return impl_->assignment.has_value() ? impl_->assignment->world
-                                       : impl_->engine->welcome().at("world").get<uint32_t>();
+                                       : impl_->engine->agent().welcome().at("world").get<uint32_t>();
 }
 
 uint32_t Trainer::generation() const {
@@ -90,7 +90,7 @@ const std::string& Trainer::because() const {
 
 bool Trainer::newcomer() const { return impl_->assignment.has_value() && impl_->assignment->newcomer; }
 bool Trainer::interrupted() const { return impl_->engine->interrupted(); }
-uint64_t Trainer::seed() const { return impl_->engine->welcome().at("seed").get<uint64_t>(); }
+uint64_t Trainer::seed() const { return impl_->engine->agent().welcome().at("seed").get<uint64_t>(); }
 Communicator& Trainer::communicator() { return *impl_->communicator; }
 
 bool Trainer::next_step(uint64_t until) {
@@ -186,16 +186,16 @@ Status Trainer::Impl::attempt(uint64_t until) {
   }
   if (noticed) {
     if (on_notice) {
-      engine->slow(1);
+      engine->steps().slow(1);
       on_notice();
-      engine->slow(-1);
+      engine->steps().slow(-1);
     }
     KEEPSTEP_RETURN_IF_ERROR(engine->finish(true));
     KEEPSTEP_RETURN_IF_ERROR(engine->wait_interruption());
     return absl::AbortedError("the generation was interrupted before the job stopped");
   }
   step = version + 1;
-  engine->at(step, 0);
+  engine->steps().at(step, 0);
   voted = false;
   loss_sum = 0;
   loss_count = 0;
@@ -215,7 +215,7 @@ Status Trainer::Impl::commit(const std::function<Status()>& update) {
   if (const Status same = state.unchanged(step); !same.ok()) {
     return mistake(std::string(same.message()));
   }
-  engine->record_loss(step, loss_sum, loss_count);
+  engine->steps().record_loss(step, loss_sum, loss_count);
   Status status = inject("before_vote");
   if (status.ok()) {
     record_digests();
@@ -242,23 +242,23 @@ void Trainer::Impl::record_digests() {
   const bool whole = digest_every != 0 && step % digest_every == 0;
   const brain::StepDigest digest{.gradients = of(compared), .state = whole ? of(state.memory()) : 0};
   if (digest != brain::StepDigest{}) {
-    engine->record_digest(step, digest);
+    engine->steps().record_digest(step, digest);
   }
 }
 
 Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
   voted = true;
-  const worker::VoteResult result = engine->vote(step, 0);
+  const worker::VoteResult result = engine->steps().vote(step, 0);
   noticed = result.decided && (result.flags & worker::kFlagDrain) != 0;
   pauses = result.decided && (result.flags & worker::kFlagPause) != 0;
   if (!result.decided) {
-    KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->wait_verdict());
+    KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->steps().wait_verdict());
     if (verdict < step) {
       return absl::AbortedError(absl::StrFormat("step %d is done again", step));
     }
   }
   KEEPSTEP_RETURN_IF_ERROR(inject("after_vote"));
-  engine->begin_update(step);
+  engine->steps().begin_update(step);
   Status updated;
   try {
     updated = own_failure(update());
@@ -276,8 +276,8 @@ Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
     engine->set_state(brain::StateKind::kEmpty, 0);  // half an update: this state is nobody's source
     return updated;
   }
-  engine->end_update(step);
-  loss = engine->mean_loss(step);
+  engine->steps().end_update(step);
+  loss = engine->steps().mean_loss(step);
   version = step;
   step = 0;
   checks_left = std::max(0, checks_left - 1);

@@ -58,7 +58,7 @@ worker::FaultInjector::Hooks hooks_of(worker::Engine& engine, Flip flip) {
           },
       .announce =
           [&engine](const InjectedFault& fault, const std::string& detail) {
-            (void)engine.send(
+            (void)engine.agent().send(
                 MessageType::kInjected,
                 {{"key", fault.key}, {"spec", fault.text}, {"detail", detail}, {"ns", monotonic_ns()}, {"last", true}});
           },
@@ -87,8 +87,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
   KEEPSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<worker::Engine> engine,
       worker::Engine::attach(std::move(socket), std::move(memory), worker::program_fingerprint()));
-  KEEPSTEP_RETURN_IF_ERROR(engine->send(MessageType::kRecoverable, {{"timeout_s", 0}}));
-  leave_notices_to_the_agent(engine->welcome());
+  KEEPSTEP_RETURN_IF_ERROR(engine->agent().send(MessageType::kRecoverable, {{"timeout_s", 0}}));
+  leave_notices_to_the_agent(engine->agent().welcome());
   auto binding = std::make_unique<Communicator::Impl>();
   Communicator::Impl* raw = binding.get();
   std::unique_ptr<Communicator> communicator(new Communicator(std::move(binding)));
@@ -100,12 +100,12 @@ Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl*
     : engine(std::move(engine_)),
       binding(binding_),
       communicator(std::move(communicator_)),
-      digests(engine->welcome().at("digests").get<std::string>() != "off"),
-      digest_every(engine->welcome().at("digest_every").get<uint64_t>()),
-      check_all(engine->welcome().at("check_all").get<bool>()),
-      injector(engine->welcome().at("inject"), engine->welcome().at("spare").get<bool>(),
+      digests(engine->agent().welcome().at("digests").get<std::string>() != "off"),
+      digest_every(engine->agent().welcome().at("digest_every").get<uint64_t>()),
+      check_all(engine->agent().welcome().at("check_all").get<bool>()),
+      injector(engine->agent().welcome().at("inject"), engine->agent().welcome().at("spare").get<bool>(),
                hooks_of(*engine, [this](const InjectedFault& fault, brain::Step at) {
-                 const uint64_t seed = fault.seed.value_or(this->engine->welcome().at("seed").get<uint64_t>());
+                 const uint64_t seed = fault.seed.value_or(this->engine->agent().welcome().at("seed").get<uint64_t>());
                  return worker::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
                })) {
   using Moment = Communicator::Impl::Moment;
@@ -115,7 +115,7 @@ Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl*
       .on_failure = [this](const Status& why) { fail(why); },
       .gate =
           [this](Moment moment) {
-            if (engine->updating()) {
+            if (engine->steps().updating()) {
               return mistake(
                   "an operation among ranks inside an update: a death in it could leave ranks with different states; "
                   "do it before commit");
@@ -133,7 +133,7 @@ Status Trainer::Impl::join() {
   if (!parked) {
     KEEPSTEP_RETURN_IF_ERROR(inject("build"));
     parked = true;
-    (void)engine->send(MessageType::kParked);
+    (void)engine->agent().send(MessageType::kParked);
   }
   KEEPSTEP_ASSIGN_OR_RETURN(assignment, engine->wait_assignment());
   binding->comm = engine->communicator();
@@ -152,13 +152,13 @@ Status Trainer::Impl::form() {
     KEEPSTEP_RETURN_IF_ERROR(hydrate(activation));
     publishes = true;  // to others that come to this node
   } else if (!activation.targets.empty()) {
-    KEEPSTEP_RETURN_IF_ERROR(engine->publish(state.manifest(), state.regions()));
+    KEEPSTEP_RETURN_IF_ERROR(engine->transfer().publish(state.manifest(), state.regions()));
     publishes = true;
   }
   engine->set_state(StateKind::kClean, activation.version);
   const Status formed = engine->form();
   if (publishes) {
-    engine->stop_publishing();
+    engine->transfer().stop_publishing();
   }
   KEEPSTEP_RETURN_IF_ERROR(formed);
   version = activation.version;
@@ -173,14 +173,14 @@ Status Trainer::Impl::form() {
 
 Status Trainer::Impl::hydrate(const worker::Activation& activation) {
   engine->set_state(StateKind::kHydrating, activation.version);
-  KEEPSTEP_ASSIGN_OR_RETURN(const std::string manifest, engine->pull_manifest(activation));
+  KEEPSTEP_ASSIGN_OR_RETURN(const std::string manifest, engine->transfer().pull_manifest(activation));
   const Status same = state.same_as(manifest, absl::StrFormat("rank %d", assignment->rank),
                                     absl::StrFormat("rank %d", activation.sources.front()));
   if (!same.ok()) {
     return mistake(std::string(same.message()));
   }
   KEEPSTEP_RETURN_IF_ERROR(inject("hydrate"));
-  return engine->pull(activation, state.regions()).status();
+  return engine->transfer().pull(activation, state.regions()).status();
 }
 
 // Tells the job that this rank failed, and waits for the generation to end. An error: the job ends instead.
@@ -190,11 +190,11 @@ Status Trainer::Impl::report(const Status& why) {
     return absl::OkStatus();  // after the seal an error is the interruption's
   }
   // Once a link broke, what fails is the link's fault and not the program's.
-  (void)engine->send(MessageType::kFault, {{"step", step},
-                                           {"what", why.ToString().substr(0, kMostReportedBytes)},
-                                           {"traceback", ""},
-                                           {"fatal", fatal},
-                                           {"link", !fatal && !engine->broken_link().empty()}});
+  (void)engine->agent().send(MessageType::kFault, {{"step", step},
+                                                   {"what", why.ToString().substr(0, kMostReportedBytes)},
+                                                   {"traceback", ""},
+                                                   {"fatal", fatal},
+                                                   {"link", !fatal && !engine->broken_link().empty()}});
   const Status waited = engine->wait_interruption();
   return waited.ok() && !fatal ? absl::OkStatus() : why;
 }

@@ -1,4 +1,4 @@
-#include "rank/shards/rank_places.h"
+#include "rank/link/rank_places.h"
 
 #include <gtest/gtest.h>
 

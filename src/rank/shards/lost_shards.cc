@@ -1,6 +1,5 @@
-// The engine's part in parity of sharded state: shards that are made again of their groups' other blocks when a
-// generation forms. All ranks come to the same plan, and carry it out in the same order: one lost shard after the
-// other.
+#include "rank/shards/lost_shards.h"
+
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -8,8 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "brain/copies/parity_rebuild.h"
-#include "rank/engine/engine.h"
 #include "rank/link/reserved_tags.h"
 #include "state/vault/parity_vault.h"
 
@@ -78,30 +75,17 @@ bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-StatusOr<state::ShardVault> Engine::parity_vault_of(const ParityBlock& block, uint64_t data_bytes, uint64_t text_room) {
-  return vault({{"sharding", assignment_.sharding},
-                {"members", block.members},
-                {"row", block.row},
-                {"data_bytes", data_bytes},
-                {"text_room", text_room}});
-}
-
-StatusOr<state::ShardVault> Engine::parity_holding(const ParityBlock& block, brain::Version version) {
-  return vault(
-      {{"sharding", assignment_.sharding}, {"members", block.members}, {"row", block.row}, {"version", version}});
-}
-
 // What all ranks say, by rank.
-StatusOr<std::vector<std::vector<uint32_t>>> Engine::gather_words(std::vector<uint32_t> mine) {
-  const auto world = static_cast<Rank>(assignment_.world);
+StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(std::vector<uint32_t> mine) {
+  const auto world = static_cast<Rank>(generation_.world());
   const auto gather = [&](const std::vector<uint32_t>& from) -> StatusOr<std::vector<std::vector<uint32_t>>> {
     std::vector<std::vector<uint32_t>> into(world, std::vector<uint32_t>(from.size()));
     std::vector<void*> outputs;
     for (std::vector<uint32_t>& each : into) {
       outputs.push_back(each.data());
     }
-    KEEPSTEP_RETURN_IF_ERROR(
-        exchange(communicator_->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t))));
+    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(
+        generation_.communicator->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t))));
     return into;
   };
   KEEPSTEP_ASSIGN_OR_RETURN(const auto lengths, gather({static_cast<uint32_t>(mine.size())}));
@@ -125,10 +109,10 @@ StatusOr<std::vector<std::vector<uint32_t>>> Engine::gather_words(std::vector<ui
 
 // Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node
 // speaks for it.
-StatusOr<std::map<ParityBlock, Rank>> Engine::share_parity(const std::vector<ParityBlock>& here,
-                                                           const std::vector<Rank>& lost) {
+StatusOr<std::map<ParityBlock, Rank>> LostShards::share_parity(const std::vector<ParityBlock>& here,
+                                                               const std::vector<Rank>& lost) {
   std::vector<ParityBlock> told;
-  if (speaks_for_node()) {
+  if (generation_.speaks_for_node()) {
     std::copy_if(here.begin(), here.end(), std::back_inserter(told),
                  [&](const ParityBlock& block) { return is_of(block, lost); });
   }
@@ -144,8 +128,8 @@ StatusOr<std::map<ParityBlock, Rank>> Engine::share_parity(const std::vector<Par
 }
 
 // Plans until all blocks that are wanted turn out sound: a corrupt one is taken away where it lies, and counts as lost.
-Status Engine::rebuild_shards(const Activation& activation, const std::vector<Rank>& lost,
-                              const std::function<std::optional<Rank>(Rank)>& giver_of) {
+Status LostShards::rebuild(const Activation& activation, const std::vector<Rank>& lost,
+                           const std::function<std::optional<Rank>(Rank)>& giver_of) {
   const brain::Version version = activation.version;
   std::vector<ParityBlock> here = activation.parity;
   std::set<Rank> corrupt;  // shards
@@ -175,7 +159,7 @@ Status Engine::rebuild_shards(const Activation& activation, const std::vector<Ra
     }
   }
   for (const auto& [rank, plan] : plans) {
-    if (rank == assignment_.rank) {
+    if (rank == generation_.self()) {
       KEEPSTEP_RETURN_IF_ERROR(rebuild_own(plan, version));
     } else {
       KEEPSTEP_RETURN_IF_ERROR(give_blocks(plan, rank, version));
@@ -185,18 +169,18 @@ Status Engine::rebuild_shards(const Activation& activation, const std::vector<Ra
 }
 
 // Of those that the plans want from this rank. Gives whose shards were; for parity, which goes from `here`, kNoRank.
-StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, Rebuild>& plans, brain::Version version,
-                                                          std::vector<ParityBlock>& here) {
+StatusOr<std::vector<uint32_t>> LostShards::take_corrupt_away(const std::map<Rank, Rebuild>& plans,
+                                                              brain::Version version, std::vector<ParityBlock>& here) {
   std::set<std::pair<std::vector<Rank>, uint32_t>> looked_at;
   std::vector<uint32_t> found;
   for (const auto& [rank, plan] : plans) {
     const auto members = static_cast<uint32_t>(plan.members.size());
     for (const Rebuild::Source& source : plan.sources) {
-      if (source.giver != assignment_.rank || !looked_at.emplace(plan.members, source.block).second) {
+      if (source.giver != generation_.self() || !looked_at.emplace(plan.members, source.block).second) {
         continue;
       }
       KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, block_of(plan, source.block, version));
-      if (keep_if_sound(vault, version, vault.verify(version)).ok()) {
+      if (memory_.keep_if_sound(vault, version, vault.verify(version)).ok()) {
         continue;
       }
       if (source.block < members) {
@@ -210,50 +194,71 @@ StatusOr<std::vector<uint32_t>> Engine::take_corrupt_away(const std::map<Rank, R
   return found;
 }
 
-StatusOr<state::ShardVault> Engine::block_of(const Rebuild& plan, uint32_t block, brain::Version version) {
+StatusOr<state::ShardVault> LostShards::block_of(const Rebuild& plan, uint32_t block, brain::Version version) {
   const auto members = static_cast<uint32_t>(plan.members.size());
-  return block < members ? vault_holding(plan.members[block], version)
-                         : parity_holding({plan.members, block - members}, version);
+  return block < members ? memory_.holding(plan.members[block], version)
+                         : memory_.holding({plan.members, block - members}, version);
 }
 
 // Those blocks that the plan wants from this rank; chunk after chunk, and of each chunk block after block.
-Status Engine::give_blocks(const Rebuild& plan, Rank to, brain::Version version) {
+Status LostShards::give_blocks(const Rebuild& plan, Rank to, brain::Version version) {
   std::vector<state::ShardVault> vaults;
   uint64_t chunks = 0;
   for (const Rebuild::Source& source : plan.sources) {
-    if (source.giver == assignment_.rank) {
+    if (source.giver == generation_.self()) {
       KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault vault, block_of(plan, source.block, version));
       chunks = std::max(chunks, state::chunks_of(vault.data_bytes()));
       vaults.push_back(vault);
     }
   }
-  if (plan.sources.back().giver == assignment_.rank) {
+  if (plan.sources.back().giver == generation_.self()) {
     state::ShardVault& vault = vaults.back();
     const uint64_t bytes = vault.seal_of(version)->text_bytes;
-    KEEPSTEP_RETURN_IF_ERROR(exchange(communicator_->send(comm::kWorld, &bytes, sizeof(bytes), to, kTagShardHandover)));
-    KEEPSTEP_RETURN_IF_ERROR(
-        exchange(communicator_->send(comm::kWorld, vault.text_slot(version).data(), bytes, to, kTagShardHandover)));
+    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(
+        generation_.communicator->send(comm::kWorld, &bytes, sizeof(bytes), to, kTagShardHandover)));
+    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(
+        generation_.communicator->send(comm::kWorld, vault.text_slot(version).data(), bytes, to, kTagShardHandover)));
   }
   std::deque<OpId> under_way;
   for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
     for (state::ShardVault& vault : vaults) {
       if (const uint64_t bytes = state::chunk_bytes(vault.data_bytes(), chunk); bytes > 0) {
-        under_way.push_back(communicator_->send(comm::kWorld, vault.data(version).data() + chunk * state::kVaultChunk,
-                                                bytes, to, kTagShardBlock));
+        under_way.push_back(generation_.communicator->send(
+            comm::kWorld, vault.data(version).data() + chunk * state::kVaultChunk, bytes, to, kTagShardBlock));
       }
     }
     for (; under_way.size() > kAhead * vaults.size(); under_way.pop_front()) {
-      KEEPSTEP_RETURN_IF_ERROR(exchange(under_way.front()));
+      KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(under_way.front()));
     }
   }
   for (const OpId op : under_way) {
-    KEEPSTEP_RETURN_IF_ERROR(exchange(op));
+    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(op));
   }
   return absl::OkStatus();
 }
 
-Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
-  const Rank self = assignment_.rank;
+// What was written with the last source, which is parity. `here`: it, if it lies on this node.
+StatusOr<std::string> LostShards::parity_text(const Rebuild& plan, std::optional<state::ShardVault>& here,
+                                              brain::Version version) {
+  if (here.has_value()) {
+    return here->text(version);
+  }
+  comm::Communicator& comm = *generation_.communicator;
+  const Rank from = plan.sources.back().giver;
+  uint64_t bytes = 0;
+  KEEPSTEP_RETURN_IF_ERROR(
+      generation_.exchange(comm.receive(comm::kWorld, &bytes, sizeof(bytes), from, kTagShardHandover)));
+  if (bytes > kMostText) {
+    return absl::InternalError(absl::StrFormat("rank %d has a text of %d bytes with its parity", from, bytes));
+  }
+  std::string told(bytes, '\0');
+  KEEPSTEP_RETURN_IF_ERROR(
+      generation_.exchange(comm.receive(comm::kWorld, told.data(), bytes, from, kTagShardHandover)));
+  return told;
+}
+
+Status LostShards::rebuild_own(const Rebuild& plan, brain::Version version) {
+  const Rank self = generation_.self();
   const size_t count = plan.sources.size();
   std::vector<std::optional<state::ShardVault>> here(count);  // blocks that lie on this node
   std::vector<uint32_t> numbers;
@@ -263,21 +268,7 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
       KEEPSTEP_ASSIGN_OR_RETURN(here[source], block_of(plan, numbers.back(), version));
     }
   }
-  std::string told;
-  if (here.back().has_value()) {
-    KEEPSTEP_ASSIGN_OR_RETURN(told, here.back()->text(version));
-  } else {
-    const Rank from = plan.sources.back().giver;
-    uint64_t bytes = 0;
-    KEEPSTEP_RETURN_IF_ERROR(
-        exchange(communicator_->receive(comm::kWorld, &bytes, sizeof(bytes), from, kTagShardHandover)));
-    if (bytes > kMostText) {
-      return absl::InternalError(absl::StrFormat("rank %d has a text of %d bytes with its parity", from, bytes));
-    }
-    told.resize(bytes);
-    KEEPSTEP_RETURN_IF_ERROR(
-        exchange(communicator_->receive(comm::kWorld, told.data(), bytes, from, kTagShardHandover)));
-  }
+  KEEPSTEP_ASSIGN_OR_RETURN(std::string told, parity_text(plan, here.back(), version));
   KEEPSTEP_ASSIGN_OR_RETURN(const state::ParityText text,
                             state::ParityText::parse(std::move(told), plan.members.size()));
   const auto lost =
@@ -287,9 +278,9 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     return absl::InternalError(
         absl::StrFormat("parity of version %d was given where version %d was due", was.seal.version, version));
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault own, vault_of(self, was.data_bytes, was.text_room));
+  KEEPSTEP_ASSIGN_OR_RETURN(const state::ShardVault own, memory_.of(self, was.data_bytes, was.text_room));
   KEEPSTEP_ASSIGN_OR_RETURN(state::ShardRebuild rebuild, state::ShardRebuild::begin(own, text, lost, numbers));
-  rebuild_memory_.assign(count * kAhead, {});
+  incoming_.assign(count * kAhead, {});
   std::deque<OpId> asked;
   const auto place = [&](size_t source, uint64_t chunk) -> std::span<std::byte> {
     const uint64_t bytes = rebuild.bytes_of(source, chunk);
@@ -299,15 +290,15 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     if (here[source].has_value()) {
       return here[source]->data(version).subspan(chunk * state::kVaultChunk, bytes);
     }
-    std::vector<std::byte>& memory = rebuild_memory_[source * kAhead + chunk % kAhead];
+    std::vector<std::byte>& memory = incoming_[source * kAhead + chunk % kAhead];
     memory.resize(std::max<size_t>(memory.size(), bytes));
     return std::span(memory).first(bytes);
   };
   const auto ask = [&](uint64_t chunk) {
     for (size_t source = 0; source < count; ++source) {
       if (const auto into = place(source, chunk); !into.empty() && !here[source].has_value()) {
-        asked.push_back(
-            communicator_->receive(comm::kWorld, into.data(), into.size(), plan.sources[source].giver, kTagShardBlock));
+        asked.push_back(generation_.communicator->receive(comm::kWorld, into.data(), into.size(),
+                                                          plan.sources[source].giver, kTagShardBlock));
       }
     }
   };
@@ -319,7 +310,7 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     for (size_t source = 0; source < count; ++source) {
       came.emplace_back(place(source, chunk));
       if (!came.back().empty() && !here[source].has_value()) {
-        KEEPSTEP_RETURN_IF_ERROR(exchange(asked.front()));
+        KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(asked.front()));
         asked.pop_front();
       }
     }
@@ -327,13 +318,8 @@ Status Engine::rebuild_own(const Rebuild& plan, brain::Version version) {
     ask(chunk + kAhead);
   }
   KEEPSTEP_RETURN_IF_ERROR(rebuild.finish());
-  note("shard_rebuilt", version, absl::StrCat("no node has its shard: it was made again of ", names_of(plan)));
+  memory_.note("shard_rebuilt", version, absl::StrCat("no node has its shard: it was made again of ", names_of(plan)));
   return absl::OkStatus();
-}
-
-// A line for the journal.
-void Engine::note(const char* event, brain::Version version, const std::string& because) {
-  (void)send(MessageType::kNote, {{"event", event}, {"step", version}, {"because", because}});
 }
 
 }  // namespace keepstep::worker

@@ -1,0 +1,365 @@
+#include "rank/link/agent_line.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+#include "rank/link/comm_config.h"
+
+namespace keepstep::worker {
+
+using brain::Identity;
+
+namespace {
+
+constexpr int kExitAgentLost = 75;
+constexpr size_t kMostInjections = 1000;  // not yet looked at
+
+uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
+Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
+
+}  // namespace
+
+AgentLine::AgentLine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      fingerprint_(std::move(fingerprint)),
+      worker_(page().worker),
+      pid_(getpid()) {}
+
+Status AgentLine::open() {
+  thread_ = std::thread([this] { run(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return welcomed_ || ended_.has_value(); });
+  return welcomed_ ? absl::OkStatus() : absl::CancelledError(*ended_);
+}
+
+bool AgentLine::leave_to_parent() {
+  if (getpid() == pid_) {
+    return false;
+  }
+  if (thread_.joinable()) {
+    thread_.detach();
+  }
+  return true;
+}
+
+void AgentLine::close() {
+  if (!thread_.joinable() || leave_to_parent()) {
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  shutdown(socket_.fd(), SHUT_RDWR);
+  thread_.join();
+}
+
+void AgentLine::run() {
+  // This thread's life is the worker's: the kernel hands the mutex to the agent the moment it dies.
+  KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::Outcome::kFailed, "cannot lock the worker's own life mutex");
+  (void)send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
+  while (true) {
+    StatusOr<Packet> packet = socket_.receive();
+    if (absl::IsInvalidArgument(packet.status())) {
+      complain("dropped a message from its agent", packet.status());
+      continue;
+    }
+    if (!packet.ok()) {
+      break;
+    }
+    StatusOr<Message> message = decode(*packet);
+    if (!message.ok()) {
+      complain("dropped a message from its agent", message.status());
+      continue;
+    }
+    if (packet->fds_lost) {
+      complain(absl::StrFormat("got a message of type %d from its agent", static_cast<int>(message->type)),
+               absl::ResourceExhaustedError(Packet::kFdsLost));
+    }
+    handle(*std::move(message), std::move(packet->fds));
+  }
+  std::lock_guard lock(mutex_);
+  if (!ended_.has_value() && !released_ && !leaving_) {
+    std::fprintf(stderr, "keepstep: worker %u (pid %d) ends: its agent is gone, and with it the job on this node\n",
+                 worker_, getpid());
+    std::fflush(stderr);
+    _exit(kExitAgentLost);
+  }
+  page().alive.unlock();
+}
+
+Status AgentLine::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
+  const Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
+  const Status status = send_encoded(socket_, encode(message), fds, true);
+  if (status.ok() || absl::IsUnavailable(status)) {
+    return absl::OkStatus();  // that the agent is gone is what run() finds
+  }
+  complain("cannot tell its agent", status);
+  return status;
+}
+
+void AgentLine::complain(const std::string& what, const Status& why) const {
+  std::fprintf(stderr, "keepstep: worker %u (pid %d) %s: %s\n", worker_, getpid(), what.c_str(),
+               std::string(why.message()).c_str());
+}
+
+// ---- what the agent says ------------------------------------------------------------------------------------------
+
+void AgentLine::handle(Message message, std::vector<Fd> fds) {
+  std::lock_guard lock(mutex_);
+  switch (message.type) {
+    case MessageType::kWelcome:
+      node_ = message.node;
+      welcome_ = std::move(message.body);
+      comm_config_ = comm_config_from(welcome_.at("comm"));
+      layout_ = std::make_unique<WorkerLayout>(comm_config_);  // a rank table may follow at once
+      welcomed_ = true;
+      break;
+    case MessageType::kInherit:
+      inherited_ = fds.empty() ? Fd() : std::move(fds.front());
+      break;
+    case MessageType::kPrepare:
+      if (Status status = prepare(message, std::move(fds)); !status.ok()) {
+        complain(absl::StrFormat("cannot enter generation %d", message.identity.generation), status);
+      }
+      break;
+    case MessageType::kActivate:
+      activation_ = activation_from(message);
+      activation_of_ = message.identity;
+      break;
+    case MessageType::kInterrupt:
+      interrupted_identity_ = std::max(interrupted_identity_, message.identity);
+      for (auto& [id, reply] : replies_) {
+        reply.interrupted = true;
+      }
+      break;
+    case MessageType::kRelease:
+      released_ = true;
+      break;
+    case MessageType::kEnd:
+      ended_ = message.body.value("message", "the job ended");
+      break;
+    case MessageType::kStoreReply:
+      if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
+        it->second = store_reply(message.body, std::move(fds));
+      }
+      break;
+    case MessageType::kVaultReply:
+      if (auto it = vault_replies_.find(message.body.at("id").get<uint64_t>()); it != vault_replies_.end()) {
+        std::string error = message.body.value("error", "");
+        if (fds.empty() && error.empty()) {
+          error = Packet::kFdsLost;
+        }
+        it->second = {true, std::move(error), fds.empty() ? Fd() : std::move(fds.front())};
+      }
+      break;
+    case MessageType::kNotice:
+      notice_ = message.body.value("because", "a notice came");
+      notice_came_ = true;
+      break;
+    case MessageType::kPause:
+      stay_ = message.body.value("stay", std::vector<uint32_t>());
+      pause_of_ = as_bits(message.identity);
+      break;
+    case MessageType::kInject:
+      if (injections_.size() < kMostInjections) {
+        injections_.push_back(message.body.dump());
+        injections_came_ = true;
+      }
+      break;
+    default:
+      break;
+  }
+  changed_.notify_all();
+}
+
+Status AgentLine::prepare(const Message& message, std::vector<Fd> fds) {
+  if (message.identity <= newest_) {
+    return absl::OkStatus();  // a repetition, or older than what we are in
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(Prepared prepared, prepared_from(message, std::move(fds), comm_config_));
+  for (size_t i = 0; i < prepared.workers.size(); ++i) {
+    const uint32_t peer = prepared.workers[i];
+    if (peer != worker_ && !peers_.contains(peer)) {
+      KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped,
+                                SharedMemory::attach(std::move(prepared.memory[i]), layout_->bytes));
+      peers_.emplace(peer, std::move(mapped));
+    }
+  }
+  prepared.memory.clear();
+  newest_ = message.identity;
+  prepared_ = std::move(prepared);
+  return absl::OkStatus();
+}
+
+// ---- the generation -----------------------------------------------------------------------------------------------
+
+bool AgentLine::drained() const {
+  const std::atomic<uint32_t>* interrupted = interrupted_.load();
+  return interrupted != nullptr && interrupted->load(std::memory_order_relaxed) != 0;
+}
+
+bool AgentLine::superseded() const {
+  return interrupted_identity_ >= from_bits(identity_.load()) || prepared_.has_value() || drained();
+}
+
+template <typename Done>
+Status AgentLine::wait_in_generation(std::unique_lock<std::mutex>& lock, Done done) {
+  while (!done()) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (superseded()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
+}
+
+Status AgentLine::await_prepared() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return prepared_.has_value() || ended_.has_value(); });
+  return ended_.has_value() ? absl::CancelledError(*ended_) : absl::OkStatus();
+}
+
+Prepared AgentLine::take_prepared(std::vector<std::byte*>* members) {
+  const std::lock_guard lock(mutex_);
+  Prepared prepared = std::move(*prepared_);  // what was waited for, or a newer one
+  prepared_.reset();
+  members->clear();
+  for (const uint32_t worker : prepared.workers) {
+    members->push_back(worker == worker_ ? memory_.data() : peers_.at(worker).data());
+  }
+  // Memory of workers that are gone is given back.
+  std::erase_if(peers_, [&](const auto& entry) {
+    return std::find(prepared.workers.begin(), prepared.workers.end(), entry.first) == prepared.workers.end();
+  });
+  return prepared;
+}
+
+void AgentLine::enter(Identity identity, const std::atomic<uint32_t>* interrupted) {
+  const std::lock_guard lock(mutex_);
+  identity_ = as_bits(identity);
+  interrupted_ = interrupted;
+}
+
+StatusOr<Activation> AgentLine::await_activation() {
+  std::unique_lock lock(mutex_);
+  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(
+      lock, [&] { return activation_.has_value() && activation_of_ == from_bits(identity_.load()); }));
+  return *activation_;
+}
+
+Status AgentLine::await_interruption() {
+  std::unique_lock lock(mutex_);
+  const Status status = wait_in_generation(lock, [] { return false; });
+  return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
+Status AgentLine::await_release() {
+  std::unique_lock lock(mutex_);
+  while (!released_) {
+    if (ended_.has_value()) {
+      return absl::CancelledError(*ended_);
+    }
+    if (interrupted_identity_ >= from_bits(identity_.load()) || prepared_.has_value()) {
+      return absl::AbortedError("the generation was interrupted");
+    }
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::vector<uint32_t>> AgentLine::await_pause() {
+  std::unique_lock lock(mutex_);
+  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(lock, [this] { return pause_asked(); }));
+  return stay_;
+}
+
+Fd AgentLine::take_inherited() {
+  const std::lock_guard lock(mutex_);
+  return std::move(inherited_);
+}
+
+// ---- what was said ------------------------------------------------------------------------------------------------
+
+std::string AgentLine::notice() const {
+  const std::lock_guard lock(mutex_);
+  return notice_;
+}
+
+std::vector<std::string> AgentLine::take_injections() {
+  std::vector<std::string> taken;
+  if (injections_came_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    taken.swap(injections_);
+    injections_came_ = false;
+  }
+  return taken;
+}
+
+// ---- questions ----------------------------------------------------------------------------------------------------
+
+StatusOr<Fd> AgentLine::ask_vault(nlohmann::json body) {
+  const uint64_t id = next_request();
+  {
+    const std::lock_guard lock(mutex_);
+    vault_replies_[id] = VaultReply{};
+  }
+  body["id"] = id;
+  const Status sent = send(MessageType::kVault, std::move(body));
+  std::unique_lock lock(mutex_);
+  const Status waited =
+      sent.ok() ? wait_in_generation(lock, [&] { return vault_replies_[id].answered || leaving_; }) : sent;
+  VaultReply reply = std::move(vault_replies_[id]);
+  vault_replies_.erase(id);
+  KEEPSTEP_RETURN_IF_ERROR(waited);
+  if (!reply.answered) {
+    return absl::CancelledError("this process leaves the job");
+  }
+  if (!reply.memory.valid()) {
+    return absl::ResourceExhaustedError(reply.error);
+  }
+  return std::move(reply.memory);
+}
+
+StatusOr<StoreReply> AgentLine::ask_store(uint64_t id, const StoreMessage& request, int64_t timeout_ms,
+                                          bool ends_with_generation) {
+  {
+    const std::lock_guard lock(mutex_);
+    replies_[id] = StoreReply{};
+  }
+  const Status sent = send(MessageType::kStore, request.body, request.fds());
+  std::unique_lock lock(mutex_);
+  if (!sent.ok()) {
+    replies_.erase(id);
+    return sent;
+  }
+  const auto done = [&] {
+    StoreReply& reply = replies_[id];
+    // Also what is asked after the seal: a peer that is gone will never set it.
+    reply.interrupted = reply.interrupted || (interrupted_.load() != nullptr && superseded());
+    return reply.answered || (reply.interrupted && ends_with_generation) || ended_.has_value();
+  };
+  if (timeout_ms < 0) {
+    changed_.wait(lock, done);
+  } else {
+    changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), done);
+  }
+  StoreReply reply = std::move(replies_[id]);
+  replies_.erase(id);
+  if (!reply.error.empty()) {
+    return absl::ResourceExhaustedError(reply.error);
+  }
+  reply.interrupted = reply.interrupted || ended_.has_value();
+  return reply;
+}
+
+}  // namespace keepstep::worker

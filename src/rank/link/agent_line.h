@@ -1,0 +1,147 @@
+// A worker's line to its agent: one thread that holds the robust mutex by which our death is noticed, and reads what
+// the agent says; what it said last, for who waits for it; and questions that the agent answers.
+//
+// When the agent is gone the thread says so and ends the process: a worker without its agent protects nothing. Methods
+// may be called from any thread unless they say otherwise.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/shared_memory.h"
+#include "base/socket/packet_socket.h"
+#include "base/status.h"
+#include "rank/link/assignment.h"
+#include "rank/link/messages.h"
+#include "rank/link/page.h"
+#include "rank/link/store_messages.h"
+
+namespace keepstep::worker {
+
+class AgentLine {
+ public:
+  // `memory`: this worker's, with its page.
+  AgentLine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
+  ~AgentLine() { close(); }
+  // Starts the thread, and waits for the agent's welcome. CANCELLED: the job ends.
+  Status open();
+  bool is_open() const { return thread_.joinable(); }
+  // In a child that user code forked: the thread, the socket and the peers are its parent's. True: this is one.
+  bool leave_to_parent();
+  // A clean end: the life mutex is unlocked, so nobody takes it for a death.
+  void close();
+
+  const SharedMemory& memory() const { return memory_; }
+  uint32_t worker() const { return worker_; }
+  pid_t pid() const { return pid_; }
+  const nlohmann::json& welcome() const { return welcome_; }
+  const comm::CommConfig& comm_config() const { return comm_config_; }
+  const WorkerLayout& layout() const { return *layout_; }
+
+  // One message of this worker's current identity. That the agent is gone is no error here: then we end anyway.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages.h): nothing was sent; standard error says so, too.
+  Status send(MessageType type, nlohmann::json body = nlohmann::json::object(), std::span<const int> fds = {});
+
+  // ---- the generation: main thread ----
+  // Waits for a generation newer than the one it is in. CANCELLED: the job ends.
+  Status await_prepared();
+  // The newest. `members`: the memory of its workers, in their order; valid until the next call.
+  Prepared take_prepared(std::vector<std::byte*>* members);
+  // Messages are of this one from now on. `interrupted` is set in its page, which outlives the next call.
+  void enter(brain::Identity identity, const std::atomic<uint32_t>* interrupted);
+  // ABORTED: interrupted or superseded. CANCELLED: the job ended.
+  StatusOr<Activation> await_activation();
+  // OK once the generation is interrupted.
+  Status await_interruption();
+  // All ranks finished. The messages tell, not the page: what that says may be of one that died after the release,
+  // which is still on its way here.
+  Status await_release();
+  // Nodes. Another rank's vote may have said that all pause before our agent does.
+  StatusOr<std::vector<uint32_t>> await_pause();
+  // What this rank's process before kept (KeptCapsules); invalid: nothing.
+  Fd take_inherited();
+
+  // ---- what was said ----
+  bool drained() const;  // collectives of this generation complete at once
+  // Nothing is done again, whatever happens to the others.
+  bool released() const { return released_.load(std::memory_order_relaxed); }
+  bool pause_asked() const { return pause_of_.load(std::memory_order_relaxed) == identity_.load(); }
+  bool notice_came() const { return notice_came_.load(std::memory_order_relaxed); }
+  std::string notice() const;
+  std::vector<std::string> take_injections();
+
+  // ---- questions ----
+  // Memory for a shard, as kVault asks. ABORTED, CANCELLED: the generation, or the job, ended before the answer came.
+  StatusOr<Fd> ask_vault(nlohmann::json body);
+  // `id`: of next_request(). `ends_with_generation`: an interruption answers it.
+  StatusOr<StoreReply> ask_store(uint64_t id, const StoreMessage& request, int64_t timeout_ms,
+                                 bool ends_with_generation);
+  uint64_t next_request() { return next_request_.fetch_add(1); }
+
+ private:
+  WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
+  void complain(const std::string& what, const Status& why) const;  // on standard error
+  void run();
+  void handle(Message message, std::vector<Fd> fds);
+  Status prepare(const Message& message, std::vector<Fd> fds);
+  bool superseded() const;  // under `mutex_`
+  // Under `mutex_`: waits until `done` says so; ABORTED when the current generation is interrupted or superseded,
+  // CANCELLED when the job ended.
+  template <typename Done>
+  Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
+
+  PacketSocket socket_;
+  SharedMemory memory_;
+  const nlohmann::json fingerprint_;
+  const uint32_t worker_;
+  const pid_t pid_;
+  nlohmann::json welcome_;
+  comm::CommConfig comm_config_;
+  std::unique_ptr<WorkerLayout> layout_;
+  std::atomic<uint32_t> node_{0};
+  std::atomic<uint64_t> identity_{0};  // term << 32 | generation, for send()
+  std::atomic<const std::atomic<uint32_t>*> interrupted_{nullptr};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool welcomed_ = false;
+  std::atomic<bool> released_ = false;
+  bool leaving_ = false;
+  brain::Identity newest_;                // that a Prepare came for
+  std::optional<Prepared> prepared_;      // the newest one not entered yet
+  std::optional<Activation> activation_;  // of `activation_of_`
+  brain::Identity activation_of_;
+  brain::Identity interrupted_identity_;  // the newest identity we were told is sealed
+  std::optional<std::string> ended_;
+  std::vector<std::string> injections_;
+  std::atomic<bool> injections_came_{false};
+  std::string notice_;
+  std::atomic<bool> notice_came_{false};
+  std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
+  std::vector<uint32_t> stay_;              // nodes, as it was told
+  std::map<uint32_t, SharedMemory> peers_;  // by worker
+  Fd inherited_;                            // for the next assignment
+  struct VaultReply {
+    bool answered = false;
+    std::string error;
+    Fd memory;
+  };
+  std::map<uint64_t, VaultReply> vault_replies_;
+  std::map<uint64_t, StoreReply> replies_;
+  std::atomic<uint64_t> next_request_{1};
+  std::thread thread_;
+};
+
+}  // namespace keepstep::worker

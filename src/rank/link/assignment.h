@@ -1,0 +1,65 @@
+// A rank's place in a generation, and how it gets its state: what the agent says in Prepare and Activate. Value types.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/shared_memory.h"
+#include "base/status.h"
+#include "brain/copies/shard_copies.h"
+#include "brain/types.h"
+#include "comm/communicator.h"
+#include "comm/tcp/tcp_config.h"
+#include "rank/link/messages.h"
+#include "rank/link/rank_places.h"
+
+namespace keepstep::worker {
+
+// A rank in a generation, as Prepare gave it.
+struct Assignment {
+  brain::Identity identity;
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  brain::Version version = 0;
+  bool newcomer = false;
+  bool resized = false;  // the world is not that of the generation that formed last
+  std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
+  std::string because;
+  nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
+  // How sharded state is divided (brain::Sharding), and the division in which `version` is kept: the same or another.
+  uint32_t sharding = 0;
+  brain::Sharding from;
+};
+
+struct Activation {
+  brain::Version version = 0;
+  std::vector<uint32_t> sources;  // ranks
+  std::vector<uint32_t> targets;
+  bool compare = false;
+  std::vector<uint32_t> copies;            // ranks of whose shard a copy at `version` lies on this node
+  std::vector<uint32_t> copies_from;       // the same of the division `from`
+  std::vector<brain::ParityBlock> parity;  // that lie there at `version`
+};
+
+// Prepare, with what came beside it.
+struct Prepared {
+  Assignment assignment;
+  std::vector<uint32_t> workers;      // on this node, by rank
+  std::vector<uint32_t> ranks;        // theirs
+  RankPlaces places;                  // of all ranks; empty: all are on this node
+  Fd listener;                        // where other nodes reach this rank
+  std::optional<net::SharedKey> key;  // of the connections to them
+  comm::Protection protection = comm::Protection::kTls;
+  SharedMemory generation;
+  std::vector<Fd> memory;  // of `workers`
+};
+
+// INVALID_ARGUMENT: what the table says of this node is not what else the agent gave.
+StatusOr<Prepared> prepared_from(const Message& message, std::vector<Fd> fds, const comm::CommConfig& config);
+Activation activation_from(const Message& message);
+
+}  // namespace keepstep::worker

@@ -1,0 +1,45 @@
+// Shards that no node has any more are made again of their groups' other blocks (parity) when a generation forms. All
+// ranks come to the same plan, and carry it out in the same order: one lost shard after the other. Main thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "brain/copies/parity_rebuild.h"
+#include "rank/link/rank_generation.h"
+#include "rank/shards/shard_memory.h"
+
+namespace keepstep::worker {
+
+class LostShards {
+ public:
+  LostShards(RankGeneration& generation, ShardMemory& memory) : generation_(generation), memory_(memory) {}
+
+  // By all ranks. `lost`: whose shards; one of which too little is left stays lost. `giver_of`: who can give the shard
+  // of a rank, if it is left. Statuses as of RankGeneration::exchange.
+  Status rebuild(const Activation& activation, const std::vector<comm::Rank>& lost,
+                 const std::function<std::optional<comm::Rank>(comm::Rank)>& giver_of);
+  void leave_generation() { incoming_.clear(); }  // after the communicator
+
+ private:
+  StatusOr<std::vector<std::vector<uint32_t>>> gather_words(std::vector<uint32_t> mine);
+  StatusOr<std::map<brain::ParityBlock, comm::Rank>> share_parity(const std::vector<brain::ParityBlock>& here,
+                                                                  const std::vector<comm::Rank>& lost);
+  StatusOr<std::vector<uint32_t>> take_corrupt_away(const std::map<comm::Rank, brain::Rebuild>& plans,
+                                                    brain::Version version, std::vector<brain::ParityBlock>& here);
+  StatusOr<state::ShardVault> block_of(const brain::Rebuild& plan, uint32_t block, brain::Version version);
+  Status give_blocks(const brain::Rebuild& plan, comm::Rank to, brain::Version version);
+  StatusOr<std::string> parity_text(const brain::Rebuild& plan, std::optional<state::ShardVault>& here,
+                                    brain::Version version);
+  Status rebuild_own(const brain::Rebuild& plan, brain::Version version);
+
+  RankGeneration& generation_;
+  ShardMemory& memory_;
+  std::vector<std::vector<std::byte>> incoming_;  // what a receive that stays behind would write to
+};
+
+}  // namespace keepstep::worker
