@@ -50,7 +50,7 @@ nlohmann::json json_of(const Environment& environment) {
 }  // namespace
 
 void Agent::carry_out(const brain::Effect& effect) {
-  if (end_.has_value()) {
+  if (core_.end.has_value()) {
     return;
   }
   if (std::holds_alternative<brain::Prepare>(effect)) {
@@ -69,12 +69,20 @@ void Agent::carry_out(const brain::Effect& effect) {
 }
 
 void Agent::step(const brain::NodeEvent& event) {
-  for (const brain::NodeEffect& effect : brain_.step(event, brain::Time(monotonic_ns()))) {
+  for (const brain::NodeEffect& effect : core_.brain.step(event, brain::Time(monotonic_ns()))) {
     std::visit([this](const auto& each) { carry_out(each); }, effect);
   }
 }
 
-void Agent::carry_out(const brain::Tell& effect) { link_->send(effect.event); }
+// What had ranks here goes on elsewhere, or is not needed any more.
+void Agent::part(const brain::Part& effect) {
+  core_.pump.say(absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", core_.config.node,
+                                 effect.because));
+  elastic_.parted();
+  carry_out(brain::EndJob{0, "", ""});
+}
+
+void Agent::carry_out(const brain::Tell& effect) { core_.link->send(effect.event); }
 
 // ---- processes ----------------------------------------------------------------------------------------------------
 
@@ -88,20 +96,20 @@ void Agent::carry_out(const brain::StartWorker& effect) {
     fail(process.status());
     return;
   }
-  const bool initial = brain_.prepared() == nullptr && !spare && started_ranks_ < config_.spec.nproc_per_node;
-  auto pipes = pump_.open(id, absl::StrFormat("%s%d", spare ? "spare" : "worker", id),
-                          initial ? std::optional<uint32_t>(started_ranks_++) : std::nullopt,  // in rank order
-                          std::max(brain_.identity().generation, 1U));
+  const bool initial = core_.brain.prepared() == nullptr && !spare && started_ranks_ < core_.config.spec.nproc_per_node;
+  auto pipes = core_.pump.open(id, absl::StrFormat("%s%d", spare ? "spare" : "worker", id),
+                               initial ? std::optional<uint32_t>(started_ranks_++) : std::nullopt,  // in rank order
+                               std::max(core_.brain.identity().generation, 1U));
   if (!pipes.ok()) {
     fail(pipes.status());
     return;
   }
   (*process)->child_stdout = std::move(pipes->first);
   (*process)->child_stderr = std::move(pipes->second);
-  workers_[id] = *process;
-  if (config_.spec.no_python && !programs_attach_) {
+  core_.workers[id] = *process;
+  if (core_.config.spec.no_python && !programs_attach_) {
     // A program may never ask for a rank, so it starts when it has one; or when another one showed that they do ask.
-    link_->send(brain::WorkerParked{id, 0});
+    core_.link->send(brain::WorkerParked{id, 0});
   } else {
     starter_->spawn(*process, job_variables());
   }
@@ -109,7 +117,7 @@ void Agent::carry_out(const brain::StartWorker& effect) {
 
 nlohmann::json Agent::job_variables() const {
   const char* threads = std::getenv("OMP_NUM_THREADS");
-  nlohmann::json variables = json_of(job_environment(config_.spec, threads != nullptr));
+  nlohmann::json variables = json_of(job_environment(core_.config.spec, threads != nullptr));
   if (threads != nullptr) {
     variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children need not
   }
@@ -125,54 +133,29 @@ nlohmann::json Agent::job_variables() const {
 }
 
 void Agent::carry_out(const brain::KillProcess& effect) {
-  WorkerProcess* const process = find(effect.worker);
+  WorkerProcess* const process = core_.find(effect.worker);
   if (process == nullptr) {
     return;
   }
   if (!effect.because.empty()) {
-    journal_.write("kill", brain_.identity(), effect.because,
-                   {{"worker", int64_t{effect.worker}}, {"pid", int64_t{process->pid}}});
+    core_.journal.write("kill", core_.brain.identity(), effect.because,
+                        {{"worker", int64_t{effect.worker}}, {"pid", int64_t{process->pid}}});
   }
-  if (config_.spec.no_python && process->pid == 0) {
+  if (core_.config.spec.no_python && process->pid == 0) {
     step(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});  // a program that was held back
   } else {
     kill_process(*process);
   }
 }
 
-void Agent::carry_out(const brain::FreeMemory& effect) { workers_.erase(effect.worker); }
-
-WorkerProcess* Agent::find(WorkerId id) const {
-  const auto found = workers_.find(id);
-  return found == workers_.end() ? nullptr : found->second.get();
-}
-
-std::optional<brain::Rank> Agent::rank_of(const WorkerProcess& process) const {
-  const brain::NodeBrain::Worker* const known = brain_.find(process.id);
-  return known == nullptr ? std::nullopt : known->rank;
-}
-
-std::vector<brain::Rank> Agent::ranks_here() const {
-  std::vector<brain::Rank> ranks;
-  if (brain_.prepared() != nullptr) {
-    for (const Member& member : brain_.prepared()->members) {
-      ranks.push_back(member.rank);
-    }
-  }
-  return ranks;
-}
-
-bool Agent::is_dead(const WorkerProcess& process) const {
-  const brain::NodeBrain::Worker* const known = brain_.find(process.id);
-  return known == nullptr || known->dead;
-}
+void Agent::carry_out(const brain::FreeMemory& effect) { core_.workers.erase(effect.worker); }
 
 // ---- a generation -------------------------------------------------------------------------------------------------
 
 std::vector<Generation::Holder> Agent::pages_of(const std::vector<brain::Holder>& holders) const {
   std::vector<Generation::Holder> pages;
   for (const brain::Holder& holder : holders) {
-    if (WorkerProcess* const process = find(holder.worker); process != nullptr) {
+    if (WorkerProcess* const process = core_.find(holder.worker); process != nullptr) {
       pages.push_back({holder.rank, holder.worker, &process->page()});
     }
   }
@@ -180,7 +163,7 @@ std::vector<Generation::Holder> Agent::pages_of(const std::vector<brain::Holder>
 }
 
 void Agent::carry_out(const brain::SealWords& effect) {
-  brain::Sealed sealed{config_.node, effect.identity, {}};
+  brain::Sealed sealed{core_.config.node, effect.identity, {}};
   if (const auto found = generations_.find(effect.identity); found != generations_.end()) {
     const std::vector<Generation::Holder> pages = pages_of(effect.holders);
     sealed.words = found->second->seal(pages);
@@ -192,12 +175,12 @@ void Agent::carry_out(const brain::SealWords& effect) {
   }
   sealed.copies = vaults_.copies();
   sealed.parity = vaults_.parity();
-  link_->send(sealed);
+  core_.link->send(sealed);
 }
 
 void Agent::carry_out(const brain::Interrupt& effect) {
   for (const WorkerId id : effect.workers) {
-    tell(*workers_.at(id), MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
+    core_.tell(*core_.workers.at(id), MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
   }
   if (rings_ != nullptr) {
     rings_->ring_bells();
@@ -216,12 +199,12 @@ void Agent::carry_out(const brain::Begin& effect) {
   const brain::Prepare& prepare = effect.prepare;
   auto created = Generation::create(prepare, comm_config_);
   if (!created.ok()) {
-    link_->send(brain::StopRequested{1, std::string(created.status().message())});
+    core_.link->send(brain::StopRequested{1, std::string(created.status().message())});
     return;
   }
   std::erase_if(generations_, [&](const auto& each) { return each.first < effect.before; });
   generations_[prepare.identity] = *std::move(created);
-  metrics_.begin(prepare.identity, prepare.version);
+  core_.metrics.begin(prepare.identity, prepare.version);
   first_commit_told_ = false;
   choose_master(prepare);
   carry_out(store_.set_homes(nodes_of(prepare.table)));
@@ -234,19 +217,19 @@ void Agent::carry_out(const brain::Begin& effect) {
     }
   }
   for (const Member& member : prepare.members) {
-    if (find(member.worker) == nullptr) {
+    if (core_.find(member.worker) == nullptr) {
       continue;
     }
-    if (log_watch_ != nullptr) {
-      log_watch_->assigned(member.worker, member.rank, monotonic_ns());
+    if (core_.log_watch != nullptr) {
+      core_.log_watch->assigned(member.worker, member.rank, monotonic_ns());
     }
-    pump_.assign(member.worker, prepare.table.place(member.rank).local_rank, prepare.identity.generation);
+    core_.pump.assign(member.worker, prepare.table.place(member.rank).local_rank, prepare.identity.generation);
   }
 }
 
 void Agent::carry_out(const brain::Inherit& effect) {
-  const WorkerProcess& from = *workers_.at(effect.from);
-  WorkerProcess& to = *workers_.at(effect.to);
+  const WorkerProcess& from = *core_.workers.at(effect.from);
+  WorkerProcess& to = *core_.workers.at(effect.to);
   for (size_t slot = 0; slot < 2; ++slot) {
     const worker::CapsuleSlot& before = from.page().capsule[slot];
     worker::CapsuleSlot& now = to.page().capsule[slot];
@@ -259,24 +242,25 @@ void Agent::carry_out(const brain::Inherit& effect) {
   if (effect.copies && from.kept.valid()) {
     to.kept = Fd(fcntl(from.kept.get(), F_DUPFD_CLOEXEC, 0));
     const int fd = from.kept.get();
-    tell(to, MessageType::kInherit, brain_.identity(), nlohmann::json::object(), std::span<const int>(&fd, 1));
+    core_.tell(to, MessageType::kInherit, core_.brain.identity(), nlohmann::json::object(),
+               std::span<const int>(&fd, 1));
   }
 }
 
-void Agent::carry_out(const brain::ForgetCapsules& effect) { workers_.at(effect.worker)->kept.reset(); }
+void Agent::carry_out(const brain::ForgetCapsules& effect) { core_.workers.at(effect.worker)->kept.reset(); }
 
 // A store that a script opens itself at MASTER_PORT must not meet the sockets of the generation before. With several
 // nodes all must come to the same port without asking: the node of rank 0 keeps some behind those of its ranks.
 void Agent::choose_master(const brain::Prepare& prepare) {
-  master_addr_ = config_.spec.master_addr;
-  master_port_ = config_.spec.master_port;
-  if (config_.spec.several_nodes()) {
+  master_addr_ = core_.config.spec.master_addr;
+  master_port_ = core_.config.spec.master_port;
+  if (core_.config.spec.several_nodes()) {
     const brain::RankTable::Entry& first = prepare.table.entries().front();
     if (master_addr_.empty()) {
       master_addr_ = text_of(first.endpoint.address);
     }
     if (master_port_ == 0) {
-      master_port_ = static_cast<uint16_t>(first.endpoint.port_base + config_.spec.nproc_per_node +
+      master_port_ = static_cast<uint16_t>(first.endpoint.port_base + core_.config.spec.nproc_per_node +
                                            prepare.identity.generation % kMasterPorts);
     }
   } else if (master_port_ == 0) {
@@ -285,7 +269,7 @@ void Agent::choose_master(const brain::Prepare& prepare) {
 }
 
 RankAssignment Agent::assignment_of(brain::Rank rank) const {
-  const brain::Prepare& prepare = *brain_.prepared();
+  const brain::Prepare& prepare = *core_.brain.prepared();
   const brain::RankTable::Place place = prepare.table.place(rank);
   RankAssignment assignment;
   assignment.rank = rank;
@@ -303,15 +287,15 @@ RankAssignment Agent::assignment_of(brain::Rank rank) const {
 }
 
 void Agent::carry_out(const brain::Assign& effect) {
-  const brain::Prepare& prepare = *brain_.prepared();
+  const brain::Prepare& prepare = *core_.brain.prepared();
   const auto generation = generations_.find(prepare.identity);
   if (generation == generations_.end()) {
     return;  // its page could not be made, and the job is about to end
   }
-  const std::shared_ptr<WorkerProcess> process = workers_.at(effect.member.worker);
+  const std::shared_ptr<WorkerProcess> process = core_.workers.at(effect.member.worker);
   const RankAssignment assignment = assignment_of(effect.member.rank);
-  const nlohmann::json rank_variables = json_of(rank_environment(config_.spec, assignment));
-  if (config_.spec.no_python) {
+  const nlohmann::json rank_variables = json_of(rank_environment(core_.config.spec, assignment));
+  if (core_.config.spec.no_python) {
     if (process->pid == 0) {
       nlohmann::json variables = job_variables();
       variables.update(rank_variables);
@@ -327,7 +311,7 @@ void Agent::carry_out(const brain::Assign& effect) {
   for (const Member& each : prepare.members) {
     ids.push_back(each.worker);
     ranks.push_back(each.rank);
-    fds.push_back(workers_.at(each.worker)->memory.fd());
+    fds.push_back(core_.workers.at(each.worker)->memory.fd());
   }
   nlohmann::json body = {{"rank", effect.member.rank},
                          {"version", prepare.version},
@@ -339,22 +323,22 @@ void Agent::carry_out(const brain::Assign& effect) {
                          {"sharding", prepare.sharding.number},
                          {"from", {prepare.from.number, prepare.from.world}},
                          {"environment", rank_variables}};
-  if (config_.spec.several_nodes()) {
+  if (core_.config.spec.several_nodes()) {
     body["ranks"] = std::move(ranks);
     body["nodes"] = nlohmann::json::array();
     for (const brain::RankTable::Entry& each : prepare.table.entries()) {
       body["nodes"].push_back(
           {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
     }
-    fds.push_back(config_.ports.listeners.at(assignment.local_rank).get());
+    fds.push_back(core_.config.ports.listeners.at(assignment.local_rank).get());
     const StatusOr<net::SharedKey> key =
-        net::SharedKey::data_of(link_->data_secret(), prepare.identity.term, prepare.identity.generation);
+        net::SharedKey::data_of(core_.link->data_secret(), prepare.identity.term, prepare.identity.generation);
     KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
     body["data_key"] = key->hex();
-    body["data_plane"] = link_->plain_data() ? "plain" : "tls";
+    body["data_plane"] = core_.link->plain_data() ? "plain" : "tls";
   }
-  tell(*process, MessageType::kPrepare, prepare.identity, std::move(body), fds);
-  tell_notice(*process);
+  core_.tell(*process, MessageType::kPrepare, prepare.identity, std::move(body), fds);
+  notice_.tell(*process);
 }
 
 void Agent::carry_out(const brain::Forget& effect) {
@@ -370,40 +354,54 @@ void Agent::carry_out(const brain::GoOn& effect) {
   const brain::Activate& activate = effect.activate;
   if (effect.first) {
     // What was evaluated after that step may be evaluated again, and logged.
-    metrics_.flush(activate.version == 0 ? 0 : activate.version - 1);
+    core_.metrics.flush(activate.version == 0 ? 0 : activate.version - 1);
     store_.drop_before(activate.identity.generation);
     note_ = activate.targets.empty() ? "" : "hydrating";
     let_leavers_out();
   }
-  const brain::Prepare& prepared = *brain_.prepared();
+  const brain::Prepare& prepared = *core_.brain.prepared();
   nlohmann::json parity = nlohmann::json::array();
   for (const brain::ParityBlock& block : vaults_.parity_at(activate.version)) {
     parity.push_back({{"members", block.members}, {"row", block.row}});
   }
   for (const WorkerId id : effect.workers) {
-    tell(*workers_.at(id), MessageType::kActivate, activate.identity,
-         {{"version", activate.version},
-          {"sources", activate.sources},
-          {"targets", activate.targets},
-          {"compare", activate.compare},
-          {"copies", vaults_.ranks_at(prepared.sharding.number, activate.version)},
-          {"copies_from", vaults_.ranks_at(prepared.from.number, activate.version)},
-          {"parity", parity}});
+    core_.tell(*core_.workers.at(id), MessageType::kActivate, activate.identity,
+               {{"version", activate.version},
+                {"sources", activate.sources},
+                {"targets", activate.targets},
+                {"compare", activate.compare},
+                {"copies", vaults_.ranks_at(prepared.sharding.number, activate.version)},
+                {"copies_from", vaults_.ranks_at(prepared.from.number, activate.version)},
+                {"parity", parity}});
+  }
+}
+
+// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
+void Agent::let_leavers_out() {
+  if (rings_ == nullptr || !core_.config.spec.elastic) {
+    return;
+  }
+  const std::vector<std::shared_ptr<WorkerProcess>> members = core_.living_members();
+  for (const auto& [id, process] : core_.workers) {
+    if (!core_.is_dead(*process) && process->pid != 0 &&
+        std::find(members.begin(), members.end(), process) == members.end()) {
+      rings_->let_out(process->pid);
+    }
   }
 }
 
 void Agent::carry_out(const brain::HasFormed& effect) {
   note_.clear();
   if (effect.identity.generation > 1) {
-    recoveries_ += brain_.prepared()->resized ? 0 : 1;
+    recoveries_ += core_.brain.prepared()->resized ? 0 : 1;
     say_recovered();
   }
 }
 
 void Agent::carry_out(const brain::TellPause& effect) {
   for (const WorkerId id : effect.workers) {
-    tell(*workers_.at(id), MessageType::kPause, effect.pause.identity,
-         {{"because", effect.pause.because}, {"stay", effect.pause.stay}});
+    core_.tell(*core_.workers.at(id), MessageType::kPause, effect.pause.identity,
+               {{"because", effect.pause.because}, {"stay", effect.pause.stay}});
   }
 }
 
@@ -411,18 +409,21 @@ void Agent::carry_out(const brain::TellPause& effect) {
 
 void Agent::carry_out(const brain::TellRelease& effect) {
   for (const WorkerId id : effect.workers) {
-    tell(*workers_.at(id), MessageType::kRelease, effect.release.identity, nlohmann::json::object());
+    core_.tell(*core_.workers.at(id), MessageType::kRelease, effect.release.identity, nlohmann::json::object());
   }
   if (const auto found = generations_.find(effect.release.identity); effect.drain && found != generations_.end()) {
     found->second->drain();
   }
-  end_on_notice();
+  if (notice_.stopped()) {
+    collect_all();
+    notice_.end();
+  }
 }
 
 void Agent::carry_out(const brain::Close& effect) {
   const brain::EndJob& end = effect.end;
-  end_ = JobEnd{end.exit_code, end.message, end.traceback,
-                end.exit_code == kNoticeExitCode && (stopped_on_notice_ || !notice_.empty())};
+  core_.end = JobEnd{end.exit_code, end.message, end.traceback,
+                     end.exit_code == kNoticeExitCode && (notice_.stopped() || notice_.came())};
   if (!generations_.empty()) {  // the newest whose page could be made
     const std::vector<Generation::Holder> pages = pages_of(effect.holders);
     Generation& newest = *generations_.rbegin()->second;
@@ -431,36 +432,38 @@ void Agent::carry_out(const brain::Close& effect) {
     newest.announce_end();
   }
   collect_all();
-  metrics_.flush(metrics_.last_step());
-  const auto held_back = [this](const WorkerProcess& process) { return config_.spec.no_python && process.pid == 0; };
-  for (const auto& [id, process] : workers_) {
+  core_.metrics.flush(core_.metrics.last_step());
+  const auto held_back = [this](const WorkerProcess& process) {
+    return core_.config.spec.no_python && process.pid == 0;
+  };
+  for (const auto& [id, process] : core_.workers) {
     if (held_back(*process)) {
       process->child_stdout.reset();  // no other process holds its output open
       process->child_stderr.reset();
     }
   }
   const auto close = [&](WorkerId id) {
-    WorkerProcess& process = *workers_.at(id);
+    WorkerProcess& process = *core_.workers.at(id);
     if (!held_back(process)) {
-      tell(process, MessageType::kEnd, effect.identity, {{"message", end.message}});
+      core_.tell(process, MessageType::kEnd, effect.identity, {{"message", end.message}});
     }
     return !held_back(process);
   };
   for (const WorkerId id : effect.ranks) {
-    if (close(id) && workers_.at(id)->pid > 0 && end.exit_code != 0 && !end_->on_notice) {
-      kill(workers_.at(id)->pid, SIGTERM);
+    if (close(id) && core_.workers.at(id)->pid > 0 && end.exit_code != 0 && !core_.end->on_notice) {
+      kill(core_.workers.at(id)->pid, SIGTERM);
     }
   }
   for (const WorkerId id : effect.spares) {  // a parked spare has nothing to clean up
     if (close(id)) {
-      kill_process(*workers_.at(id));
+      kill_process(*core_.workers.at(id));
     }
   }
   if (rings_ != nullptr) {
     rings_->ring_bells();
   }
-  if (kill_at_ns_ == 0) {
-    kill_at_ns_ = monotonic_ns() + kGraceNs;
+  if (core_.kill_at_ns == 0) {
+    core_.kill_at_ns = monotonic_ns() + kGraceNs;
   }
   finish_if_empty();
 }

@@ -22,37 +22,15 @@ using worker::MessageType;
 
 namespace {
 
-constexpr size_t kMostPlaces = 64;    // for checkpoints, that are remembered
 constexpr double kMostSeconds = 1e9;  // of a limit: more is as good as none
 
 }  // namespace
 
-void Agent::tell(WorkerProcess& process, MessageType type, Identity identity, nlohmann::json body,
-                 std::span<const int> fds) {
-  const Message message{type, config_.node, identity, std::move(body)};
-  const Status status = process.outbox.send(process.socket, worker::encode(message), fds);
-  if (status.ok() || absl::IsUnavailable(status)) {
-    return;  // if it is gone: that is noticed elsewhere
-  }
-  journal_.write("not_told", identity,
-                 absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
-                 {{"worker", int64_t{process.id}}, {"type", static_cast<int64_t>(type)}});
-  kill_process(process);  // it would wait for ever, or go on without knowing
-}
-
-std::vector<std::shared_ptr<WorkerProcess>> Agent::living_members() const {
-  std::vector<std::shared_ptr<WorkerProcess>> members;
-  for (const WorkerId id : brain_.living_members()) {
-    members.push_back(workers_.at(id));
-  }
-  return members;
-}
-
 void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
-  const auto it = workers_.find(id);
-  if (it == workers_.end()) {  // it was given up while it started
+  const auto it = core_.workers.find(id);
+  if (it == core_.workers.end()) {  // it was given up while it started
     kill(pid, SIGKILL);
-    groups_.insert(pid);
+    core_.groups.insert(pid);
     return;
   }
   const std::shared_ptr<WorkerProcess> process = it->second;
@@ -62,10 +40,10 @@ void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how)
   process->child_socket = PacketSocket();
   process->child_stdout.reset();
   process->child_stderr.reset();
-  journal_.write("spawned", {}, "", {{"worker", int64_t{id}}, {"pid", int64_t{pid}}, {"how", how}});
-  (void)loop_->watch(process->socket.fd(), [this, process] { on_packet(process); });
-  (void)loop_->watch(process->pidfd.get(), [this, process] { on_exit(process); });
-  if (end_.has_value() || is_dead(*process)) {
+  core_.journal.write("spawned", {}, "", {{"worker", int64_t{id}}, {"pid", int64_t{pid}}, {"how", how}});
+  (void)core_.loop->watch(process->socket.fd(), [this, process] { on_packet(process); });
+  (void)core_.loop->watch(process->pidfd.get(), [this, process] { on_exit(process); });
+  if (core_.end.has_value() || core_.is_dead(*process)) {
     kill_process(*process);
   }
 }
@@ -74,7 +52,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   StatusOr<Packet> packet = process->socket.receive();
   if (!packet.ok()) {
     if (absl::IsUnavailable(packet.status())) {
-      loop_->unwatch(process->socket.fd());  // the pidfd tells the rest
+      core_.loop->unwatch(process->socket.fd());  // the pidfd tells the rest
     } else {
       refuse(*process, std::string(packet.status().message()));
     }
@@ -89,7 +67,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     if (message->type == MessageType::kStore) {
       on_store(process, *message, std::move(packet->fds));
     } else if (message->type == MessageType::kKept && packet->fds.size() == 1) {
-      if (!brain_.outdated(message->identity)) {
+      if (!core_.brain.outdated(message->identity)) {
         process->kept = std::move(packet->fds.front());
       }
     } else {
@@ -102,7 +80,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
 }
 
 void Agent::refuse(const WorkerProcess& process, const std::string& because) {
-  journal_.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused_}});
+  core_.journal.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused_}});
 }
 
 void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
@@ -114,18 +92,19 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       break;
     case MessageType::kParked:
       process->parked = true;
-      fitness_.passed();
+      health_.passed();
       if (body.contains("rehearsed")) {
-        journal_.write(body.at("rehearsed").get<bool>() ? "rehearsed" : "not_rehearsed", {}, body.value("because", ""),
-                       {{"worker", int64_t{process->id}}, {"seconds", body.at("seconds").get<double>()}});
+        core_.journal.write(body.at("rehearsed").get<bool>() ? "rehearsed" : "not_rehearsed", {},
+                            body.value("because", ""),
+                            {{"worker", int64_t{process->id}}, {"seconds", body.at("seconds").get<double>()}});
       }
-      link_->send(brain::WorkerParked{process->id, process->pid});
+      core_.link->send(brain::WorkerParked{process->id, process->pid});
       break;
     case MessageType::kRecoverable:
       process->recoverable = true;
       step(brain::LeaveLimit{process->id, std::chrono::duration_cast<brain::Time>(std::chrono::duration<double>(
                                               std::min(body.value("timeout_s", 0.0), kMostSeconds)))});
-      link_->send(brain::WorkerRecoverable{process->id});
+      core_.link->send(brain::WorkerRecoverable{process->id});
       break;
     case MessageType::kPreload:
       if (!preload_sent_) {
@@ -140,15 +119,15 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
                         body.value("sharded", false)});
       break;
     case MessageType::kHydrated:
-      journal_.write("hydrated", message.identity, "",
-                     {{"rank", int64_t{rank_of(*process).value_or(0)}},
-                      {"worker", int64_t{process->id}},
-                      {"bytes", body.at("bytes").get<int64_t>()},
-                      {"skipped", body.at("skipped").get<int64_t>()},
-                      {"repeated", body.at("repeated").get<int64_t>()},
-                      {"seconds", body.at("seconds").get<double>()},
-                      {"sources", body.at("sources").get<std::vector<int64_t>>()},
-                      {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
+      core_.journal.write("hydrated", message.identity, "",
+                          {{"rank", int64_t{core_.rank_of(*process).value_or(0)}},
+                           {"worker", int64_t{process->id}},
+                           {"bytes", body.at("bytes").get<int64_t>()},
+                           {"skipped", body.at("skipped").get<int64_t>()},
+                           {"repeated", body.at("repeated").get<int64_t>()},
+                           {"seconds", body.at("seconds").get<double>()},
+                           {"sources", body.at("sources").get<std::vector<int64_t>>()},
+                           {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
       break;
     case MessageType::kFormed:
       step(brain::Formed{message.identity});
@@ -156,33 +135,33 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
     case MessageType::kCollect:
       break;  // that is done
     case MessageType::kFault:
-      link_->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
-                                       body.at("traceback"), body.at("fatal"), body.value("link", false),
-                                       body.value("digests", false), body.value("after_commit", false)});
+      core_.link->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
+                                            body.at("traceback"), body.at("fatal"), body.value("link", false),
+                                            body.value("digests", false), body.value("after_commit", false)});
       break;
     case MessageType::kPaused:
-      link_->send(brain::WorkerPaused{process->id, message.identity});
+      core_.link->send(brain::WorkerPaused{process->id, message.identity});
       break;
     case MessageType::kUseful:
-      if (config_.spec.elastic) {
-        link_->send(brain::MostUseful{body.at("ranks"), body.value("sizes", std::vector<uint32_t>())});
+      if (core_.config.spec.elastic) {
+        core_.link->send(brain::MostUseful{body.at("ranks"), body.value("sizes", std::vector<uint32_t>())});
       }
       break;
     case MessageType::kFinished:
-      if (log_watch_ != nullptr) {
-        log_watch_->ended(process->id);
+      if (core_.log_watch != nullptr) {
+        core_.log_watch->ended(process->id);
       }
-      stopped_on_notice_ = body.value("notice", false);
-      link_->send(brain::WorkerFinished{process->id, message.identity});
+      notice_.ranks_stopped(body.value("notice", false));
+      core_.link->send(brain::WorkerFinished{process->id, message.identity});
       break;
     case MessageType::kCrashed:
       process->traceback = body.value("traceback", "");
       break;
     case MessageType::kUnfit:
-      on_unfit(process, body);
+      health_.on_unfit(process, body);
       break;
     case MessageType::kSaved:
-      link_->send(brain::Saved{body.at("version"), body.at("generation")});
+      core_.link->send(brain::Saved{body.at("version"), body.at("generation")});
       on_saved(message);
       break;
     case MessageType::kSettled:
@@ -195,7 +174,9 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Mess
       on_note(*process, message);
       break;
     case MessageType::kInjected:
-      on_injected(process, message);
+      if (!faults_.on_injected(process, message)) {
+        refuse(*process, "it carries out a fault that nobody asked for: " + body.at("key").get<std::string>());
+      }
       break;
     default:
       refuse(*process, "a message of an unknown type");
@@ -207,8 +188,8 @@ void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, const Messag
   const auto answer = [this, process, identity = message.identity,
                        id = body.at("id").get<uint64_t>()](const StatusOr<int>& memory) {
     const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
-    tell(*process, MessageType::kVaultReply, identity, {{"id", id}, {"error", std::string(memory.status().message())}},
-         fds);
+    core_.tell(*process, MessageType::kVaultReply, identity,
+               {{"id", id}, {"error", std::string(memory.status().message())}}, fds);
   };
   ShardVaults::Of of{body.at("sharding"), {}};
   if (body.contains("members")) {
@@ -231,20 +212,14 @@ void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, const Messag
 void Agent::on_saved(const Message& message) {
   const nlohmann::json& body = message.body;
   const std::string where = body.value("where", "");
-  journal_.write("saved", message.identity, where,
-                 {{"version", body.at("version").get<int64_t>()},
-                  {"seconds", body.value("seconds", 0.0)},
-                  {"left_out", body.value("left_out", int64_t{0})},
-                  {"left_out_steps", body.value("left_out_steps", std::vector<int64_t>{})}});
-  note_place(where);
-  if (late_saves_.erase(where) > 0) {
+  core_.journal.write("saved", message.identity, where,
+                      {{"version", body.at("version").get<int64_t>()},
+                       {"seconds", body.value("seconds", 0.0)},
+                       {"left_out", body.value("left_out", int64_t{0})},
+                       {"left_out_steps", body.value("left_out_steps", std::vector<int64_t>{})}});
+  saves_.spoke_of(where);
+  if (saves_.in_time(where)) {
     update_status();
-  }
-}
-
-void Agent::note_place(const std::string& where) {
-  if (!where.empty() && saves_to_.size() < kMostPlaces) {
-    saves_to_.insert(where);
   }
 }
 
@@ -257,34 +232,36 @@ void Agent::on_note(const WorkerProcess& process, const Message& message) {
     return;
   }
   if (of_a_save) {
-    note_place(message.body.value("where", ""));
-    late_saves_.try_emplace(message.body.value("where", ""), message.body.at("step").get<int64_t>());
+    const std::string where = message.body.value("where", "");
+    saves_.spoke_of(where);
+    saves_.late(where, message.body.at("step"));
     update_status();
   }
-  journal_.write(event, message.identity, message.body.at("because").get<std::string>(),
-                 {{"worker", int64_t{process.id}},
-                  {"rank", int64_t{rank_of(process).value_or(0)}},
-                  {"step", message.body.at("step").get<int64_t>()}});
+  core_.journal.write(event, message.identity, message.body.at("because").get<std::string>(),
+                      {{"worker", int64_t{process.id}},
+                       {"rank", int64_t{core_.rank_of(process).value_or(0)}},
+                       {"step", message.body.at("step").get<int64_t>()}});
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   if (process->attached) {  // they share a socket: nothing that either is told can be relied on
-    link_->send(brain::StopRequested{
+    core_.link->send(brain::StopRequested{
         1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?", process->id,
                            process->pid)});
     return;
   }
-  watch_life(process, [this, process, loop = loop_] { loop->post([this, process] { on_death_notice(process); }); });
+  watch_life(process,
+             [this, process, loop = core_.loop] { loop->post([this, process] { on_death_notice(process); }); });
   const std::string fingerprint = message.body.at("fingerprint").dump();
   if (fingerprint_.empty()) {
     fingerprint_ = fingerprint;
-    if (config_.node == 0) {
-      on_fingerprint(0, message.body.at("fingerprint"));
+    if (core_.config.node == 0) {
+      joining_.on_fingerprint(0, message.body.at("fingerprint"));
     } else {
-      route(0, 'P', fingerprint);
+      core_.route(0, 'P', fingerprint);
     }
   } else if (fingerprint_ != fingerprint) {
-    link_->send(brain::StopRequested{
+    core_.link->send(brain::StopRequested{
         1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
                            "Does the script, or an import, change the number of threads or determinism flags only "
                            "sometimes?",
@@ -292,29 +269,29 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
     return;
   }
   nlohmann::json rank_variables = nlohmann::json::array();
-  for (const auto& [name, value] : rank_environment(config_.spec, RankAssignment{})) {
+  for (const auto& [name, value] : rank_environment(core_.config.spec, RankAssignment{})) {
     rank_variables.push_back(name);
   }
   nlohmann::json body = {{"worker", process->id},
                          {"spare", process->spare},
-                         {"seed", config_.spec.seed},
-                         {"check_all", config_.spec.check_all_steps},
-                         {"digests", config_.spec.digests},
-                         {"digest_every", config_.spec.digest_every},
-                         {"world", world()},
-                         {"several_nodes", config_.spec.several_nodes()},
-                         {"elastic", config_.spec.elastic.has_value()},
-                         {"health_check", config_.spec.health_check},
-                         {"inject", waiting_faults()},
+                         {"seed", core_.config.spec.seed},
+                         {"check_all", core_.config.spec.check_all_steps},
+                         {"digests", core_.config.spec.digests},
+                         {"digest_every", core_.config.spec.digest_every},
+                         {"world", core_.world()},
+                         {"several_nodes", core_.config.spec.several_nodes()},
+                         {"elastic", core_.config.spec.elastic.has_value()},
+                         {"health_check", core_.config.spec.health_check},
+                         {"inject", faults_.waiting()},
                          {"rank_variables", rank_variables},
                          {"rings", rings_socket_},
                          {"drain", drain_socket_},
-                         {"learn", config_.spec.preload && !preload_sent_},
-                         {"term_is_notice", is_notice(config_.spec, SIGTERM)},
+                         {"learn", core_.config.spec.preload && !preload_sent_},
+                         {"term_is_notice", is_notice(core_.config.spec, SIGTERM)},
                          {"comm", worker::to_json(comm_config_)}};
-  tell(*process, MessageType::kWelcome, {}, std::move(body));
+  core_.tell(*process, MessageType::kWelcome, {}, std::move(body));
   process->attached = true;
-  if (config_.spec.no_python) {
+  if (core_.config.spec.no_python) {
     on_program_attached(*process);
   }
 }
@@ -329,17 +306,17 @@ void Agent::on_programs_attach() {
   if (std::exchange(programs_attach_, true)) {
     return;
   }
-  for (const auto& [id, process] : Workers(workers_)) {
-    if (process->attached || is_dead(*process)) {
+  for (const auto& [id, process] : Workers(core_.workers)) {
+    if (process->attached || core_.is_dead(*process)) {
       continue;
     }
     process->recoverable = true;
-    link_->send(brain::WorkerRecoverable{id});
-    if (process->pid == 0 && !rank_of(*process).has_value()) {
+    core_.link->send(brain::WorkerRecoverable{id});
+    if (process->pid == 0 && !core_.rank_of(*process).has_value()) {
       starter_->spawn(process, job_variables());  // a spare that was held back
     }
   }
-  for (const auto& [node, name] : joined_) {
+  for (const auto& [node, name] : core_.joined) {
     tell_that_programs_attach(node);
   }
 }
@@ -347,13 +324,13 @@ void Agent::on_programs_attach() {
 // For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the
 // next generation may not form either.
 void Agent::keep_losses(const std::vector<Generation::Holder>& holders) {
-  if (brain_.prepared()->members.size() < world()) {
+  if (core_.brain.prepared()->members.size() < core_.world()) {
     return;  // one node has only a part of the sum; the mean comes with the votes
   }
   for (const Generation::Holder& holder : holders) {
     for (const worker::LossSlot& slot : holder.page->loss) {
       if (const brain::Step step = slot.step.load(); step != 0) {
-        metrics_.keep(holder.rank, step, brain_.identity(), {slot.sum.load(), slot.micro_batches.load()});
+        core_.metrics.keep(holder.rank, step, core_.brain.identity(), {slot.sum.load(), slot.micro_batches.load()});
       }
     }
   }
@@ -364,8 +341,8 @@ void Agent::collect(WorkerProcess& process) {
     const nlohmann::json values = nlohmann::json::parse(text, nullptr, false);
     if (!values.is_object()) {
       refuse(process, absl::StrFormat("what it logged for step %d is no JSON object", step));
-    } else if (const auto rank = rank_of(process); rank.has_value()) {
-      metrics_.on_log(*rank, step, values);
+    } else if (const auto rank = core_.rank_of(process); rank.has_value()) {
+      core_.metrics.on_log(*rank, step, values);
     }
   };
   const Status status = process.log.collect(
@@ -377,40 +354,40 @@ void Agent::collect(WorkerProcess& process) {
 }
 
 void Agent::collect_all() {
-  for (const auto& [id, process] : workers_) {
+  for (const auto& [id, process] : core_.workers) {
     collect(*process);
   }
 }
 
 void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& record) {
-  const std::optional<brain::Rank> rank = rank_of(process);
+  const std::optional<brain::Rank> rank = core_.rank_of(process);
   if (!rank.has_value()) {
     return;
   }
-  note_pace(*rank, record);
-  const std::vector<brain::Rank> ranks = ranks_here();
+  pace_.note(*rank, record);
+  const std::vector<brain::Rank> ranks = core_.ranks_here();
   std::optional<LossPart> part;
   std::optional<double> mean;
   if (record.has_mean) {
     mean = record.mean;
-  } else if (record.has_loss && ranks.size() == world()) {
+  } else if (record.has_loss && ranks.size() == core_.world()) {
     part = LossPart{record.loss_sum, record.micro_batches};
   }
   const bool complete =
-      metrics_.on_progress(*rank, record.step, record.identity, record.committed_ns, ranks, part, mean);
+      core_.metrics.on_progress(*rank, record.step, record.identity, record.committed_ns, ranks, part, mean);
   if (!complete) {
     return;
   }
-  if (!first_commit_told_ && record.identity == brain_.identity()) {
+  if (!first_commit_told_ && record.identity == core_.brain.identity()) {
     first_commit_told_ = true;
     step(brain::FormedByCommit{record.identity});  // where another node's rank said so, a commit is the proof
-    journal_.write("first_commit", record.identity, "",
-                   {{"step", static_cast<int64_t>(record.step)},
-                    {"committed_mono", static_cast<double>(metrics_.last_commit_ns()) * 1e-9}});
+    core_.journal.write("first_commit", record.identity, "",
+                        {{"step", static_cast<int64_t>(record.step)},
+                         {"committed_mono", static_cast<double>(core_.metrics.last_commit_ns()) * 1e-9}});
     // Where the step is the redo of one that ranks had differed in, this tells who was right.
-    link_->send(brain::Progress{record.identity, record.step, record.digest});
+    core_.link->send(brain::Progress{record.identity, record.step, record.digest});
   } else if (record.step % 100 == 0) {
-    link_->send(brain::Progress{record.identity, record.step});
+    core_.link->send(brain::Progress{record.identity, record.step});
   }
 }
 
@@ -436,7 +413,7 @@ void Agent::read_last_words(const std::shared_ptr<WorkerProcess>& process) {
 }
 
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
-  if (!is_dead(*process)) {
+  if (!core_.is_dead(*process)) {
     read_last_words(process);
     step(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
   }
@@ -450,24 +427,24 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   }
   read_last_words(process);
   collect(*process);
-  loop_->unwatch(process->pidfd.get());
+  core_.loop->unwatch(process->pidfd.get());
   process->pidfd.reset();
-  loop_->unwatch(process->socket.fd());
+  core_.loop->unwatch(process->socket.fd());
   carry_out(store_.forget(process->id));
   // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
   if (kill(-process->pid, SIGKILL) == 0) {
-    groups_.insert(process->pid);
+    core_.groups.insert(process->pid);
   }
   temp_.remove(process->id);
-  pump_.drain(process->id, 20);
-  if (log_watch_ != nullptr) {
-    log_watch_->ended(process->id);
+  core_.pump.drain(process->id, 20);
+  if (core_.log_watch != nullptr) {
+    core_.log_watch->ended(process->id);
   }
-  journal_.write("exit_confirmed", {}, "",
-                 {{"worker", int64_t{process->id}},
-                  {"pid", int64_t{process->pid}},
-                  {"signal", int64_t{status->signal}},
-                  {"exit_code", int64_t{status->exit_code}}});
+  core_.journal.write("exit_confirmed", {}, "",
+                      {{"worker", int64_t{process->id}},
+                       {"pid", int64_t{process->pid}},
+                       {"signal", int64_t{status->signal}},
+                       {"exit_code", int64_t{status->exit_code}}});
   if (status->signal == 0 && status->exit_code == 0) {
     step(brain::WorkerExited{process->id});
   } else {
@@ -479,29 +456,41 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
 
 // A log without a terminal, and a job without a journal, should show a recovery too.
 void Agent::say_recovered() {
-  const brain::Prepare& prepare = *brain_.prepared();
-  pump_.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because,
-                            prepare.identity.generation, prepare.version + 1));
+  const brain::Prepare& prepare = *core_.brain.prepared();
+  core_.pump.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because,
+                                 prepare.identity.generation, prepare.version + 1));
+}
+
+// What people are told of the moment: what goes on, else who holds it up.
+std::string Agent::note() const {
+  if (!note_.empty()) {
+    return note_;
+  }
+  if (!saves_.late().empty()) {
+    const auto& [where, step] = *saves_.late().begin();
+    return absl::StrFormat("checkpoints to %s are late since step %d", where, step);
+  }
+  return pace_.in_words();
 }
 
 void Agent::update_status() {
   observe::RunStatus now;
-  if (metrics_.last_step() != 0) {
-    now.step = metrics_.last_step();
+  if (core_.metrics.last_step() != 0) {
+    now.step = core_.metrics.last_step();
   }
-  now.step_time_s = metrics_.step_time_s();
-  now.loss = metrics_.last_loss();
-  now.world_size = static_cast<uint32_t>(config_.spec.several_nodes() ? ranks_here().size() : world());
-  for (const auto& [id, process] : workers_) {
-    const bool has_rank = rank_of(*process).has_value();
-    now.ranks += !is_dead(*process) && has_rank;
-    now.spares += !is_dead(*process) && !has_rank && process->parked;
+  now.step_time_s = core_.metrics.step_time_s();
+  now.loss = core_.metrics.last_loss();
+  now.world_size = static_cast<uint32_t>(core_.config.spec.several_nodes() ? core_.ranks_here().size() : core_.world());
+  for (const auto& [id, process] : core_.workers) {
+    const bool has_rank = core_.rank_of(*process).has_value();
+    now.ranks += !core_.is_dead(*process) && has_rank;
+    now.spares += !core_.is_dead(*process) && !has_rank && process->parked;
   }
-  now.generation = brain_.identity().generation;
+  now.generation = core_.brain.identity().generation;
   now.recoveries = recoveries_;
   now.note = note();
-  if (config_.spec.several_nodes()) {
-    now.note = absl::StrFormat("node %d%s%s", config_.node, now.note.empty() ? "" : ": ", now.note);
+  if (core_.config.spec.several_nodes()) {
+    now.note = absl::StrFormat("node %d%s%s", core_.config.node, now.note.empty() ? "" : ": ", now.note);
   }
   status_.update(now);
 }

@@ -1,4 +1,4 @@
-// The agent's part against hangs: what it looks at, and what follows from a suspicion.
+#include "agent/parts/hangs.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_format.h"
-#include "agent/agent.h"
+#include "agent/parts/worker_stacks.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {
@@ -23,71 +23,75 @@ double seconds_of(brain::Time time) { return std::chrono::duration<double>(time)
 
 }  // namespace
 
-void Agent::watch_for_hangs() {
-  if (brain_.prepared() == nullptr || end_.has_value()) {
+void Hangs::watch() {
+  if (core_.brain.prepared() == nullptr || core_.end.has_value()) {
     return;
   }
-  const brain::Prepare& prepare = *brain_.prepared();
+  const brain::Prepare& prepare = *core_.brain.prepared();
   HangWatch::View view{.identity = prepare.identity,
                        .world = prepare.table.world_size(),
                        .version = prepare.version,
-                       .trains = brain_.active() && !brain_.sealed()};
+                       .trains = core_.brain.active() && !core_.brain.sealed()};
   for (const brain::Member& member : prepare.members) {
-    const auto it = workers_.find(member.worker);
-    if (it != workers_.end() && !is_dead(*it->second) && it->second->pid > 0) {
+    const auto it = core_.workers.find(member.worker);
+    if (it != core_.workers.end() && !core_.is_dead(*it->second) && it->second->pid > 0) {
       view.members.emplace_back(member.rank, it->second.get());
     }
   }
-  for (const brain::Suspicion& suspicion : hang_watch_.look(view, monotonic_ns())) {
+  for (const brain::Suspicion& suspicion : watch_.look(view, monotonic_ns())) {
     on_hang(suspicion, prepare.identity);
   }
-  for (const brain::EarlyLeaver& leaver : hang_watch_.left()) {
+  for (const brain::EarlyLeaver& leaver : watch_.left()) {
     on_left_early(leaver, prepare.identity);
   }
-  if (!config_.spec.several_nodes()) {
+  if (!core_.config.spec.several_nodes()) {
     return;
   }
   std::set<brain::NodeId> others;
   for (const brain::RankTable::Entry& entry : prepare.table.entries()) {
-    if (entry.node != config_.node) {
+    if (entry.node != core_.config.node) {
       others.insert(entry.node);
     }
   }
   // Everybody tells everybody: with many nodes less often, so that the coordinator can carry it.
   const int64_t now_ns = monotonic_ns();
   const int64_t every_ns = std::min<int64_t>(static_cast<int64_t>(others.size()) * kTellPerNodeNs, kTellAtMostNs);
-  if (now_ns - waiting_told_ns_ < every_ns) {
+  if (now_ns - told_ns_ < every_ns) {
     return;
   }
-  if (const auto report = hang_watch_.report(); report.has_value()) {
-    waiting_told_ns_ = now_ns;
+  if (const auto report = watch_.report(); report.has_value()) {
+    told_ns_ = now_ns;
     for (const brain::NodeId node : others) {
-      route(node, 'H', report->dump());
+      core_.route(node, 'H', *report);
     }
   }
 }
 
-void Agent::on_left_early(const brain::EarlyLeaver& leaver, brain::Identity identity) {
-  journal_.write("left_early", identity, leaver.because,
-                 {{"worker", int64_t{leaver.rank.worker}},
-                  {"rank", int64_t{leaver.rank.rank}},
-                  {"step", static_cast<int64_t>(leaver.after)},
-                  {"waiting", std::vector<int64_t>(leaver.waiting.begin(), leaver.waiting.end())},
-                  {"waiting_step", static_cast<int64_t>(leaver.step)},
-                  {"for_ever", leaver.returned()}});
-  if (!leaver.returned()) {
-    pump_.say("keepstep: " + leaver.because + ". " + kLeaveTogether);
-    return;
-  }
-  link_->send(brain::WorkerFaulted{leaver.rank.worker, identity, leaver.after,
-                                   leaver.because + ", which it never reaches. " + kLeaveTogether, "", true, false,
-                                   false});
+Status Hangs::on_report(brain::NodeId from, const nlohmann::json& report) {
+  return watch_.on_report(from, report, monotonic_ns());
 }
 
-void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {
+void Hangs::on_left_early(const brain::EarlyLeaver& leaver, brain::Identity identity) {
+  core_.journal.write("left_early", identity, leaver.because,
+                      {{"worker", int64_t{leaver.rank.worker}},
+                       {"rank", int64_t{leaver.rank.rank}},
+                       {"step", static_cast<int64_t>(leaver.after)},
+                       {"waiting", std::vector<int64_t>(leaver.waiting.begin(), leaver.waiting.end())},
+                       {"waiting_step", static_cast<int64_t>(leaver.step)},
+                       {"for_ever", leaver.returned()}});
+  if (!leaver.returned()) {
+    core_.pump.say("keepstep: " + leaver.because + ". " + kLeaveTogether);
+    return;
+  }
+  core_.link->send(brain::WorkerFaulted{leaver.rank.worker, identity, leaver.after,
+                                        leaver.because + ", which it never reaches. " + kLeaveTogether, "", true, false,
+                                        false});
+}
+
+void Hangs::on_hang(const brain::Suspicion& suspicion, brain::Identity identity) {
   const brain::RankProgress& culprit = suspicion.culprit;
-  const auto it = workers_.find(culprit.worker);
-  if (it == workers_.end()) {
+  const auto it = core_.workers.find(culprit.worker);
+  if (it == core_.workers.end()) {
     return;
   }
   const int64_t pid = it->second->pid;
@@ -107,26 +111,26 @@ void Agent::on_hang(const brain::Suspicion& suspicion, brain::Identity identity)
   if (suspicion.step_time.has_value()) {
     fields.push_back({"step_s", seconds_of(*suspicion.step_time)});
   }
-  journal_.write("hang", identity, suspicion.because, std::move(fields));
+  core_.journal.write("hang", identity, suspicion.because, std::move(fields));
   const brain::WorkerHung hung{culprit.worker, identity, pid, suspicion.idle, suspicion.because};
-  if (config_.spec.journal_dir.empty() || config_.spec.no_python) {
-    link_->send(hung);
+  if (core_.config.spec.journal_dir.empty() || core_.config.spec.no_python) {
+    core_.link->send(hung);
     return;
   }
   // Where it hangs can be seen only while it lives.
   StackLimits limits;
   limits.time = kStacksTime;
-  take_stacks_of({it->second}, limits, [this, hung, culprit](const StatusOr<std::vector<RankStacks>>& stacks) {
+  take_stacks_of(core_, {it->second}, limits, [this, hung, culprit](const StatusOr<std::vector<RankStacks>>& stacks) {
     if (stacks.ok()) {
       write_stacks(absl::StrFormat("gen%d.rank%d.txt", hung.identity.generation, culprit.rank), *stacks);
     }
-    link_->send(hung);
+    core_.link->send(hung);
   });
 }
 
 // A journal that cannot be written to has said so already.
-void Agent::write_stacks(const std::string& file, const std::vector<RankStacks>& stacks) {
-  const std::filesystem::path folder = std::filesystem::path(config_.spec.journal_dir) / "stacks";
+void Hangs::write_stacks(const std::string& file, const std::vector<RankStacks>& stacks) {
+  const std::filesystem::path folder = std::filesystem::path(core_.config.spec.journal_dir) / "stacks";
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   std::ofstream(folder / file) << stacks_as_text(stacks);

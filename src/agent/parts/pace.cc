@@ -1,11 +1,9 @@
-// The agent's part against stragglers (docs/design/stragglers.md): it gathers what its ranks reported of their steps
-// and tells node 0's agent medians of it, which judges those of all nodes and says who limps.
+#include "agent/parts/pace.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "agent/agent.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {
@@ -20,20 +18,20 @@ std::string time_text(brain::Time time) {
 
 }  // namespace
 
-void Agent::note_pace(brain::Rank rank, const worker::CommitRecord& record) {
-  step_window_.add(record.identity, rank, brain::Time(record.computed_ns), brain::Time(record.committed_ns));
+void Pace::note(brain::Rank rank, const worker::CommitRecord& record) {
+  window_.add(record.identity, rank, brain::Time(record.computed_ns), brain::Time(record.committed_ns));
 }
 
-void Agent::watch_pace() {
-  if (brain_.prepared() == nullptr || end_.has_value()) {
+void Pace::watch() {
+  if (core_.brain.prepared() == nullptr || core_.end.has_value()) {
     return;
   }
-  const auto paces = step_window_.take(ranks_here(), brain::Time(monotonic_ns()));
+  const auto paces = window_.take(core_.ranks_here(), brain::Time(monotonic_ns()));
   if (!paces.has_value()) {
     return;
   }
-  const brain::Identity identity = step_window_.identity();
-  if (config_.node == 0) {
+  const brain::Identity identity = window_.identity();
+  if (core_.config.node == 0) {
     on_paces(identity, *paces);
     return;
   }
@@ -41,15 +39,15 @@ void Agent::watch_pace() {
   for (const brain::RankPace& pace : *paces) {
     ranks.push_back({pace.rank, pace.computed.count(), pace.quick.count(), pace.step.count()});
   }
-  route(0, 'W', nlohmann::json{{"term", identity.term}, {"generation", identity.generation}, {"ranks", ranks}}.dump());
+  core_.route(0, 'W', nlohmann::json{{"term", identity.term}, {"generation", identity.generation}, {"ranks", ranks}});
 }
 
-Status Agent::on_pace_report(brain::NodeId from, const nlohmann::json& report) {
+Status Pace::on_report(brain::NodeId from, const nlohmann::json& report) {
   const brain::Identity identity{report.at("term"), report.at("generation")};
-  if (brain_.prepared() == nullptr || identity != brain_.identity()) {
+  if (core_.brain.prepared() == nullptr || identity != core_.brain.identity()) {
     return absl::OkStatus();  // of one that is over
   }
-  const brain::RankTable& table = brain_.prepared()->table;
+  const brain::RankTable& table = core_.brain.prepared()->table;
   std::vector<brain::RankPace> paces;
   for (const nlohmann::json& each : report.at("ranks")) {
     const auto time = [&](size_t at) { return brain::Time(each.at(at).get<int64_t>()); };
@@ -64,37 +62,36 @@ Status Agent::on_pace_report(brain::NodeId from, const nlohmann::json& report) {
 }
 
 // Node 0.
-void Agent::on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces) {
-  if (identity != brain_.identity()) {
+void Pace::on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces) {
+  if (identity != core_.brain.identity()) {
     return;
   }
-  const brain::RankTable& table = brain_.prepared()->table;
-  for (const brain::StragglerNews& news : stragglers_.step(identity, table.world_size(), paces)) {
+  const brain::RankTable& table = core_.brain.prepared()->table;
+  for (const brain::StragglerNews& news : detector_.step(identity, table.world_size(), paces)) {
     const brain::NodeId node = table.place(news.rank).node;
-    const auto named = joined_.find(node);
-    const std::string host = named == joined_.end() ? config_.node_name : named->second;
+    const std::string host = core_.name_of(node);
     const std::string who = absl::StrFormat("rank %d on node %d (%s)", news.rank, node, host);
     const std::string times =
         absl::StrFormat("it computes %s a step, the others %s", time_text(news.computed), time_text(news.others));
     const std::string because = news.slow ? absl::StrFormat("%s is slow: %s; %.0f %% of each step of %s is lost to it",
                                                             who, times, news.share * 100, time_text(news.step))
                                           : absl::StrFormat("%s keeps up again: %s", who, times);
-    journal_.write("straggler", identity, because,
-                   {{"rank", int64_t{news.rank}},
-                    {"slow_node", int64_t{node}},
-                    {"host", host},
-                    {"slow", news.slow},
-                    {"computed_s", seconds_of(news.computed)},
-                    {"others_s", seconds_of(news.others)},
-                    {"step_s", seconds_of(news.step)},
-                    {"share", news.share}});
-    pump_.say("keepstep: " + because);
+    core_.journal.write("straggler", identity, because,
+                        {{"rank", int64_t{news.rank}},
+                         {"slow_node", int64_t{node}},
+                         {"host", host},
+                         {"slow", news.slow},
+                         {"computed_s", seconds_of(news.computed)},
+                         {"others_s", seconds_of(news.others)},
+                         {"step_s", seconds_of(news.step)},
+                         {"share", news.share}});
+    core_.pump.say("keepstep: " + because);
   }
 }
 
-nlohmann::json Agent::describe_stragglers() const {
+nlohmann::json Pace::describe() const {
   nlohmann::json result = nlohmann::json::array();
-  for (const auto& [rank, news] : stragglers_.named()) {
+  for (const auto& [rank, news] : detector_.named()) {
     result.push_back({{"rank", rank},
                       {"computed_s", seconds_of(news.computed)},
                       {"others_s", seconds_of(news.others)},
@@ -104,21 +101,13 @@ nlohmann::json Agent::describe_stragglers() const {
   return result;
 }
 
-// What people are told of the moment: what goes on, else who holds it up.
-std::string Agent::note() const {
-  if (!note_.empty()) {
-    return note_;
-  }
-  if (!late_saves_.empty()) {
-    const auto& [where, step] = *late_saves_.begin();
-    return absl::StrFormat("checkpoints to %s are late since step %d", where, step);
-  }
-  if (stragglers_.named().empty()) {
+std::string Pace::in_words() const {
+  if (detector_.named().empty()) {
     return "";
   }
   std::vector<std::string> ranks;
   double share = 0;
-  for (const auto& [rank, news] : stragglers_.named()) {
+  for (const auto& [rank, news] : detector_.named()) {
     ranks.push_back(std::to_string(rank));
     share = std::max(share, news.share);
   }

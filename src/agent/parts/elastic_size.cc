@@ -1,5 +1,4 @@
-// The agent's part for elastic jobs: its ranks pause when the world is to change, and a node that was told to leave
-// hands its ranks' work over and ends, while the job goes on.
+#include "agent/parts/elastic_size.h"
 
 #include <algorithm>
 #include <csignal>
@@ -7,109 +6,87 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "agent/agent.h"
-#include "agent/rings/ring_service.h"
 #include "base/clock.h"
 
 namespace keepstep::agent {
 
-using worker::MessageType;
-
-// Ranks of the running generation; before there is one, those that the job starts with at least.
-uint32_t Agent::world() const {
-  return brain_.prepared() == nullptr ? config_.spec.world_size() : brain_.prepared()->table.world_size();
-}
-
-// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
-void Agent::let_leavers_out() {
-  if (rings_ == nullptr || !config_.spec.elastic) {
-    return;
+ElasticSize::ElasticSize(AgentCore& core) : core_(core) {
+  if (core_.config.spec.elastic) {
+    grace_ = core_.config.spec.elastic->graceful_shutdown_timeout;
+    policy_.emplace(*core_.config.spec.elastic);
   }
-  const std::vector<std::shared_ptr<WorkerProcess>> members = living_members();
-  for (const auto& [id, process] : workers_) {
-    if (!is_dead(*process) && process->pid != 0 &&
-        std::find(members.begin(), members.end(), process) == members.end()) {
-      rings_->let_out(process->pid);
-    }
-  }
-}
-
-// What had ranks here goes on elsewhere, or is not needed any more.
-void Agent::part(const brain::Part& effect) {
-  pump_.say(
-      absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", config_.node, effect.because));
-  leave_by_ns_ = 0;
-  carry_out(brain::EndJob{0, "", ""});
 }
 
 // SIGTERM, or a notice: the node leaves. A second SIGTERM ends it at once, and the job goes on as without a lost node.
 // On node 0, whose launcher holds the coordinator: as in any job. So it is under Slurm, which tells all nodes at once.
-bool Agent::leave_on(int signal) {
+bool ElasticSize::leave_on(int signal) {
   const bool told = signal == SIGTERM || signal == SIGUSR1;
-  if (!told || !config_.spec.elastic || !config_.spec.slurm_job.empty() || config_.node == 0 || end_.has_value()) {
+  if (!told || !core_.config.spec.elastic || !core_.config.spec.slurm_job.empty() || core_.config.node == 0 ||
+      core_.end.has_value()) {
     return false;
   }
-  if (!joined_job_) {
-    carry_out(brain::EndJob{
-        0, absl::StrFormat("node %d was told to leave before it had joined; the job goes on without it", config_.node),
-        ""});
+  if (!core_.joined_job) {
+    core_.end_job({0,
+                   absl::StrFormat("node %d was told to leave before it had joined; the job goes on without it",
+                                   core_.config.node),
+                   ""});
     return true;
   }
   const bool again = signal == SIGTERM && std::exchange(leave_at_once_, true);
   if (leave_by_ns_ != 0) {
     if (again) {
-      kill_at_ns_ = monotonic_ns();
+      core_.kill_at_ns = monotonic_ns();
       end_unparted("was told to leave and ends now, at a second SIGTERM");
     }
     return true;
   }
   leave_by_ns_ = monotonic_ns() + grace_.count();
   const std::string because =
-      absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), config_.node, config_.node_name);
-  pump_.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
-                            std::chrono::duration<double>(grace_).count()));
-  journal_.write("notice", brain_.identity(), because, {{"signal", int64_t{signal}}});
-  link_->send(brain::NodeLeaves{config_.node, because});
+      absl::StrFormat("SIG%s came to node %d (%s)", sigabbrev_np(signal), core_.config.node, core_.config.node_name);
+  core_.pump.say(absl::StrFormat("keepstep: %s: it leaves within %g s, and the job goes on", because,
+                                 std::chrono::duration<double>(grace_).count()));
+  core_.journal.write("notice", core_.brain.identity(), because, {{"signal", int64_t{signal}}});
+  core_.link->send(brain::NodeLeaves{core_.config.node, because});
   return true;
 }
 
 // Whoever told us to leave will not wait: then this node goes like one that is lost.
-void Agent::leave_in_time() {
-  if (leave_by_ns_ == 0 || end_.has_value() || monotonic_ns() < leave_by_ns_) {
+void ElasticSize::leave_in_time() {
+  if (leave_by_ns_ == 0 || core_.end.has_value() || monotonic_ns() < leave_by_ns_) {
     return;
   }
   end_unparted("was told to leave and ends now, at the end of its time (--graceful-shutdown-timeout)");
 }
 
-void Agent::end_unparted(const char* what) {
+void ElasticSize::end_unparted(const char* what) {
   leave_by_ns_ = 0;
-  gives_up_ = true;
-  carry_out(
-      brain::EndJob{1, absl::StrFormat("node %d %s: its ranks could not be given up before", config_.node, what), ""});
+  core_.gives_up = true;
+  core_.end_job(
+      {1, absl::StrFormat("node %d %s: its ranks could not be given up before", core_.config.node, what), ""});
 }
 
 // ---- `keepstep scale` ---------------------------------------------------------------------------------------------
 
-// Of the running generation.
-uint32_t Agent::replicas() const { return brain_.prepared() == nullptr ? 0 : world() / config_.spec.ranks_per_replica; }
+uint32_t ElasticSize::replicas() const {
+  return core_.brain.prepared() == nullptr ? 0 : core_.world() / core_.config.spec.ranks_per_replica;
+}
 
-Status Agent::decides_on_size() const {
+Status ElasticSize::decides() const {
   if (!policy_) {
     return absl::FailedPreconditionError(
         "the job is not elastic, so its size cannot be changed; start it with --nnodes MIN:MAX, or with "
         "--min-replicas");
   }
-  if (config_.node != 0) {
+  if (core_.config.node != 0) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "this is the launcher of node %d, and node 0 decides on the job's size: ask on its machine (%s)", config_.node,
-        config_.coordinator));
+        "this is the launcher of node %d, and node 0 decides on the job's size: ask on its machine (%s)",
+        core_.config.node, core_.config.coordinator));
   }
-  return end_.has_value() ? absl::FailedPreconditionError("the job is ending") : absl::OkStatus();
+  return core_.end.has_value() ? absl::FailedPreconditionError("the job is ending") : absl::OkStatus();
 }
 
-// As the control door hands it on: {"replicas": N or null}, or {"policy": {name: text}}.
-StatusOr<std::string> Agent::scale(const nlohmann::json& request) {
-  KEEPSTEP_RETURN_IF_ERROR(decides_on_size());
+StatusOr<std::string> ElasticSize::scale(const nlohmann::json& request) {
+  KEEPSTEP_RETURN_IF_ERROR(decides());
   if (request.contains("policy")) {
     return change_policy(request.at("policy").get<PolicyValues>());
   }
@@ -124,15 +101,15 @@ StatusOr<std::string> Agent::scale(const nlohmann::json& request) {
   return scale_to(replicas.get<uint32_t>());
 }
 
-StatusOr<std::string> Agent::scale_to(std::optional<uint32_t> replicas) {
+StatusOr<std::string> ElasticSize::scale_to(std::optional<uint32_t> replicas) {
   if (const std::string mistake = policy_->scale_to(replicas); !mistake.empty()) {
     return absl::InvalidArgumentError(mistake);
   }
-  link_->send(brain::ScaleRequested{replicas});
+  core_.link->send(brain::ScaleRequested{replicas});
   if (!replicas) {
     return absl::StrFormat("the job has %d replicas, and its policy decides again", this->replicas());
   }
-  if (brain_.prepared() == nullptr) {
+  if (core_.brain.prepared() == nullptr) {
     return absl::StrFormat(
         "the job has not begun; it gets %d replicas as soon as its nodes hold them, and keeps that "
         "size until `keepstep scale --to auto`",
@@ -144,12 +121,12 @@ StatusOr<std::string> Agent::scale_to(std::optional<uint32_t> replicas) {
       this->replicas(), *replicas);
 }
 
-StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
+StatusOr<std::string> ElasticSize::change_policy(const PolicyValues& values) {
   std::vector<std::string> mistakes = policy_value_mistakes(values);
   brain::ElasticConfig config = policy_->config();
   if (mistakes.empty()) {
     apply_policy_values(values, config);
-    mistakes = policy_mistakes(config_.spec, config);
+    mistakes = policy_mistakes(core_.config.spec, config);
   }
   if (mistakes.empty()) {
     mistakes = policy_->configure(config);
@@ -157,9 +134,9 @@ StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
   if (!mistakes.empty()) {
     return absl::InvalidArgumentError("nothing was changed: " + absl::StrJoin(mistakes, "; "));
   }
-  link_->send(brain::PolicyChanged{policy_->config()});
+  core_.link->send(brain::PolicyChanged{policy_->config()});
   grace_ = policy_->config().graceful_shutdown_timeout;
-  for (const auto& [node, name] : joined_) {
+  for (const auto& [node, name] : core_.joined) {
     tell_grace(node);
   }
   const PolicyValues now = policy_values(policy_->config());
@@ -172,39 +149,43 @@ StatusOr<std::string> Agent::change_policy(const PolicyValues& values) {
   return text;
 }
 
-// By node 0: the other nodes count their time to leave by themselves, and may have been started with another.
-void Agent::tell_grace(brain::NodeId to) {
-  if (policy_ && to != config_.node) {
-    route(to, 'E', nlohmann::json{{"grace_ns", grace_.count()}}.dump());
+void ElasticSize::tell_grace(brain::NodeId to) {
+  if (policy_ && to != core_.config.node) {
+    core_.route(to, 'E', nlohmann::json{{"grace_ns", grace_.count()}});
   }
 }
 
-void Agent::on_grace(const nlohmann::json& body) {
+void ElasticSize::on_grace(const nlohmann::json& body) {
   const int64_t grace_ns = body.at("grace_ns").get<int64_t>();
   const brain::Time grace(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
   if (std::exchange(grace_, grace) == grace) {
     return;
   }
-  journal_.write("policy_changed", {}, "node 0 says so",
-                 {{"graceful_shutdown_s", std::chrono::duration<double>(grace_).count()}});
+  core_.journal.write("policy_changed", {}, "node 0 says so",
+                      {{"graceful_shutdown_s", std::chrono::duration<double>(grace_).count()}});
 }
 
-StatusOr<nlohmann::json> Agent::describe_size() const {
-  KEEPSTEP_RETURN_IF_ERROR(decides_on_size());
+// What the policy allows now, only node 0 knows.
+nlohmann::json ElasticSize::in_short() const {
+  if (!policy_ || core_.config.node != 0) {
+    return {};
+  }
+  return {{"replicas", replicas()}, {"min", policy_->config().min_replicas}, {"max", policy_->config().max_replicas}};
+}
+
+StatusOr<nlohmann::json> ElasticSize::describe() const {
+  KEEPSTEP_RETURN_IF_ERROR(decides());
   std::map<brain::NodeId, uint32_t> ranks;
-  if (brain_.prepared() != nullptr) {
-    for (const brain::RankTable::Entry& entry : brain_.prepared()->table.entries()) {
+  if (core_.brain.prepared() != nullptr) {
+    for (const brain::RankTable::Entry& entry : core_.brain.prepared()->table.entries()) {
       ranks[entry.node] += entry.ranks;
     }
   }
-  const SizeNews news = config_.size_news ? config_.size_news() : SizeNews{};
+  const SizeNews news = core_.config.size_news ? core_.config.size_news() : SizeNews{};
   nlohmann::json nodes = nlohmann::json::array();
   for (const brain::NodeId node : news.nodes) {
-    const auto name = joined_.find(node);
     const auto has = ranks.find(node);
-    nodes.push_back({{"node", node},
-                     {"name", name == joined_.end() ? config_.node_name : name->second},
-                     {"ranks", has == ranks.end() ? 0 : has->second}});
+    nodes.push_back({{"node", node}, {"name", core_.name_of(node)}, {"ranks", has == ranks.end() ? 0 : has->second}});
   }
   nlohmann::json sizes = nlohmann::json::array();
   const brain::ElasticConfig& config = policy_->config();
@@ -213,17 +194,17 @@ StatusOr<nlohmann::json> Agent::describe_size() const {
   }
   return nlohmann::json{
       {"ok", true},
-      {"job", job_},
-      {"step", metrics_.last_step()},
+      {"job", core_.job},
+      {"step", core_.metrics.last_step()},
       {"replicas", replicas()},
-      {"ranks", world()},
-      {"ranks_per_replica", config_.spec.ranks_per_replica},
+      {"ranks", core_.world()},
+      {"ranks_per_replica", core_.config.spec.ranks_per_replica},
       {"min", config.min_replicas},
       {"max", config.max_replicas},
       {"sizes", sizes},
       {"asked_for", policy_->asked_for() ? nlohmann::json(*policy_->asked_for()) : nlohmann::json()},
       {"nodes", nodes},
-      {"most_nodes", config_.spec.max_nodes},
+      {"most_nodes", core_.config.spec.max_nodes},
       {"policy", policy_values(config)},
       {"last", {{"event", news.event}, {"because", news.because}, {"seconds_ago", news.seconds_ago}}}};
 }

@@ -1,0 +1,107 @@
+#include "agent/parts/clocks.h"
+
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+
+namespace keepstep::agent {
+namespace {
+
+constexpr int kMostUnanswered = 3;  // then a node comes without: node 0's agent may not know the question
+
+int64_t wall_ns() { return static_cast<int64_t>(wall_seconds() * 1e9); }
+double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+bool Clocks::compares() const {
+  return core_.config.spec.several_nodes() && core_.config.node != 0 && core_.config.spec.clock_limit_s > 0;
+}
+
+bool Clocks::asks_first() {
+  const bool gives_up = probe_.unanswered() >= kMostUnanswered && !core_.config.spec.refuse_clocks_apart;
+  if (!compares() || probe_.result().has_value() || gives_up) {
+    return false;
+  }
+  ask();
+  return true;
+}
+
+void Clocks::ask() {
+  const uint64_t number = probe_.ask(wall_ns(), monotonic_ns());
+  core_.route(0, 'T', nlohmann::json{{"ask", number}});
+}
+
+nlohmann::json Clocks::report() const {
+  const std::optional<ClockOffset> found = probe_.result();
+  return found.has_value() ? nlohmann::json{{"offset_ns", found->offset_ns}, {"round_trip_ns", found->round_trip_ns}}
+                           : nlohmann::json();
+}
+
+void Clocks::watch() {
+  const auto every_ns = static_cast<int64_t>(core_.config.spec.health_interval_s * 1e9);
+  if (compares() && core_.joined_job && !core_.end.has_value() && monotonic_ns() - asked_ns_ > every_ns) {
+    asked_ns_ = monotonic_ns();
+    probe_.begin();
+    ask();
+  }
+}
+
+bool Clocks::on_message(brain::NodeId from, const nlohmann::json& body) {
+  if (core_.config.node == 0 && body.contains("ask")) {
+    core_.route(from, 'T', nlohmann::json{{"answer", body.at("ask").get<uint64_t>()}, {"wall_ns", wall_ns()}});
+  } else if (core_.config.node == 0) {
+    (void)on_report(from, core_.joined.contains(from) ? core_.joined.at(from) : "?", body, false);
+  } else if (from == 0 && probe_.answered(body.at("answer"), body.at("wall_ns"), monotonic_ns())) {
+    if (!probe_.result().has_value()) {
+      ask();
+      return false;
+    }
+    asked_ns_ = monotonic_ns();
+    if (!core_.joined_job) {
+      return true;
+    }
+    core_.route(0, 'T', report());
+  }
+  return false;
+}
+
+std::optional<std::string> Clocks::on_report(brain::NodeId from, const std::string& host, const nlohmann::json& report,
+                                             bool comes) {
+  if (!report.is_object() || core_.config.spec.clock_limit_s <= 0) {
+    return std::nullopt;
+  }
+  const ClockOffset found{report.at("offset_ns"), report.at("round_trip_ns")};
+  const bool apart = found.beyond(static_cast<int64_t>(core_.config.spec.clock_limit_s * 1e9));
+  const double apart_s = std::abs(seconds_of(found.offset_ns));
+  const std::string who = absl::StrFormat("node %d (%s)", from, host);
+  std::string because =
+      absl::StrFormat("the wall clock of %s keeps time with that of node 0 (%s) again", who, core_.config.node_name);
+  if (apart) {
+    because = absl::StrFormat(
+        "the wall clock of %s is %.3f s %s that of node 0 (%s), %g s is the limit (--clock-limit); do both follow a "
+        "time server?",
+        who, apart_s, found.offset_ns > 0 ? "ahead of" : "behind", core_.config.node_name,
+        core_.config.spec.clock_limit_s);
+  }
+  if (apart != apart_.contains(from)) {
+    apart ? (void)apart_.insert(from) : (void)apart_.erase(from);
+    core_.journal.write("clock", core_.brain.identity(), because,
+                        {{"of_node", int64_t{from}},
+                         {"host", host},
+                         {"reference_host", core_.config.node_name},
+                         {"offset_s", seconds_of(found.offset_ns)},
+                         {"round_trip_s", seconds_of(found.round_trip_ns)},
+                         {"limit_s", core_.config.spec.clock_limit_s},
+                         {"ok", !apart}});
+    core_.pump.say("keepstep: " + because);
+  }
+  if (!apart || !core_.config.spec.refuse_clocks_apart || !comes) {
+    return std::nullopt;  // who takes part already is not thrown out: that would cost more than it mends
+  }
+  apart_.erase(from);  // it may come again, with another clock
+  return absl::StrFormat("%s cannot take part: %s", who, because);
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,86 @@
+#include "agent/parts/core.h"
+
+#include "agent/workers/message_parts.h"
+#include "base/log.h"
+
+namespace keepstep::agent {
+
+WorkerProcess* AgentCore::find(brain::WorkerId id) const {
+  const auto found = workers.find(id);
+  return found == workers.end() ? nullptr : found->second.get();
+}
+
+std::optional<brain::Rank> AgentCore::rank_of(const WorkerProcess& process) const {
+  const brain::NodeBrain::Worker* const known = brain.find(process.id);
+  return known == nullptr ? std::nullopt : known->rank;
+}
+
+std::vector<brain::Rank> AgentCore::ranks_here() const {
+  std::vector<brain::Rank> ranks;
+  if (brain.prepared() != nullptr) {
+    for (const brain::Member& member : brain.prepared()->members) {
+      ranks.push_back(member.rank);
+    }
+  }
+  return ranks;
+}
+
+bool AgentCore::is_dead(const WorkerProcess& process) const {
+  const brain::NodeBrain::Worker* const known = brain.find(process.id);
+  return known == nullptr || known->dead;
+}
+
+std::vector<std::shared_ptr<WorkerProcess>> AgentCore::living_members() const {
+  std::vector<std::shared_ptr<WorkerProcess>> members;
+  for (const brain::WorkerId id : brain.living_members()) {
+    members.push_back(workers.at(id));
+  }
+  return members;
+}
+
+uint32_t AgentCore::world() const {
+  return brain.prepared() == nullptr ? config.spec.world_size() : brain.prepared()->table.world_size();
+}
+
+std::string AgentCore::name_of(brain::NodeId node) const {
+  const auto name = joined.find(node);
+  return name == joined.end() ? config.node_name : name->second;
+}
+
+std::vector<brain::NodeId> AgentCore::attending_nodes() const {
+  return config.size_news ? config.size_news().nodes : std::vector<brain::NodeId>{config.node};
+}
+
+void AgentCore::tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+                     std::span<const int> fds) {
+  const worker::Message message{type, config.node, identity, std::move(body)};
+  const Status status = process.outbox.send(process.socket, worker::encode(message), fds);
+  if (status.ok() || absl::IsUnavailable(status)) {
+    return;  // if it is gone: that is noticed elsewhere
+  }
+  journal.write("not_told", identity,
+                absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
+                {{"worker", int64_t{process.id}}, {"type", static_cast<int64_t>(type)}});
+  kill_process(process);  // it would wait for ever, or go on without knowing
+}
+
+void AgentCore::route(brain::NodeId to, char subject, const std::string& text) {
+  const StatusOr<std::vector<std::string>> parts = in_parts(subject + text);
+  Status status = parts.status();
+  for (size_t i = 0; status.ok() && i < parts->size(); ++i) {
+    status = link->route(to, (*parts)[i]);
+  }
+  if (!status.ok()) {
+    spdlog::warn("node {}: {}", to, std::string(status.message()));
+  }
+}
+
+void AgentCore::route(brain::NodeId to, char subject, const nlohmann::json& body) {
+  route(to, subject, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void AgentCore::stop_job(int exit_code, const std::string& because) {
+  link->send(brain::StopRequested{exit_code, because});
+}
+
+}  // namespace keepstep::agent

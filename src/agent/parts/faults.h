@@ -1,0 +1,41 @@
+// Injected faults: those that a job was started with and those that came since, which workers carry out, and the
+// agent's own part of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/job/inject_spec.h"
+#include "agent/loop/timer.h"
+#include "agent/parts/core.h"
+#include "agent/watch/agent_faults.h"
+
+namespace keepstep::agent {
+
+class Faults {
+ public:
+  explicit Faults(AgentCore& core);
+
+  nlohmann::json waiting() const;  // for a worker that starts
+  // `keepstep inject`: what is done about it, in words.
+  StatusOr<std::string> inject(const std::string& text);
+  // A worker carries one out now. False: nobody asked for it.
+  bool on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+
+ private:
+  StatusOr<std::string> signal_rank(const InjectSpec& spec);
+  void write(const InjectSpec& spec, const WorkerProcess* process, int64_t at_ns, const std::string& detail);
+  void carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProcess>& process);
+
+  AgentCore& core_;
+  std::map<std::string, InjectSpec> faults_;  // by key
+  std::set<std::string> injected_;            // keys of those that will not happen again
+  uint32_t live_ = 0;
+  FullDisk full_disk_;
+  std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
+};
+
+}  // namespace keepstep::agent

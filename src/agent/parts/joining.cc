@@ -1,0 +1,189 @@
+#include "agent/parts/joining.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "agent/nodes/node_facts.h"
+#include "base/clock.h"
+
+namespace keepstep::agent {
+namespace {
+
+constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
+constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
+
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
+
+}  // namespace
+
+// Says what this node was started with, until node 0's agent has said that it fits: a message to an agent that does not
+// attend yet is lost. Only then does the job know of this node, so a node that does not fit never gets a rank.
+void Joining::introduce() {
+  const int64_t now_ns = monotonic_ns();
+  if (core_.joined_job || core_.end.has_value() ||
+      (introduced_at_ns_ != 0 && now_ns - introduced_at_ns_ < kSayAgainNs)) {
+    return;
+  }
+  if (!core_.config.spec.several_nodes()) {
+    say_that_all_came();
+    join();
+    return;
+  }
+  started_at_ns_ = started_at_ns_ == 0 ? now_ns : started_at_ns_;
+  introduced_at_ns_ = now_ns;
+  if (clocks_.asks_first()) {
+    return;
+  }
+  nlohmann::json message = {{"name", core_.config.node_name},
+                            {"facts", node_facts(core_.config.spec, core_.config.version)},
+                            {"clock", clocks_.report()}};
+  core_.route(0, 'F', message);
+}
+
+void Joining::join() {
+  if (!std::exchange(core_.joined_job, true)) {
+    core_.link->send(brain::NodeJoined{core_.config.node, core_.config.endpoint});
+  }
+}
+
+// Node 0: a node that does not fit. Before the job began somebody made a mistake that all should hear of; afterwards it
+// is one that came as a spare, or in the place of a lost one, and only it has to go.
+void Joining::refuse_or_end(brain::NodeId node, const std::string& because) {
+  if (core_.brain.prepared() == nullptr || node == core_.config.node) {
+    core_.stop_job(1, because);
+    return;
+  }
+  core_.joined.erase(node);
+  fingerprints_.erase(node);
+  core_.journal.write("node_refused", core_.brain.identity(), because, {{"refused_node", int64_t{node}}});
+  core_.pump.say("keepstep: " + because + ". The job goes on without it");
+  core_.route(node, 'X', nlohmann::json{{"because", because}});
+}
+
+void Joining::say_that_all_came() {
+  if (core_.config.all_came) {
+    std::exchange(core_.config.all_came, nullptr)();
+  }
+}
+
+bool Joining::on_facts(brain::NodeId from, const nlohmann::json& body) {
+  const std::string name = body.at("name");
+  if (const auto apart = clocks_.on_report(from, name, body.value("clock", nlohmann::json()), true)) {
+    refuse_or_end(from, *apart);
+    return false;
+  }
+  const std::vector<std::string> lines = differences(node_facts(core_.config.spec, core_.config.version),
+                                                     body.at("facts"), absl::StrFormat("node %d (%s)", from, name));
+  core_.joined[from] = name;
+  if (lines.empty()) {
+    if (core_.joined.size() == core_.config.spec.most_nodes() + core_.config.spec.spare_nodes) {
+      say_that_all_came();
+    }
+    core_.route(from, 'A', nlohmann::json::object());
+  } else {
+    refuse_or_end(from, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and "
+                                        "script",
+                                        from, name, absl::StrJoin(lines, "; ")));
+  }
+  return lines.empty();
+}
+
+// The job goes on, without this node.
+void Joining::on_refused(const std::string& because) {
+  if (!core_.end.has_value()) {
+    refused_ = true;
+    core_.end_job({1, because + ". The job goes on without this node", ""});
+  }
+}
+
+void Joining::on_clock_message(brain::NodeId from, const nlohmann::json& body) {
+  if (clocks_.on_message(from, body)) {
+    introduced_at_ns_ = 0;  // that was asked first
+    introduce();
+  }
+}
+
+// Other processors may compute other bits with the same instructions; that is said, and no reason to refuse a node.
+void Joining::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
+  fingerprints_[from] = theirs;
+  const auto mine = fingerprints_.find(core_.config.node);
+  if (mine == fingerprints_.end()) {
+    return;
+  }
+  const std::map<brain::NodeId, nlohmann::json> all = fingerprints_;  // who is refused is taken out
+  for (const auto& [node, fingerprint] : all) {
+    nlohmann::json first = mine->second;
+    if (from != core_.config.node && node != from) {
+      continue;  // compared before
+    }
+    if (fingerprint.value("cpu", "") != first.value("cpu", "")) {
+      core_.pump.say(
+          absl::StrFormat("keepstep: node %d has another processor than node 0: the same step may give other "
+                          "bits there",
+                          node));
+    }
+    first.erase("cpu");
+    const std::vector<std::string> lines = differences(first, fingerprint, absl::StrFormat("node %d", node));
+    if (!lines.empty()) {
+      refuse_or_end(node, absl::StrFormat("node %d would not compute the same bits as node 0: %s", node,
+                                          absl::StrJoin(lines, "; ")));
+    }
+  }
+}
+
+std::optional<std::string> Joining::await_nodes() {
+  if (core_.config.node != 0 || !core_.config.spec.several_nodes() || core_.brain.prepared() != nullptr ||
+      core_.end.has_value()) {
+    return std::nullopt;
+  }
+  std::vector<std::string> missing;
+  // Of an elastic job any will do, as long as they are enough.
+  const bool enough = core_.config.spec.elastic && core_.joined.size() >= core_.config.spec.nnodes;
+  for (brain::NodeId node = 0; node < core_.config.spec.nnodes && !enough; ++node) {
+    if (!core_.joined.contains(node)) {
+      missing.push_back(std::to_string(node));
+    }
+  }
+  if (missing.empty()) {
+    return await_begin();
+  }
+  complete_since_ns_ = 0;
+  const std::string who = absl::StrFormat("node%s %s", missing.size() == 1 ? "" : "s", absl::StrJoin(missing, ", "));
+  const int64_t waited_ns = monotonic_ns() - started_at_ns_;
+  if (waited_ns > kPatienceNs && !said_waiting_) {
+    said_waiting_ = true;
+    core_.pump.say(absl::StrFormat("keepstep: node 0 listens at %s and waits for %s", core_.config.coordinator, who));
+  }
+  if (static_cast<double>(waited_ns) * 1e-9 > core_.config.spec.join_timeout_s) {
+    core_.stop_job(
+        1,
+        absl::StrFormat("%s did not come to %s within %g s (--join-timeout); is keepstep started there, with %s"
+                        "this --rdzv-endpoint?%s",
+                        who, core_.config.coordinator, core_.config.spec.join_timeout_s,
+                        core_.config.spec.any_node_rank ? "" : absl::StrFormat("--node-rank %s and ", missing.front()),
+                        is_loopback(core_.config.coordinator) ? " That address is this machine's alone." : ""));
+  }
+  return "waiting for " + who;
+}
+
+// All nodes have come once. The job begins with the first workers; until then one that was lost again is missed.
+std::string Joining::await_begin() {
+  if (!core_.workers.empty()) {
+    return "starting";
+  }
+  const int64_t now_ns = monotonic_ns();
+  complete_since_ns_ = complete_since_ns_ == 0 ? now_ns : complete_since_ns_;
+  if (now_ns - complete_since_ns_ < kPatienceNs) {
+    return "starting";
+  }
+  if (static_cast<double>(now_ns - started_at_ns_) * 1e-9 > core_.config.spec.join_timeout_s) {
+    core_.stop_job(
+        1, absl::StrFormat("all nodes came to %s, but one was lost again before the job began (node_lost in the "
+                           "journal) and did not come back within %g s (--join-timeout)",
+                           core_.config.coordinator, core_.config.spec.join_timeout_s));
+  }
+  return "waiting for a node that was lost again";
+}
+
+}  // namespace keepstep::agent

@@ -1,0 +1,33 @@
+// Ranks that make less progress than others (docs/design/stragglers.md): an agent gathers what its ranks reported of
+// their steps and tells node 0's agent medians of it, which judges those of all nodes and says who limps.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/parts/core.h"
+#include "brain/detect/stragglers.h"
+#include "rank/link/log_ring.h"
+
+namespace keepstep::agent {
+
+class Pace {
+ public:
+  explicit Pace(AgentCore& core) : core_(core) {}
+
+  void note(brain::Rank rank, const worker::CommitRecord& record);
+  void watch();
+  // 'W', to node 0. INVALID_ARGUMENT: of ranks that are not on that node.
+  Status on_report(brain::NodeId from, const nlohmann::json& report);
+  nlohmann::json describe() const;
+  std::string in_words() const;  // who holds the job up; empty: nobody
+
+ private:
+  void on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces);
+
+  AgentCore& core_;
+  brain::StepWindow window_;
+  brain::StragglerDetector detector_;  // node 0
+};
+
+}  // namespace keepstep::agent
