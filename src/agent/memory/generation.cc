@@ -25,7 +25,7 @@ void Generation::interrupt() {
 
 std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holders) {
   // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
-  // so it finds either our seal or the mark (worker::Engine::ready).
+  // so it finds either our seal or the mark (worker::Steps::open).
   page().sealing.store(1);
   std::vector<brain::SealedWord> words;
   for (const Holder& member : holders) {

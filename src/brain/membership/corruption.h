@@ -1,6 +1,6 @@
 // Who is lying: what follows where ranks voted for different things (docs/design/corruption.md). Pure.
 //
-// The odd ones are no members any more once they are found: nobody takes their state for a source.
+// Where others live, the odd ones are retired and fenced once they are found: nobody takes their state for a source.
 #pragma once
 
 #include "brain/commit/digests.h"
@@ -25,8 +25,8 @@ class Corruption {
   };
   // The verdict over the sealed words is a redo already; this decides with whom.
   Judgement judge(const std::vector<SealedWord>& words);
-  // Two differed and the redo went well: the one whose first digest the redo gave again was right. The lowest rank that
-  // was wrong and lived, if there is one, and why.
+  // Two differed and the redo went well: the one whose first digest the redo gave again was right. The others are
+  // retired and fenced; returns the lowest of them that lived, if there is one, and why.
   struct Dismissed {
     Rank rank = 0;
     std::string because;

@@ -11,7 +11,7 @@ void Deadlines::prepared() {
   look_at_members_ = job_.now + std::min(job_.config.interrupt_timeout, job_.config.start_timeout);
 }
 
-// Whose time has come as it was set. Things may stand otherwise now.
+// A deadline may have moved since it was set, so it is computed again.
 void Deadlines::kill_the_late() {
   if (job_.phase == Phase::kForming && job_.now >= look_at_members_) {
     look_at_members_ = Time::max();
@@ -41,7 +41,7 @@ std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& wo
   if (job_.roster.is_ending(id)) {
     deadline = Time{};
   } else if (worker.status == Roster::Status::kStarting) {
-    deadline = worker.spawned_at + job_.config.start_timeout;
+    deadline = job_.start_deadline(worker);
   } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && worker.recoverable &&
              !job_.round.has_answered(worker.rank)) {
     // A plain script need not answer at all, and a newcomer may still load what it trains on.

@@ -12,7 +12,7 @@ class Deadlines {
 
   // A generation was prepared: its members are to answer.
   void prepared();
-  // What a worker is waited for may be another thing now.
+  // Sets its next deadline, after what it depends on has changed.
   void watch(WorkerId id);
   // Whose time has come.
   void kill_the_late();

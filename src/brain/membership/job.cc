@@ -75,15 +75,11 @@ uint32_t Job::spares_of(NodeId node) const {
   return config.spares + (placement.has_ranks(node) ? 0 : most_ranks_of_a_node());
 }
 
-Time Job::node_timeout() const {
-  return config.node_timeout + (config.elastic ? config.elastic->faulty_scale_down_timeout : Time{});
-}
-
 // ---- workers ------------------------------------------------------------------------------------------------------
 
 WorkerId Job::spawn(NodeId node, bool spare, const std::string& why) {
   const WorkerId id = roster.add(node, now);
-  roster.look_again(id, now + config.start_timeout);
+  roster.look_again(id, start_deadline(roster.at(id)));
   journal("spawn_requested", why, {{"worker", int64_t{id}}, {"spare", spare}});
   emit(Spawn{node, id, spare, why});
   return id;

@@ -1,7 +1,8 @@
 // The facts of a job that all parts of the membership brain read: who is there, where, and how far they came. Pure.
 //
-// Membership (membership.h) owns the one Job and writes its phase, versions and verdict. Its parts have a reference to
-// it: they ask, journal, and start and end workers; what they decide about phases they return.
+// Membership (membership.h) owns the one Job, and alone writes its phase, versions, verdict and round. Its parts have a
+// reference to it: they ask, journal, start and end workers, and write what is said below; what they decide about
+// phases they return.
 #pragma once
 
 #include <map>
@@ -53,20 +54,22 @@ struct Job {
   Time now{};
   Phase phase = Phase::kWaiting;
   Cause cause = Cause::kStart;
-  std::string because;   // of this gathering
+  std::string because;   // of this gathering; NodeReplacement and Sizing write it, too
   Version version = 0;   // the floor: the newest announced verdict
   Version progress = 0;  // the newest committed step that we heard of
   bool ever_formed = false;
   Round round;                    // the newest that was prepared
   std::optional<Decide> decided;  // over the generation before
 
-  std::map<NodeId, NodeEndpoint> nodes;  // that attend
-  std::set<NodeId> bad_nodes;            // until they come anew they get no ranks as long as there is another node
+  std::map<NodeId, NodeEndpoint> nodes;  // that attend; Sizing parts from those that leave
+  // Until they come anew they get no ranks as long as there is another node. Of NodeReplacement, and of Sizing where
+  // growth fails again and again.
+  std::set<NodeId> bad_nodes;
   struct Leaving {
     std::string because;
     Time by{};
   };
-  std::map<NodeId, Leaving> leaving_nodes;  // were told to leave
+  std::map<NodeId, Leaving> leaving_nodes;  // were told to leave; of Sizing
   Roster roster;
   Placement placement;
   Holdings holdings;
@@ -75,10 +78,10 @@ struct Job {
   // ---- questions ----
   bool alive(const Member& member) const;
   bool anybody_alive() const;  // of the round's members
-  // All members that live are, and `the_lost_one_was` counts for one.
+  // Every living member is recoverable, and there is one, or the lost one was.
   bool survivors_recoverable(bool the_lost_one_was) const;
-  // No member has a recoverable function, and none is gone. Nothing can be done for such a script but to tell it: it
-  // saves what it needs, and ends (keepstep.elastic_event_detected).
+  // An elastic job, while it forms or runs: no member has a recoverable function, and none is gone. Nothing can be done
+  // for such a script but to tell it: it saves what it needs, and ends (keepstep.elastic_event_detected).
   bool is_plain() const;
   Step current_step() const { return std::max(version, progress) + 1; }
   // Of a sealed member, after the verdict: it has the state at `version`, or comes to it.
@@ -92,8 +95,8 @@ struct Job {
   // A node without ranks keeps as many workers ready as a lost node may have had ranks, unless its ranks were taken
   // away.
   uint32_t spares_of(NodeId node) const;
-  // An elastic job goes on smaller first, if it may.
-  Time node_timeout() const;
+  // A worker that was spawned has to ask for a rank by then.
+  Time start_deadline(const Roster::Worker& worker) const { return worker.spawned_at + config.start_timeout; }
 
   // ---- workers ----
   WorkerId spawn(NodeId node, bool spare, const std::string& because);

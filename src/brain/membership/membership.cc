@@ -23,19 +23,19 @@ Membership::Membership(MembershipConfig config)
 Effects Membership::step(const Event& event, Time now) {
   job_.now = now;
   const bool tick = std::holds_alternative<Tick>(event);
-  const auto look_again = [this] {
+  const auto forget_view = [this] {
     if (sizing_) {
-      sizing_->look_again();
+      sizing_->forget_view();
     }
   };
   if (!tick) {
-    look_again();
+    forget_view();
   }
   if (job_.phase != Phase::kEnded) {
     std::visit([this](const auto& happened) { on(happened); }, event);
   }
   if (!tick || !job_.effects.empty()) {
-    look_again();  // only ticks that change nothing need not look at all ranks again
+    forget_view();  // only ticks that change nothing need not look at all ranks again
   }
   return std::exchange(job_.effects, {});
 }
@@ -67,6 +67,9 @@ void Membership::on(const NodeJoined& event) {
     job_.bad_nodes.erase(event.node);  // another agent, maybe another machine; the ladder still counts its faults
   }
   if (job_.phase == Phase::kWaiting) {
+    if (sizing_) {
+      sizing_->note_nodes();
+    }
     start_if_enough();
   } else if (fresh) {
     job_.journal("node_joined",
@@ -75,9 +78,7 @@ void Membership::on(const NodeJoined& event) {
                                                     : "it waits as a spare",
                  {{"joined_node", int64_t{event.node}}});
     replacement_.house();
-    while (job_.roster.spares_on(event.node) < job_.spares_of(event.node)) {
-      job_.spawn(event.node, true, "node " + std::to_string(event.node) + " gets ready");
-    }
+    start_spares(job_, event.node, "node " + std::to_string(event.node) + " gets ready");
     gather();
   }
 }
@@ -445,7 +446,7 @@ void Membership::consider_size() {
   }
   if (job_.is_plain()) {
     keep_spares(job_);
-    sizing_->formed();
+    sizing_->part_from_leavers();
   }
   const Sizing::Next next = sizing_->next();
   switch (next.what) {
@@ -539,11 +540,8 @@ void Membership::on(const Tick&) {
   consider_size();
   // While the job goes on without them, all of them had exited with 0.
   const bool missed = job_.phase == Phase::kSealing || job_.phase == Phase::kGathering;
-  if (missed && !job_.placement.homeless().empty() && replacement_.waited_too_long()) {
-    end(1,
-        replacement_.loss() + ", and no other node came within " + seconds_text(job_.node_timeout()) +
-            " to take its ranks",
-        "");
+  if (const auto why = missed ? replacement_.nobody_came() : std::nullopt) {
+    end(1, *why, "");
     return;
   }
   deadlines_.kill_the_late();

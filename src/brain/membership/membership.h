@@ -53,7 +53,6 @@ class Membership {
   size_t known_workers() const { return job_.roster.size(); }
 
  private:
-  using Origin = Placement::Origin;
   using Slot = Placement::Slot;
   using Status = Roster::Status;
   using Worker = Roster::Worker;
@@ -108,7 +107,6 @@ class Membership {
   void died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what, const std::string& traceback);
   void candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                       const std::string& traceback);
-  void tell_of_waiting(NodeId lost);
   void note_fault(const WorkerDied& event, const Worker& worker, const std::string& because);
   void confirm_exit(WorkerId worker);
   void take_rung(Fault fault);

@@ -1,7 +1,6 @@
-// The second part of the membership brain: from a fault to the next gathering.
+// Membership: faults, up to the rung that each takes.
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "brain/membership/membership.h"
@@ -90,7 +89,7 @@ void Membership::on(const NodeLost& event) {
   job_.roster.lost_starts(event.node) = {};
   job_.round.lose(event.node);
   job_.holdings.lose(event.node);
-  replacement_.forget(event.node);
+  replacement_.cancel_vacating(event.node);
   const std::string what = "node " + std::to_string(event.node) + " is lost: " + event.because;
   std::vector<Rank> members;
   for (const auto& [id, worker] : job_.roster.all()) {
@@ -107,6 +106,9 @@ void Membership::on(const NodeLost& event) {
                 {"ranks", std::vector<int64_t>(members.begin(), members.end())},
                 {"kind", std::string("node")}});
   if (job_.phase == Phase::kWaiting) {
+    if (sizing_) {
+      sizing_->note_nodes();
+    }
     return;
   }
   if (job_.round.released()) {
@@ -129,30 +131,10 @@ void Membership::on(const NodeLost& event) {
     check_finished();  // they had exited with 0 already, and left nothing that is missed
   } else {
     if (!job_.placement.homeless().empty()) {
-      tell_of_waiting(event.node);
+      replacement_.tell_of_waiting(event.node);
     }
     member_died(members.empty() ? 0 : members.front(), true, 1, what, "");
   }
-}
-
-// Nothing else happens until then: whoever looks at the job must know what it waits for.
-void Membership::tell_of_waiting(NodeId lost) {
-  const std::vector<Rank> homeless = job_.placement.homeless_of(lost);
-  const std::string ends = seconds_text(job_.config.node_timeout);
-  const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
-  job_.say(
-      "node_awaited",
-      replacement_.loss() +
-          (job_.config.elastic
-               ? ", and no other node is ready" + come + seconds_text(job_.config.elastic->faulty_scale_down_timeout) +
-                     " for a node (faultyScaleDownTimeoutInSeconds), then the job goes on without them; where "
-                     "it may not be so small, it ends after " +
-                     ends + " more (--node-timeout)"
-               : ", and no spare node waits (--spare-nodes)" + come + ends +
-                     " for a node (--node-timeout), then the job ends"),
-      {{"lost_node", int64_t{lost}},
-       {"ranks", std::vector<int64_t>(homeless.begin(), homeless.end())},
-       {"for_s", std::chrono::duration<double>(job_.node_timeout()).count()}});
 }
 
 void Membership::note_fault(const WorkerDied& event, const Worker& worker, const std::string& because) {
@@ -406,7 +388,7 @@ void Membership::clear_for_restart(const std::string& because) {
   job_.decided.reset();
   corruption_.forget();
   renewal_.forget();
-  replacement_.forget();
+  replacement_.cancel_vacating();
   if (sizing_) {
     sizing_->stop_pausing();
   }

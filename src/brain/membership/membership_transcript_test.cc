@@ -79,7 +79,7 @@ class Scene {
       config.most_nodes = static_cast<uint32_t>(line.number("max_nodes"));
       config.ranks_per_node = static_cast<uint32_t>(line.number("ranks_per_node", 1));
       config.ranks_per_replica = static_cast<uint32_t>(line.number("ranks_per_replica", 1));
-      config.start_grace = {};
+      config.start_grace = std::chrono::milliseconds(line.number("start_grace_ms"));
       ElasticConfig elastic;
       elastic.min_replicas = static_cast<uint32_t>(line.number("min_replicas", 1));
       elastic.max_replicas = static_cast<uint32_t>(

@@ -1,4 +1,4 @@
-// The third part of the membership brain: the words are sealed, and the verdict follows from them.
+// Membership: from the seal to the next gathering.
 
 #include <algorithm>
 #include <utility>

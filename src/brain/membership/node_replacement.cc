@@ -108,7 +108,7 @@ void NodeReplacement::lose(NodeId node, const std::string& what) {
   }
 }
 
-void NodeReplacement::forget(NodeId node) {
+void NodeReplacement::cancel_vacating(NodeId node) {
   if (leaving_ == node) {
     leaving_.reset();
   }
@@ -144,6 +144,37 @@ std::optional<NodeId> NodeReplacement::taker_for(NodeId lost) const {
     best = best ? std::min(*best, candidate) : candidate;
   }
   return best ? std::optional(std::get<NodeId>(*best)) : std::nullopt;
+}
+
+// An elastic job goes on smaller first, if it may.
+Time NodeReplacement::timeout() const {
+  const MembershipConfig& config = job_.config;
+  return config.node_timeout + (config.elastic ? config.elastic->faulty_scale_down_timeout : Time{});
+}
+
+void NodeReplacement::tell_of_waiting(NodeId lost) {
+  const std::vector<Rank> homeless = job_.placement.homeless_of(lost);
+  const std::string ends = seconds_text(job_.config.node_timeout);
+  const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
+  job_.say("node_awaited",
+           loss_ + (job_.config.elastic
+                        ? ", and no other node is ready" + come +
+                              seconds_text(job_.config.elastic->faulty_scale_down_timeout) +
+                              " for a node (faultyScaleDownTimeoutInSeconds), then the job goes on without them; where "
+                              "it may not be so small, it ends after " +
+                              ends + " more (--node-timeout)"
+                        : ", and no spare node waits (--spare-nodes)" + come + ends +
+                              " for a node (--node-timeout), then the job ends"),
+           {{"lost_node", int64_t{lost}},
+            {"ranks", std::vector<int64_t>(homeless.begin(), homeless.end())},
+            {"for_s", std::chrono::duration<double>(timeout()).count()}});
+}
+
+std::optional<std::string> NodeReplacement::nobody_came() const {
+  if (job_.placement.homeless().empty() || job_.now - homeless_since_ < timeout()) {
+    return std::nullopt;
+  }
+  return loss_ + ", and no other node came within " + seconds_text(timeout()) + " to take its ranks";
 }
 
 }  // namespace keepstep::brain

@@ -30,16 +30,19 @@ class NodeReplacement {
   void vacate();
   // The ranks of a node are without a place, because of `what`.
   void lose(NodeId node, const std::string& what);
-  void forget(NodeId node);  // it is lost, and has nothing that could be vacated
-  void forget() { leaving_.reset(); }
+  void cancel_vacating() { leaving_.reset(); }
+  void cancel_vacating(NodeId node);  // it is lost, and has nothing that could be vacated
 
   // ---- who takes the ranks ----
   // The ranks of each lost node move, together, to a node that has none.
   void house();
-  const std::string& loss() const { return loss_; }
-  bool waited_too_long() const { return job_.now - homeless_since_ >= job_.node_timeout(); }
+  // Ranks have no place. Nothing else happens until then: whoever looks at the job must know what it waits for.
+  void tell_of_waiting(NodeId lost);
+  // Why the job ends: no node came in time. Nothing: it need not.
+  std::optional<std::string> nobody_came() const;
 
  private:
+  Time timeout() const;
   std::optional<NodeId> taker_for(NodeId lost) const;
 
   Job& job_;

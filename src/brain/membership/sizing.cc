@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "brain/membership/staffing.h"
+
 namespace keepstep::brain {
 namespace {
 
-// Why the size stays: capacity that flaps gives ever other reasons.
+// At most one `size_kept` line in this time: capacity that flaps changes the reason all the time.
 constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
 constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
@@ -21,14 +23,14 @@ uint32_t Sizing::replicas_of(size_t units) const {
   return static_cast<uint32_t>(units * unit_ranks() / job_.config.ranks_per_replica);
 }
 
-bool Sizing::enough_nodes() {
-  if (job_.nodes.size() < job_.config.nodes) {
-    enough_since_.reset();
-    return false;
-  }
-  enough_since_ = enough_since_.value_or(job_.now);
+void Sizing::note_nodes() {
+  enough_since_ =
+      job_.nodes.size() < job_.config.nodes ? std::nullopt : std::optional(enough_since_.value_or(job_.now));
+}
+
+bool Sizing::enough_nodes() const {
   const size_t units = job_.nodes.size() * (job_.config.ranks_per_node / unit_ranks());
-  return job_.nodes.contains(0) && policy_.largest_allowed(replicas_of(units)) > 0 &&
+  return job_.nodes.contains(0) && enough_since_ && policy_.largest_allowed(replicas_of(units)) > 0 &&
          (job_.nodes.size() >= job_.config.most_nodes || job_.now - *enough_since_ >= job_.config.start_grace);
 }
 
@@ -50,9 +52,7 @@ void Sizing::start() {
     job_.take(job_.spawn(job_.placement.at(rank).node, false, job_.because), rank, Placement::Origin::kStart);
   }
   for (const auto& [node, endpoint] : job_.nodes) {
-    for (uint32_t spare = job_.spares_of(node); spare > 0; --spare) {
-      job_.spawn(node, true, job_.because);
-    }
+    start_spares(job_, node, job_.because);
   }
 }
 
@@ -202,10 +202,9 @@ bool Sizing::leave(const NodeLeaves& event) {
   }
   job_.journal("node_leaves", event.because,
                {{"leaving_node", int64_t{event.node}}, {"within_s", std::chrono::duration<double>(within).count()}});
+  part_from_leavers();
   if (waiting) {
-    part_from_leavers();
-  } else if (!job_.placement.has_ranks(event.node)) {
-    formed();
+    note_nodes();
   }
   return !waiting && job_.placement.has_ranks(event.node);
 }
@@ -239,7 +238,7 @@ Sizing::Next Sizing::next() {
   // Who has to leave does not wait for the end of a long step longer than it may.
   const Time margin = job_.config.elastic->graceful_shutdown_timeout / 5;
   // Where that was not possible because of shards that only leavers have, they hand them over at the end of a step.
-  if (!plain && view.leave_by && job_.now + margin >= *view.leave_by && !(job_.holdings.sharded() && lacks_shards_)) {
+  if (!plain && view.leave_by && job_.now + margin >= *view.leave_by && !(job_.holdings.sharded() && was_postponed_)) {
     return {What::kSeal,
             "the step is interrupted in its middle, because time is up for who leaves: " + wanted_->because};
   }
@@ -308,28 +307,29 @@ std::optional<Sizing::Resize> Sizing::begins_again() const {
 void Sizing::began_again(uint32_t replicas_before, const Resize& wanted) {
   policy_.on_changed(replicas_before, replicas(), wanted.forced, job_.now);
   formed_replicas_ = replicas();
-  change_.reset();
+  unformed_.reset();
 }
 
 void Sizing::formed() {
-  const uint32_t now = replicas();
-  if (job_.round.formed() && job_.phase == Phase::kRunning) {
-    if (change_) {
-      policy_.on_changed(formed_replicas_, now, change_->forced, job_.now);
-    }
-    formed_replicas_ = now;
-    change_.reset();
-    for (const Slot& slot : job_.placement.slots()) {
-      growth_failures_.erase(slot.node);
-    }
+  if (job_.phase != Phase::kRunning) {
+    return;  // it is sealed already
   }
-  if ((job_.phase == Phase::kRunning && job_.round.formed()) || job_.is_plain()) {
-    part_from_leavers();
+  if (unformed_) {
+    policy_.on_changed(formed_replicas_, replicas(), unformed_->forced, job_.now);
   }
+  formed_replicas_ = replicas();
+  unformed_.reset();
+  for (const Slot& slot : job_.placement.slots()) {
+    growth_failures_.erase(slot.node);
+  }
+  part_from_leavers();
 }
 
-// From those that have no ranks.
 void Sizing::part_from_leavers() {
+  const bool runs = job_.phase == Phase::kRunning && job_.round.formed();
+  if (job_.phase != Phase::kWaiting && !runs && !job_.is_plain()) {
+    return;
+  }
   for (auto it = job_.leaving_nodes.begin(); it != job_.leaving_nodes.end();) {
     const auto [node, leaving] = *it;
     if (job_.placement.has_ranks(node)) {

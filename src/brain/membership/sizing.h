@@ -15,20 +15,22 @@ class Sizing {
   explicit Sizing(Job& job) : job_(job), policy_(*job.config.elastic) {}
 
   // ---- the start ----
-  bool enough_nodes();
+  // Nodes came or went before it.
+  void note_nodes();
+  bool enough_nodes() const;
   // The first node holds rank 0 (it is the coordinator's), the others follow by their numbers.
   void start();
 
   // ---- what is wanted ----
-  // False: refused, or it says what was known.
+  // False: refused, and journalled.
   bool scale(const ScaleRequested& event);
   bool configure(const PolicyChanged& event);
-  // A message: the job can have no such size, and ends.
+  // Why the job has to end: no size that it may have can be fed. Nothing: it goes on.
   std::optional<std::string> limit(const MostUseful& event);
   // A node was told to leave. True: it has ranks, so the size has to be considered.
   bool leave(const NodeLeaves& event);
-  // Nothing that a decision stands on is as it was.
-  void look_again() { view_.reset(); }
+  // The view is stale: something happened.
+  void forget_view() { view_.reset(); }
   // Asked at every tick, and when something happened that may change the answer.
   struct Next {
     enum class What { kNothing, kResize, kPause, kSeal };
@@ -58,9 +60,10 @@ class Sizing {
   // to go on in the new one. Nothing: the job is over.
   std::optional<Resize> begins_again() const;
   void began_again(uint32_t replicas_before, const Resize& wanted);
-  bool resized() const { return change_.has_value(); }
-  // A generation formed, or a node without ranks is to leave.
-  void formed();
+  bool resized() const { return unformed_.has_value(); }
+  void formed();  // a generation did
+  // From those that were told to leave and have no ranks, if the job is not between two generations.
+  void part_from_leavers();
   // A rank that the job had grown to failed before its generation formed: whatever it is, those that trained before go
   // on without the newcomers. If that happens again and again on a node without other ranks, it gets none any more. Why
   // they are sealed; nothing: it was no such rank.
@@ -81,7 +84,6 @@ class Sizing {
   ElasticView view_of(const std::vector<Unit>& all) const;
   void ask_policy(const ElasticView& view);
   uint32_t most_fed() const;
-  void part_from_leavers();
 
   // sizing_change.cc
   uint32_t most_replicas(const std::vector<Unit>& all) const;
@@ -91,7 +93,7 @@ class Sizing {
   std::optional<std::vector<Unit>> choose_for_shards(std::vector<Unit> all, uint32_t replicas) const;
   const char* why_no_shards(const std::vector<Unit>& chosen) const;
   bool anybody_has_state() const;
-  void change(const std::vector<Unit>& chosen, const Resize& wanted);
+  void carry_out(const std::vector<Unit>& chosen, const Resize& wanted);
   void settle(const std::vector<Unit>& chosen);
 
   Job& job_;
@@ -103,8 +105,8 @@ class Sizing {
   std::vector<NodeId> stay_;          // as they were told then
   Time paused_at_{};                  // the newest of those that did
   std::optional<Time> postponed_at_;
-  bool lacks_shards_ = false;              // the last change was postponed, and none was carried out since
-  std::optional<Resize> change_;           // carried out, and not formed yet
+  bool was_postponed_ = false;             // the last change was postponed, and none was carried out since
+  std::optional<Resize> unformed_;         // carried out, and not formed yet
   uint32_t formed_replicas_ = 0;           // of the generation that formed last
   std::map<NodeId, int> growth_failures_;  // since a generation formed with ranks on that node
   uint32_t useful_ranks_ = 0;              // 0: not known

@@ -43,7 +43,7 @@ std::optional<Fault> Sizing::resize() {
     }
   }
   if (why == nullptr) {
-    change(chosen, {size, wanted.forced, wanted.because});
+    carry_out(chosen, {size, wanted.forced, wanted.because});
     return std::nullopt;
   }
   if (homeless && !anybody_has_state()) {
@@ -52,7 +52,7 @@ std::optional<Fault> Sizing::resize() {
   }
   job_.journal("resize_postponed", why, {{"to", int64_t{size}}});
   postponed_at_ = job_.now;
-  lacks_shards_ = true;
+  was_postponed_ = true;
   return std::nullopt;
 }
 
@@ -63,8 +63,8 @@ bool Sizing::anybody_has_state() const {
                       [this](const Member& member) { return job_.alive(member) && job_.holds_state(member.rank); }));
 }
 
-void Sizing::change(const std::vector<Unit>& chosen, const Resize& wanted) {
-  lacks_shards_ = false;
+void Sizing::carry_out(const std::vector<Unit>& chosen, const Resize& wanted) {
+  was_postponed_ = false;
   const uint32_t before = replicas();
   std::set<std::pair<NodeId, uint32_t>> stay;
   for (const Unit& unit : chosen) {
@@ -86,7 +86,7 @@ void Sizing::change(const std::vector<Unit>& chosen, const Resize& wanted) {
     job_.roster.leave_rank(id);
   }
   job_.because = wanted.because;
-  change_ = wanted;
+  unformed_ = wanted;
   job_.journal("resized", wanted.because,
                {{"from", int64_t{before}},
                 {"to", int64_t{wanted.replicas}},
@@ -183,7 +183,7 @@ const char* Sizing::why_no_shards(const std::vector<Unit>& chosen) const {
              : "the nodes that would stay do not have the shards of all ranks right now";
 }
 
-// Where members with sharded state give it to before the change that is planned.
+// The nodes to which members with sharded state hand it before the planned change.
 std::vector<NodeId> Sizing::who_would_stay() const {
   if (!job_.holdings.sharded() || !wanted_) {
     return {};
@@ -213,7 +213,7 @@ void Sizing::settle(const std::vector<Unit>& chosen) {
 }
 
 std::optional<std::string> Sizing::give_up_growth(Rank rank, const std::string& what) {
-  if (!change_ || job_.round.formed() || (job_.phase != Phase::kForming && job_.phase != Phase::kRunning) ||
+  if (!unformed_ || job_.round.formed() || (job_.phase != Phase::kForming && job_.phase != Phase::kRunning) ||
       rank >= job_.round.members().size() || formed_replicas_ == 0 || formed_replicas_ >= replicas() ||
       job_.placement.at(rank).formed_holder != kNoWorker || !policy_.allows(formed_replicas_)) {
     return std::nullopt;

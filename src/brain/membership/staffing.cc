@@ -43,7 +43,12 @@ void fill(Job& job, Rank rank) {
   job.take(starting, rank, job.cause == Cause::kReplace ? Origin::kZygote : fresh);
 }
 
-// Only once a step of this generation is done: a recovery must not share the CPU with spares that start.
+void start_spares(Job& job, NodeId node, const std::string& because) {
+  while (job.roster.spares_on(node) < job.spares_of(node)) {
+    job.spawn(node, true, because);
+  }
+}
+
 void keep_spares(Job& job) {
   const bool runs = (job.phase == Phase::kRunning && job.round.stepped()) || job.is_plain();
   if (!runs || job.round.released() || job.round.anybody_through()) {

@@ -10,6 +10,10 @@ namespace keepstep::brain {
 void start_workers(Job& job);
 // A rank without a worker gets a spare, or one that is started for it.
 void fill(Job& job, Rank rank);
+// As many as it is to have. `because`: for the journal.
+void start_spares(Job& job, NodeId node, const std::string& because);
+// On all nodes, but only once a step of this generation is done: a recovery must not share the CPU with spares that
+// start. A node that loses them in a row is given up.
 void keep_spares(Job& job);
 // Where the newcomers of a generation come from, in a word for the journal.
 const char* replaced_by(const Job& job, const std::vector<int64_t>& newcomers);

@@ -66,7 +66,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
   agent_->enter(assignment().identity, &generation_.page.load()->interrupted);
   steps_.leave_loop();
   generation_.make_communicator(prepared);
-  capsules_.enter();
+  capsules_.enter(std::move(prepared.inherited));
   steps_.enter([this] { return broken_link(); });
   return assignment();
 }

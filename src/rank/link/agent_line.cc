@@ -193,6 +193,9 @@ Status AgentLine::prepare(const Message& message, std::vector<Fd> fds) {
     }
   }
   prepared.memory.clear();
+  // Of this one or, where it was not entered, of the one before it.
+  prepared.inherited =
+      inherited_.valid() || !prepared_.has_value() ? std::move(inherited_) : std::move(prepared_->inherited);
   newest_ = message.identity;
   prepared_ = std::move(prepared);
   return absl::OkStatus();
@@ -281,11 +284,6 @@ StatusOr<std::vector<uint32_t>> AgentLine::await_pause() {
   std::unique_lock lock(mutex_);
   KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(lock, [this] { return pause_asked(); }));
   return stay_;
-}
-
-Fd AgentLine::take_inherited() {
-  const std::lock_guard lock(mutex_);
-  return std::move(inherited_);
 }
 
 // ---- what was said ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 // the agent says; what it said last, for who waits for it; and questions that the agent answers.
 //
 // When the agent is gone the thread says so and ends the process: a worker without its agent protects nothing. Methods
-// may be called from any thread unless they say otherwise.
+// may be called from any thread; who opens, closes and changes the generation is the main thread.
 #pragma once
 
 #include <atomic>
@@ -70,8 +70,6 @@ class AgentLine {
   Status await_release();
   // Nodes. Another rank's vote may have said that all pause before our agent does.
   StatusOr<std::vector<uint32_t>> await_pause();
-  // What this rank's process before kept (KeptCapsules); invalid: nothing.
-  Fd take_inherited();
 
   // ---- what was said ----
   bool drained() const;  // collectives of this generation complete at once
@@ -132,7 +130,7 @@ class AgentLine {
   std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
   std::vector<uint32_t> stay_;              // nodes, as it was told
   std::map<uint32_t, SharedMemory> peers_;  // by worker
-  Fd inherited_;                            // for the next assignment
+  Fd inherited_;                            // for the Prepare that follows
   struct VaultReply {
     bool answered = false;
     std::string error;

@@ -56,6 +56,7 @@ struct Prepared {
   comm::Protection protection = comm::Protection::kTls;
   SharedMemory generation;
   std::vector<Fd> memory;  // of `workers`
+  Fd inherited;            // what the rank's process before kept (KeptCapsules); invalid: nothing
 };
 
 // INVALID_ARGUMENT: what the table says of this node is not what else the agent gave.

@@ -19,6 +19,10 @@
 namespace keepstep::worker {
 
 struct RankGeneration {
+ private:
+  std::vector<SharedMemory> pages_;  // the newest, and the one before; outlive the communicator
+
+ public:
   // `own`: this worker's memory.
   RankGeneration(std::byte* own, const comm::CommConfig& config, const WorkerLayout& layout)
       : own(own), config(config), layout(layout) {}
@@ -53,9 +57,6 @@ struct RankGeneration {
   Status await_interruption(const Status& why) const;
   // The same for what is UNAVAILABLE; else `status`.
   Status passed_on(const Status& status) const;
-
- private:
-  std::vector<SharedMemory> pages_;  // the newest, and the one before
 };
 
 }  // namespace keepstep::worker

@@ -30,13 +30,13 @@ Capsules::Capsules(AgentLine& agent, RankGeneration& generation) : agent_(agent)
   });
 }
 
-void Capsules::enter() {
+void Capsules::enter(Fd inherited) {
   const Assignment& assignment = generation_.assignment;
   wanted_ = false;
   if (assignment.resized || assignment.newcomer) {
     copies_.forget();  // by ranks of another world, or of a life before
   }
-  if (Fd inherited = agent_.take_inherited(); inherited.valid() && !assignment.resized) {
+  if (inherited.valid() && !assignment.resized) {
     if (StatusOr<KeptCapsules> kept = KeptCapsules::attach(std::move(inherited), kCapsuleBytes); kept.ok()) {
       copies_.inherit(*std::move(kept));
     } else {

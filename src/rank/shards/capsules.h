@@ -16,7 +16,8 @@ namespace keepstep::worker {
 class Capsules {
  public:
   Capsules(AgentLine& agent, RankGeneration& generation);
-  void enter();  // the generation has begun, and has its communicator
+  // The generation has begun, and has its communicator. `inherited`: see Prepared.
+  void enter(Fd inherited);
 
   // As of `version`; at most kCapsuleBytes.
   Status save(brain::Version version, std::string_view bytes);
