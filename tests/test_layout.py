@@ -45,6 +45,7 @@ ROOMS_MAY_INCLUDE = {
     "agent/loop": set(),
     "agent/memory": {"control", "loop"},
     "agent/nodes": {"job", "loop", "rings", "store", "workers"},
+    "agent/parts": {"control", "job", "loop", "memory", "nodes", "watch", "workers"},
     "agent/rings": {"loop"},
     "agent/store": set(),
     "agent/watch": {"job", "loop", "workers"},

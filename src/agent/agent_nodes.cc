@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "agent/control/seat.h"
 #include "agent/workers/drain_process.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -28,62 +29,47 @@ using worker::MessageType;
 
 namespace {
 
-constexpr std::chrono::seconds kOneTry{10};  // to attend; a signal is looked for between two
-constexpr int kTryAgainMs = 1000;            // where the place is taken, or there was no answer
+constexpr int kTryAgainMs = 1000;  // where the place is taken, or there was no answer
 
 }  // namespace
 
-// A node that was lost without a word keeps its place until the coordinator has asked it in vain, so a launcher that
-// comes again within these seconds is refused, and tries again. In the end a refusal is one: two launchers have the
-// same node rank. A coordinator that does not answer may be paused, or busy with a flood of strangers.
 StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
-  const int64_t end_ns = monotonic_ns() + static_cast<int64_t>(core_.config.spec.join_timeout_s * 1e9);
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      const auto tls, net::TlsContext::create(net::SharedKey::control(core_.config.token, core_.config.spec.run_id)));
-  bool said = false;
-  while (true) {
-    StatusOr<std::unique_ptr<CoordinatorLink>> link = CoordinatorLink::connect(
-        core_.config.coordinator, core_.config.node, core_.config.node_name, tls,
+  const AgentConfig& config = core_.config;
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto tls,
+                            net::TlsContext::create(net::SharedKey::control(config.token, config.spec.run_id)));
+  const auto pause = [this] {
+    pollfd stop{signal_fd_.get(), POLLIN, 0};
+    if (poll(&stop, 1, kTryAgainMs) <= 0) {
+      return false;
+    }
+    signalfd_siginfo info{};
+    (void)!read(signal_fd_.get(), &info, sizeof info);
+    signals_ = 1;
+    const int number = static_cast<int>(info.ssi_signo);
+    const bool notice = is_notice(core_.config.spec, number);
+    core_.end = JobEnd{notice ? kNoticeExitCode : 128 + number, absl::StrFormat("stopped by %s", strsignal(number)), "",
+                       notice};
+    return true;
+  };
+  const auto connect = [&] {
+    return CoordinatorLink::connect(
+        config.coordinator, config.node, config.node_name, tls,
         [this](brain::Effect effect) { core_.loop->post([this, effect = std::move(effect)] { carry_out(effect); }); },
         [this](std::string why) {
           core_.loop->post([this, why = std::move(why)] {
-            carry_out(
-                brain::EndJob{1,
-                              absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: %s",
-                                              core_.config.node == 0 ? "" : " (node 0)", why),
-                              ""});
+            core_.end_job({1,
+                           absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: %s",
+                                           core_.config.node == 0 ? "" : " (node 0)", why),
+                           ""});
           });
         },
         kOneTry,
         [this](brain::NodeId from, std::string message) {
           core_.loop->post([this, from, message = std::move(message)] { on_routed(from, message); });
         });
-    const bool taken = absl::IsAlreadyExists(link.status());
-    if (!taken && !absl::IsDeadlineExceeded(link.status())) {
-      return link;
-    }
-    if (monotonic_ns() >= end_ns) {
-      return !taken ? std::move(link)
-                    : absl::AlreadyExistsError(absl::StrFormat(
-                          "%s; it stayed connected for %g s (--join-timeout): give each launcher another --node-rank",
-                          link.status().message(), core_.config.spec.join_timeout_s));
-    }
-    if (!std::exchange(said, true)) {
-      core_.pump.say(absl::StrFormat("keepstep: %s This node tries again for up to %g s (--join-timeout)%s",
-                                     link.status().message(), core_.config.spec.join_timeout_s,
-                                     taken ? ": if the other one was just lost, its place is free in about 15 s" : ""));
-    }
-    pollfd stop{signal_fd_.get(), POLLIN, 0};
-    if (poll(&stop, 1, kTryAgainMs) > 0) {
-      signalfd_siginfo info{};
-      (void)!read(signal_fd_.get(), &info, sizeof info);
-      signals_ = 1;
-      const int number = static_cast<int>(info.ssi_signo);
-      core_.end = JobEnd{is_notice(core_.config.spec, number) ? kNoticeExitCode : 128 + number,
-                         absl::StrFormat("stopped by %s", strsignal(number)), "", is_notice(core_.config.spec, number)};
-      return absl::CancelledError(core_.end->message);
-    }
-  }
+  };
+  return ask_for_place(false, config.spec.join_timeout_s, connect, pause,
+                       [this](const std::string& what) { core_.pump.say("keepstep: " + what); });
 }
 
 void Agent::on_routed(brain::NodeId from, const std::string& message) {

@@ -20,6 +20,15 @@ T value_or_throw(StatusOr<T> result) {
   return *std::move(result);
 }
 
+// What a call gives that needs no GIL and may take long.
+template <typename Call>
+auto without_gil(Call call) {
+  nanobind::gil_scoped_release release;
+  return call();
+}
+
+inline nanobind::bytes to_bytes(const std::string& text) { return nanobind::bytes(text.data(), text.size()); }
+
 void bind_constants(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);

@@ -30,12 +30,6 @@ using data::TokenScan;
 using data::TokenWriter;
 using Address = uintptr_t;
 
-template <typename Call>
-auto without_gil(Call call) {
-  nb::gil_scoped_release release;
-  return call();
-}
-
 std::unique_ptr<DocumentReader> open_reader(const std::string& path, const std::string& format,
                                             const std::string& compression,
                                             std::optional<std::pair<uint64_t, uint64_t>> range,

@@ -31,12 +31,6 @@ using Address = uintptr_t;
 
 int64_t* numbers(Address address) { return reinterpret_cast<int64_t*>(address); }
 
-template <typename Call>
-auto without_gil(Call call) {
-  nb::gil_scoped_release release;
-  return call();
-}
-
 // Samples lie at equal distances in the stream: sample s at first + s * stride, for s < most.
 struct Samples {
   const std::vector<int64_t>& numbers;

@@ -28,12 +28,6 @@ using namespace nb::literals;
 namespace keepstep::worker {
 namespace {
 
-template <typename Function>
-auto without_gil(Function function) {
-  nb::gil_scoped_release release;
-  return function();
-}
-
 std::string assignment_json(const Assignment& assignment) {
   return nlohmann::json{{"term", assignment.identity.term},
                         {"generation", assignment.identity.generation},
@@ -59,8 +53,6 @@ std::vector<state::Region> regions_of(const Pieces& pieces) {
   }
   return regions;
 }
-
-nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 // The GIL is given up only where the log is full: to get it back may take longer than all else.
 void make_room(Engine& engine) {

@@ -29,15 +29,7 @@ using data::RingView;
 using data::RingWriter;
 using ItemFacts = std::tuple<uint32_t, uint64_t, uint64_t>;  // kind, epoch, index in it
 
-template <typename Function>
-auto without_gil(Function function) {
-  nb::gil_scoped_release release;
-  return function();
-}
-
 ItemFacts facts(const RingItem& item) { return {static_cast<uint32_t>(item.kind), item.epoch, item.index}; }
-
-nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 // A rank's place in a ring: link and reader as one thing.
 class Ring {

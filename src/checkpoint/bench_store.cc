@@ -2,12 +2,11 @@
 // JSON. tests/servers/throughput.py runs it beside curl.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/bench.h"
 #include "checkpoint/object_store.h"
 
 namespace keepstep::checkpoint {
@@ -36,8 +35,7 @@ Status run(const char* url, size_t bytes, uint64_t part_bytes) {
     return absl::DataLossError("what came back is not what was written");
   }
   KEEPSTEP_RETURN_IF_ERROR(store->remove("bench/object"));
-  std::printf("{\"put_s\": %.4f, \"get_s\": %.4f}\n", static_cast<double>(written - begin) * 1e-9,
-              static_cast<double>(read - written) * 1e-9);
+  std::printf("{\"put_s\": %.4f, \"get_s\": %.4f}\n", seconds_of(written - begin), seconds_of(read - written));
   return absl::OkStatus();
 }
 
@@ -49,11 +47,7 @@ int main(int count, char** values) {
     (void)std::fprintf(stderr, "keepstep_store_bench URL MEBIBYTES PART_MEBIBYTES\n");
     return 2;
   }
-  const auto mebibytes = [&](int number) { return std::strtoull(values[number], nullptr, 10) << 20; };
-  const keepstep::Status done = keepstep::checkpoint::run(values[1], mebibytes(2), mebibytes(3));
-  if (!done.ok()) {
-    (void)std::fprintf(stderr, "%s\n", std::string(done.message()).c_str());
-    return 1;
-  }
+  keepstep::expect_ok(
+      keepstep::checkpoint::run(values[1], keepstep::number_of(values[2]) << 20, keepstep::number_of(values[3]) << 20));
   return 0;
 }

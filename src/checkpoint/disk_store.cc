@@ -269,15 +269,8 @@ StatusOr<std::string> DiskStore::put(std::string_view key, std::span<const std::
                           path, lock.status().message()));
     }
     const StatusOr<ObjectInfo> there = info_of(path, key, describe(), interrupted_);
-    if (!there.ok() && !absl::IsNotFound(there.status())) {
-      return there.status();
-    }
     if (!there.ok() || there->etag != condition.etag) {
-      return condition_failed(key, condition,
-                              there.ok() ? absl::StrFormat("version %s, %d bytes, of %s", there->etag, there->bytes,
-                                                           time_text(there->modified_ns))
-                                         : std::string(),
-                              describe());
+      return condition_failed(key, condition, there, describe());
     }
   }
   const Status named = file.give_name(condition.kind == PutCondition::Kind::kAbsent ? PartialFile::Existing::kKeep

@@ -89,6 +89,16 @@ Status condition_failed(std::string_view key, const PutCondition& condition, std
                                             key, store, wanted, found));
 }
 
+Status condition_failed(std::string_view key, const PutCondition& condition, const StatusOr<ObjectInfo>& there,
+                        std::string_view store) {
+  if (!there.ok()) {
+    return absl::IsNotFound(there.status()) ? condition_failed(key, condition, "", store) : there.status();
+  }
+  return condition_failed(
+      key, condition,
+      absl::StrFormat("version %s, %d bytes, of %s", there->etag, there->bytes, time_text(there->modified_ns)), store);
+}
+
 Status no_such_object(std::string_view key, std::string_view store) {
   return absl::NotFoundError(absl::StrFormat("there is no '%s' in %s", key, store));
 }

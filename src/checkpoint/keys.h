@@ -15,6 +15,9 @@ Status check_prefix(std::string_view prefix);
 // The one form of "your condition does not hold". `there`: what is in the way, or empty: nothing is there.
 Status condition_failed(std::string_view key, const PutCondition& condition, std::string_view there,
                         std::string_view store);
+// The same where `there` was found (NOT_FOUND: nothing is); its error if it is another one.
+Status condition_failed(std::string_view key, const PutCondition& condition, const StatusOr<ObjectInfo>& there,
+                        std::string_view store);
 
 Status no_such_object(std::string_view key, std::string_view store);
 Status too_large_for_put(std::string_view key, uint64_t bytes);

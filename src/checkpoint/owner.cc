@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "absl/strings/str_format.h"
+#include "base/socket/tcp_socket.h"
 
 namespace keepstep::checkpoint {
 namespace {
@@ -142,11 +143,9 @@ StatusOr<std::unique_ptr<Owner>> Owner::claim(std::shared_ptr<ObjectStore> store
   if (!options.now_s) {
     options.now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
   }
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   OwnerRecord record;
   record.job = options.job;
-  record.host = host;
+  record.host = host_name();
   record.pid = getpid();
   record.process = process_of(record.pid);
   record.lease_s = options.lease.count();

@@ -1,6 +1,9 @@
 // Pieces of text, without a copy.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +31,20 @@ inline bool take_prefix(std::string_view& text, std::string_view prefix) {
     text.remove_prefix(prefix.size());
   }
   return there;
+}
+
+// The number that it begins with; 0 if it does not.
+inline uint64_t number_of(std::string_view text) {
+  uint64_t number = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// For messages: at most `most` characters, spaces for those that cannot be shown.
+inline std::string shortened(std::string_view text, size_t most = 300) {
+  std::string result(text.substr(0, most));
+  std::replace_if(result.begin(), result.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
+  return result;
 }
 
 inline std::string text_of(const Status& status) { return std::string(status.message()); }

@@ -8,7 +8,6 @@
 // rank. The key of the data plane is in DATA_KEY, as 64 digits of hex; SOCKET_BUFFER_BYTES sets another size of the
 // kernel's buffers (0: as the system tunes it), and PLAIN=1 protects frames by MACs instead of TLS.
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,8 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/clock.h"
+#include "base/bench.h"
 #include "base/socket/tcp_socket.h"
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_transport.h"
@@ -39,17 +37,6 @@ struct Setup {
   size_t repeats;
   std::vector<SocketAddress> addresses;
 };
-
-[[noreturn]] void fail(const std::string& why) {
-  std::fprintf(stderr, "keepstep_nodes_bench: %s\n", why.c_str());
-  std::exit(1);
-}
-
-std::byte* shared_zeros(size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  KEEPSTEP_CHECK(memory != MAP_FAILED, "no memory for a node of the benchmark");
-  return static_cast<std::byte*>(memory);
-}
 
 void expect_done(Communicator& comm, OpId op) {
   const Completion completion = comm.wait(op);
@@ -78,7 +65,7 @@ void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
     const int64_t begin_ns = monotonic_ns();
     expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kMax));
     if (i >= 2) {  // the first ones make connections and touch memory
-      seconds.push_back(static_cast<double>(monotonic_ns() - begin_ns) * 1e-9);
+      seconds.push_back(seconds_of(monotonic_ns() - begin_ns));
     }
   }
   if (self == 0) {
@@ -108,7 +95,7 @@ void stream(Communicator& comm, Transport& transport, const Setup& setup, Rank s
         self == 0 ? parts->send(request, last, key, buffer) : parts->receive(request, 0, key, buffer);
       }
     }
-    const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+    const double seconds = seconds_of(monotonic_ns() - begin_ns);
     expect_done(comm, comm.barrier(kWorld));
     return seconds;
   };
@@ -137,7 +124,7 @@ void messages(Communicator& comm, const Setup& setup, Rank self) {
                        : comm.receive(kWorld, buffer.data(), buffer.size(), 0, 1);
       }
     }
-    const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+    const double seconds = seconds_of(monotonic_ns() - begin_ns);
     expect_done(comm, comm.barrier(kWorld));
     return seconds;
   };
@@ -151,17 +138,14 @@ void messages(Communicator& comm, const Setup& setup, Rank self) {
 void run_rank(const Setup& setup, const net::SharedKey& key, std::byte* region, std::byte* arenas, Rank self,
               std::atomic<uint32_t>& interrupted) {
   const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
-  StatusOr<Fd> listener = listen_tcp(setup.addresses[self]);
-  if (!listener.ok()) {
-    fail(std::string(listener.status().message()));
-  }
   TcpConfig tcp{.identity = {1, 1}, .self = self, .addresses = setup.addresses, .key = key};
   tcp.streams = setup.streams;
   tcp.protection = std::getenv("PLAIN") != nullptr ? Protection::kMac : Protection::kTls;
   if (const char* bytes = std::getenv("SOCKET_BUFFER_BYTES"); bytes != nullptr) {
-    tcp.socket_buffer_bytes = std::strtoull(bytes, nullptr, 10);
+    tcp.socket_buffer_bytes = number_of(bytes);
   }
-  const std::shared_ptr<Transport> transport = make_tcp_transport(tcp, *std::move(listener));
+  const std::shared_ptr<Transport> transport =
+      make_tcp_transport(tcp, value_or_fail(listen_tcp(setup.addresses[self])));
   Endpoint endpoint{.self = self, .generation = region, .interrupted = &interrupted, .transport = transport};
   for (Rank rank = 0; rank < setup.addresses.size(); ++rank) {
     const uint32_t node = rank / setup.ranks_per_node;
@@ -185,34 +169,26 @@ int main_of(int argc, char** argv) {
   if (argc < 9 || secret == nullptr) {
     fail("NODE RANKS_PER_NODE STREAMS all_reduce|stream|messages BYTES REPEATS ADDRESS... , and DATA_KEY");
   }
-  const StatusOr<net::SharedKey> key = net::SharedKey::data(secret, 1, 1);
-  if (!key.ok()) {
-    fail(std::string(key.status().message()));
-  }
-  const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
-  Setup setup{static_cast<uint32_t>(number(1)),
-              static_cast<uint32_t>(number(2)),
-              static_cast<uint32_t>(number(3)),
+  const net::SharedKey key = value_or_fail(net::SharedKey::data(secret, 1, 1));
+  Setup setup{static_cast<uint32_t>(number_of(argv[1])),
+              static_cast<uint32_t>(number_of(argv[2])),
+              static_cast<uint32_t>(number_of(argv[3])),
               argv[4],
-              number(5),
-              number(6),
+              number_of(argv[5]),
+              number_of(argv[6]),
               {}};
   for (int i = 7; i < argc; ++i) {
-    const StatusOr<SocketAddress> address = SocketAddress::parse(argv[i]);
-    if (!address.ok()) {
-      fail(std::string(address.status().message()));
-    }
-    setup.addresses.push_back(*address);
+    setup.addresses.push_back(value_or_fail(SocketAddress::parse(argv[i])));
   }
   const CommConfig config{.max_world = static_cast<uint32_t>(setup.addresses.size())};
-  std::byte* region = shared_zeros(generation_bytes(config));
-  std::byte* arenas = shared_zeros(setup.ranks_per_node * arena_bytes(config));
-  auto* interrupted = new (shared_zeros(4096)) std::atomic<uint32_t>(0);
+  std::byte* region = fresh_memory(generation_bytes(config), MAP_SHARED);
+  std::byte* arenas = fresh_memory(setup.ranks_per_node * arena_bytes(config), MAP_SHARED);
+  auto* interrupted = new (fresh_memory(4096, MAP_SHARED)) std::atomic<uint32_t>(0);
   for (uint32_t local = 0; local < setup.ranks_per_node; ++local) {
     const pid_t pid = fork();
     KEEPSTEP_CHECK(pid >= 0, "fork");
     if (pid == 0) {
-      run_rank(setup, *key, region, arenas, setup.node * setup.ranks_per_node + local, *interrupted);
+      run_rank(setup, key, region, arenas, setup.node * setup.ranks_per_node + local, *interrupted);
       _exit(0);
     }
   }

@@ -12,8 +12,6 @@ namespace {
 constexpr uint64_t kMagic = 0x6b656570'73746570;  // "keepstep"
 constexpr uint64_t kLayoutVersion = 2;
 
-size_t whole_lines(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
-
 template <class T>
 T* at(std::byte* base, size_t offset) {
   return std::launder(reinterpret_cast<T*>(base + offset));

@@ -32,6 +32,7 @@
 namespace keepstep::comm {
 
 inline constexpr size_t kCacheLine = 64;
+inline constexpr size_t whole_lines(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 inline constexpr size_t kPendingOffers = 16;  // a power of two; more wait at the sender
 
 // A futex with a count of its sleepers, so that ringing costs a load when nobody sleeps.

@@ -1,4 +1,4 @@
-// What a collective call asks for, and the group it asks it of. Plain data; only collectives.cc gives it meaning.
+// What a collective call asks for, and the group it asks it of. Plain data; only the collectives give it meaning.
 #pragma once
 
 #include <atomic>

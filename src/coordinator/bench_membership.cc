@@ -12,13 +12,12 @@
 // Prints one JSON object: for each of ROUNDS the microseconds of a tick and of a fault, and the bytes.
 
 #include <cstdio>
-#include <cstdlib>
 #include <deque>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/clock.h"
+#include "base/bench.h"
 #include "brain/membership/membership.h"
 #include "coordinator/broadcast.h"
 
@@ -173,23 +172,20 @@ int main(int count, char** words) {
     std::fprintf(stderr, "usage: keepstep_membership_bench RANKS RANKS_PER_NODE ROUNDS\n");
     return 2;
   }
-  const auto ranks = static_cast<uint32_t>(std::strtoul(words[1], nullptr, 10));
-  const auto ranks_per_node = static_cast<uint32_t>(std::strtoul(words[2], nullptr, 10));
+  const auto ranks = static_cast<uint32_t>(keepstep::number_of(words[1]));
+  const auto ranks_per_node = static_cast<uint32_t>(keepstep::number_of(words[2]));
   if (ranks_per_node == 0 || ranks < ranks_per_node || ranks % ranks_per_node != 0) {
     std::fprintf(stderr, "keepstep_membership_bench: %s ranks do not fill nodes of %s\n", words[1], words[2]);
     return 2;
   }
   PlayedJob job(ranks, ranks_per_node);
-  std::string ticks;
-  std::string faults;
-  size_t bytes = 0;
-  for (int64_t round = std::strtol(words[3], nullptr, 10); round > 0; --round) {
-    ticks += (ticks.empty() ? "" : ", ") + std::to_string(job.tick_us());
+  nlohmann::ordered_json result;
+  for (uint64_t round = keepstep::number_of(words[3]); round > 0; --round) {
+    result["tick_us"].push_back(job.tick_us());
     const auto fault = job.fault();
-    faults += (faults.empty() ? "" : ", ") + std::to_string(fault.us);
-    bytes = fault.bytes;
+    result["fault_us"].push_back(fault.us);
+    result["bytes_per_node"] = fault.bytes;
   }
-  std::printf("{\"tick_us\": [%s], \"fault_us\": [%s], \"bytes_per_node\": %zu}\n", ticks.c_str(), faults.c_str(),
-              bytes);
+  std::puts(result.dump().c_str());
   return 0;
 }

@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kTickInterval{100};
 
-uint64_t pack(brain::Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
-
 }  // namespace
 
 BrainThread::BrainThread(const brain::MembershipConfig& config, CarryOut carry_out, OnTick on_tick)
@@ -21,7 +19,7 @@ BrainThread::BrainThread(const brain::MembershipConfig& config, CarryOut carry_o
       carry_out_(std::move(carry_out)),
       on_tick_(std::move(on_tick)),
       started_ns_(monotonic_ns()),
-      identity_(pack(brain_.identity())),
+      identity_(brain_.identity()),
       thread_([this] { run(); }) {}
 
 BrainThread::~BrainThread() { stop(); }
@@ -47,11 +45,6 @@ void BrainThread::stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
-}
-
-brain::Identity BrainThread::identity() const {
-  const uint64_t bits = identity_.load();
-  return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)};
 }
 
 void BrainThread::run() {
@@ -81,7 +74,7 @@ void BrainThread::run() {
 
 void BrainThread::step(const brain::Event& event) {
   const brain::Effects effects = brain_.step(event, brain::Time(monotonic_ns() - started_ns_));
-  identity_.store(pack(brain_.identity()));
+  identity_.store(brain_.identity());
   for (const brain::Effect& effect : effects) {
     carry_out_(effect, brain_.identity());
   }

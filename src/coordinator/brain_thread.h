@@ -26,7 +26,7 @@ class BrainThread {
   void post(brain::Event event);  // any thread
   void stop();                    // drops what is queued and joins; idempotent, not from the callbacks
 
-  brain::Identity identity() const;  // any thread; of the newest generation prepared
+  brain::Identity identity() const { return identity_.load(); }  // any thread; of the newest generation prepared
 
  private:
   void run();
@@ -36,7 +36,7 @@ class BrainThread {
   const CarryOut carry_out_;
   const OnTick on_tick_;
   const int64_t started_ns_;
-  std::atomic<uint64_t> identity_;
+  std::atomic<brain::Identity> identity_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<brain::Event> queue_;

@@ -10,11 +10,10 @@
 #include <sys/socket.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/bench.h"
 #include "net/address.h"
 #include "net/tls_context.h"
 
@@ -22,11 +21,6 @@ namespace keepstep::net {
 namespace {
 
 constexpr size_t kBytes = size_t{1} << 20;
-
-[[noreturn]] void fail(const std::string& why) {
-  std::fprintf(stderr, "keepstep_tls_bench: %s\n", why.c_str());
-  std::exit(1);
-}
 
 Fd meet(bool sends, const SocketAddress& address) {
   if (sends) {
@@ -37,12 +31,9 @@ Fd meet(bool sends, const SocketAddress& address) {
     }
     fail("nobody listens at " + address.text());
   }
-  const StatusOr<Fd> listener = listen_tcp(address);
-  if (!listener.ok()) {
-    fail(std::string(listener.status().message()));
-  }
-  wait_for(listener->get(), POLLIN, Deadline::never());
-  return *accept_tcp(listener->get());
+  const Fd listener = value_or_fail(listen_tcp(address));
+  wait_for(listener.get(), POLLIN, Deadline::never());
+  return *accept_tcp(listener.get());
 }
 
 int main_of(int argc, char** argv) {
@@ -50,13 +41,10 @@ int main_of(int argc, char** argv) {
   if ((what != "send" || argc != 4) && (what != "receive" || argc != 3)) {
     fail("receive ADDRESS | send ADDRESS MEBIBYTES");
   }
-  const StatusOr<SocketAddress> address = SocketAddress::parse(argv[2]);
-  if (!address.ok()) {
-    fail(std::string(address.status().message()));
-  }
+  const SocketAddress address = value_or_fail(SocketAddress::parse(argv[2]));
   const bool sends = what == "send";
   const auto context = *TlsContext::create(*SharedKey::data(std::string(2 * SharedKey::kBytes, '0'), 1, 1));
-  const Fd fd = meet(sends, *address);
+  const Fd fd = meet(sends, address);
   tune_tcp(fd.get(), 0);
   fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
   TlsContext::Complaint complaint;
@@ -68,7 +56,7 @@ int main_of(int argc, char** argv) {
   std::vector<char> buffer(kBytes);
   size_t count = 0;
   if (sends) {
-    for (long i = std::strtol(argv[3], nullptr, 10); i > 0; --i) {
+    for (uint64_t i = number_of(argv[3]); i > 0; --i) {
       if (SSL_write_ex(ssl.get(), buffer.data(), buffer.size(), &count) != 1) {
         fail("the connection broke");
       }
@@ -82,7 +70,7 @@ int main_of(int argc, char** argv) {
     total += count;
     at = (at + count) % buffer.size();
   }
-  const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+  const double seconds = seconds_of(monotonic_ns() - begin_ns);
   std::printf("{\"bytes_per_second\": %.0f}\n", static_cast<double>(total) / seconds);
   return 0;
 }

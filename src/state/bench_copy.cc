@@ -12,7 +12,6 @@
 // Prints one JSON object: for each way the seconds of each round.
 
 #include <linux/prctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -22,18 +21,17 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/bench.h"
 #include "base/checksum.h"
-#include "base/clock.h"
 #include "base/futex.h"
 
 namespace keepstep::state {
@@ -44,12 +42,6 @@ constexpr size_t kMostChunk = 2 << 20;
 constexpr size_t kBlock = 64 << 10;  // copied, then hashed while it is in the cache
 constexpr int kSpins = 200;
 constexpr int64_t kNapNs = 10'000'000;
-
-std::byte* memory(size_t bytes, int how) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, how | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  KEEPSTEP_CHECK(address != MAP_FAILED, "no memory for the benchmark");
-  return static_cast<std::byte*>(address);
-}
 
 // A word that one process raises and the other waits for.
 struct Progress {
@@ -104,12 +96,12 @@ class Bench {
   Bench(size_t bytes, int rounds)
       : bytes_(bytes),
         rounds_(rounds),
-        shared_(new(memory(sizeof(Shared), MAP_SHARED)) Shared{}),
+        shared_(new(fresh_memory(sizeof(Shared), MAP_SHARED)) Shared{}),
         state_(XXH3_createState()) {}
 
   // Both sides take the same turns.
   void run(bool source, pid_t peer) {
-    own_ = memory(bytes_, MAP_PRIVATE);
+    own_ = fresh_memory(bytes_, MAP_PRIVATE);
     if (source) {
       std::mt19937_64 random(1);
       auto* words = reinterpret_cast<uint64_t*>(own_);
@@ -126,7 +118,7 @@ class Bench {
         const int64_t start_ns = monotonic_ns();
         source ? give(chunk, slots, direct) : take(chunk, slots, direct, peer);
         if (round >= 0) {
-          seconds[way].push_back(static_cast<double>(monotonic_ns() - start_ns) * 1e-9);
+          seconds[way].push_back(seconds_of(monotonic_ns() - start_ns));
         }
         if (!source) {  // so that nothing is there already when the next turn comes
           std::memset(own_, 0, bytes_);
@@ -189,18 +181,12 @@ class Bench {
 
   static void print(const std::vector<std::pair<size_t, size_t>>& rings,
                     const std::vector<std::vector<double>>& seconds) {
-    std::string text = "{";
-    for (size_t way = 0; way < seconds.size(); ++way) {
-      text += way == 0 ? "\"" : ", \"";
-      text += way < rings.size() ? std::to_string(rings[way].first >> 10) + "KiBx" + std::to_string(rings[way].second)
-                                 : "vm_readv";
-      text += "\": [";
-      for (size_t round = 0; round < seconds[way].size(); ++round) {
-        text += (round == 0 ? "" : ", ") + std::to_string(seconds[way][round]);
-      }
-      text += "]";
+    nlohmann::ordered_json result;
+    for (size_t way = 0; way < rings.size(); ++way) {
+      result[absl::StrFormat("%dKiBx%d", rings[way].first >> 10, rings[way].second)] = seconds[way];
     }
-    std::puts((text + "}").c_str());
+    result["vm_readv"] = seconds.back();
+    std::puts(result.dump().c_str());
   }
 
   const size_t bytes_;
@@ -213,13 +199,13 @@ class Bench {
 };
 
 int main(const std::vector<std::string>& words) {
-  const long long bytes = words.size() == 2 ? std::atoll(words[0].c_str()) : 0;
-  const int rounds = words.size() == 2 ? std::atoi(words[1].c_str()) : 0;
-  if (bytes < 1 << 20 || bytes > int64_t{1} << 40 || rounds < 1) {
+  const uint64_t bytes = words.size() == 2 ? number_of(words[0]) : 0;
+  const int rounds = words.size() == 2 ? static_cast<int>(number_of(words[1])) : 0;
+  if (bytes < 1 << 20 || bytes > uint64_t{1} << 40 || rounds < 1) {
     std::fputs("usage: keepstep_copy_bench BYTES ROUNDS\n", stderr);
     return 2;
   }
-  Bench bench(static_cast<size_t>(bytes) / 8 * 8, rounds);
+  Bench bench(bytes / 8 * 8, rounds);
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   const pid_t child = fork();
   KEEPSTEP_CHECK(child >= 0, "fork");

@@ -13,15 +13,16 @@ namespace {
 
 using ::testing::AllOf;
 using testing::data_of;
+using testing::expect_all;
 using ::testing::HasSubstr;
 using testing::HookedCopy;
+using testing::Hydrated;
 using testing::kIdentity;
 using testing::kVersion;
 using testing::model_sizes;
 using testing::Process;
 using testing::SharedRegion;
 using testing::source_process;
-using testing::source_processes;
 using testing::sum_of;
 using testing::Tensors;
 
@@ -34,16 +35,9 @@ TEST(HydrationFaults, a_byte_flipped_in_the_shared_slot_is_found_and_asked_for_a
       slot[bytes / 2] ^= std::byte{4};
     }
   };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes, {.copy = &flips_once});
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->chunks_repeated, 1u);
+  Hydrated peers(1);
+  peers.start(0, {.copy = &flips_once});
+  EXPECT_EQ(peers.pull_all().chunks_repeated, 1u);
 }
 
 TEST(HydrationFaults, a_byte_flipped_on_its_way_into_the_tensor_is_found_and_asked_for_again) {
@@ -60,44 +54,30 @@ TEST(HydrationFaults, a_byte_flipped_on_its_way_into_the_tensor_is_found_and_ask
    private:
     std::atomic<int> writes_{0};
   };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const std::vector<Process> sources = source_processes(regions, sizes);
   FlipsOneWrite copy;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, copy, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->chunks_repeated, 1u);
+  Hydrated peers(2);
+  peers.start_all();
+  peers.copy = &copy;
+  EXPECT_EQ(peers.pull_all().chunks_repeated, 1u);
 }
 
 TEST(HydrationFaults, chunks_of_a_source_with_bad_memory_come_from_another) {
   HookedCopy flips;
   flips.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const Process bad = source_process(regions[0], sizes, {.copy = &flips});
-  const Process good = source_process(regions[1], sizes);
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
-  EXPECT_GT(pulled->chunks_repeated, 3u);
+  Hydrated peers(2);
+  peers.start(0, {.copy = &flips});
+  peers.start(1);
+  const Pulled pulled = peers.pull_all();
+  EXPECT_EQ(pulled.bytes_by_source, (std::vector<uint64_t>{0, sum_of(peers.sizes)}));
+  EXPECT_GT(pulled.chunks_repeated, 3u);
 }
 
 TEST(HydrationFaults, a_chunk_that_stays_bad_is_named) {
   HookedCopy flips;
   flips.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], {8, 100'000}, {.copy = &flips});
-  HostCopy host;
-  Tensors mine({8, 100'000}, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const Status status = puller.pull(kIdentity, kVersion, mine.regions(), false).status();
+  Hydrated peers(1, {8, 100'000});
+  peers.start(0, {.copy = &flips});
+  const Status status = peers.pull().status();
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(status.message(), AllOf(HasSubstr("entries 0 to 1"), HasSubstr("3 times")));
 }
@@ -109,41 +89,30 @@ TEST(HydrationFaults, a_source_killed_in_mid_transfer_is_replaced_by_the_others)
       kill(getpid(), SIGKILL);
     }
   };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(3);
-  const Process first = source_process(regions[0], sizes);
-  const Process dead = source_process(regions[1], sizes, {.copy = &dies});
-  const Process third = source_process(regions[2], sizes);
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->bytes, sum_of(sizes));
-  EXPECT_GT(pulled->chunks_repeated, 0u);
-  EXPECT_LT(pulled->bytes_by_source[1], pulled->bytes_by_source[0]);
+  Hydrated peers(3);
+  peers.start(0);
+  peers.start(1, {.copy = &dies});
+  peers.start(2);
+  const Pulled pulled = peers.pull_all();
+  EXPECT_EQ(pulled.bytes, sum_of(peers.sizes));
+  EXPECT_GT(pulled.chunks_repeated, 0u);
+  EXPECT_LT(pulled.bytes_by_source.at(1), pulled.bytes_by_source.at(0));
 }
 
 TEST(HydrationFaults, when_all_sources_are_dead_the_error_says_so_of_each) {
   HookedCopy dies;
   dies.before = [](int) { kill(getpid(), SIGKILL); };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const Process first = source_process(regions[0], sizes, {.copy = &dies});
-  const Process second = source_process(regions[1], sizes, {.copy = &dies});
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const Status status = puller.pull(kIdentity, kVersion, mine.regions(), false).status();
+  Hydrated peers(2);
+  peers.start(0, {.copy = &dies});
+  peers.start(1, {.copy = &dies});
+  const Status status = peers.pull().status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(status.message(), AllOf(HasSubstr("source 0 did not answer"), HasSubstr("source 1 did not answer")));
 }
 
 TEST(HydrationFaults, a_source_that_withdraws_in_mid_transfer_is_replaced_at_once) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const Process stays = source_process(regions[0], sizes);
+  Hydrated peers(2);
+  peers.start(0);
   const Process leaves([&] {
     std::atomic<uint32_t> reads{0};
     HookedCopy counts;
@@ -151,8 +120,8 @@ TEST(HydrationFaults, a_source_that_withdraws_in_mid_transfer_is_replaced_at_onc
       reads.store(static_cast<uint32_t>(number));
       futex_wake_all(reads);
     };
-    Tensors tensors(sizes, 1);
-    Source source(regions[1].data(), counts, nullptr);
+    Tensors tensors(peers.sizes, 1);
+    Source source(peers.regions[1].data(), counts, nullptr);
     if (!source.publish(kIdentity, kVersion, "{}", tensors.regions()).ok()) {
       return 1;
     }
@@ -160,19 +129,14 @@ TEST(HydrationFaults, a_source_that_withdraws_in_mid_transfer_is_replaced_at_onc
       futex_wait(reads, seen);
     }
     source.stop();
-    tensors[0].assign(sizes[0], 0);  // from here on its state may change
+    tensors[0].assign(peers.sizes[0], 0);  // from here on its state may change
     while (true) {
       pause();
     }
   });
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
   const int64_t start_ns = monotonic_ns();
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  peers.pull_all();
   EXPECT_LT(monotonic_ns() - start_ns, 10 * kSoonNs);
-  EXPECT_EQ(mine, Tensors(sizes, 1));
 }
 
 TEST(HydrationFaults, an_interruption_ends_the_wait_for_a_publication) {
@@ -207,19 +171,16 @@ TEST(HydrationFaults, an_interruption_ends_a_transfer_from_a_source_that_hangs) 
       }
     }
   };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes, {.copy = &hangs});
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, &interrupted);
+  Hydrated peers(1);
+  peers.start(0, {.copy = &hangs});
+  peers.interrupted = &interrupted;
   std::thread watch([&] {
     while (interrupted.load() == 0) {
       futex_wait(interrupted, 0, 1'000'000);
     }
     set_ns = monotonic_ns();
   });
-  EXPECT_TRUE(absl::IsAborted(puller.pull(kIdentity, kVersion, mine.regions(), false).status()));
+  EXPECT_TRUE(absl::IsAborted(peers.pull().status()));
   const int64_t end_ns = monotonic_ns();
   watch.join();
   EXPECT_LT(end_ns - set_ns, kSoonNs);
@@ -229,13 +190,9 @@ TEST(HydrationFaults, an_interrupted_source_aborts_its_targets_too) {
   const SharedRegion words(4096);
   HookedCopy interrupts;
   interrupts.before = [&](int number) { words.word(0).store(number >= 3 ? 1 : 0); };
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes, {.interrupted = &words.word(0), .copy = &interrupts});
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const Status status = puller.pull(kIdentity, kVersion, mine.regions(), false).status();
+  Hydrated peers(1);
+  peers.start(0, {.interrupted = &words.word(0), .copy = &interrupts});
+  const Status status = peers.pull().status();
   EXPECT_TRUE(absl::IsAborted(status)) << status;
 }
 
@@ -258,19 +215,16 @@ TEST(HydrationFaults, sizes_that_differ_are_refused_by_the_number_of_the_entry) 
 }
 
 TEST(HydrationFaults, another_version_and_a_newer_identity_are_not_pulled) {
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], {8});
-  HostCopy host;
-  Tensors mine({8}, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const Status other_version = puller.pull(kIdentity, kVersion + 1, mine.regions(), false).status();
+  Hydrated peers(1, {8});
+  peers.start(0);
+  const Status other_version = peers.pull(false, kVersion + 1).status();
   EXPECT_TRUE(absl::IsDataLoss(other_version));
   EXPECT_THAT(other_version.message(), HasSubstr("published version 118, not 119"));
-  const Status older = puller.pull({2, 9}, kVersion, mine.regions(), false).status();
+  const Status older = peers.pull(false, kVersion, {2, 9}).status();
   EXPECT_TRUE(absl::IsDataLoss(older));
   EXPECT_THAT(older.message(), HasSubstr("published generation 7 of term 3 already"));
-  EXPECT_TRUE(absl::IsDataLoss(puller.manifest({2, 9}).status()));
-  EXPECT_EQ(mine, Tensors({8}, 99));
+  EXPECT_TRUE(absl::IsDataLoss(Puller(data_of(peers.regions), 0, peers.host, nullptr).manifest({2, 9}).status()));
+  EXPECT_EQ(peers.mine, Tensors({8}, 99));
 }
 
 TEST(HydrationFaults, without_sources_there_is_an_error) {
@@ -361,22 +315,18 @@ TEST(HydrationFaults, the_next_publication_frees_the_channels_of_dead_targets) {
 }
 
 TEST(HydrationFaults, a_dead_source_whose_channels_are_all_taken_is_replaced) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  std::vector<Process> sources = source_processes(regions, sizes);
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  ASSERT_TRUE(puller.pull(kIdentity, kVersion, mine.regions(), false).ok());
-  kill(sources[0].pid(), SIGKILL);
-  for (Channel& channel : board_at(regions[0].data()).channels) {
+  Hydrated peers(2);
+  peers.start_all();
+  Puller puller(data_of(peers.regions), 0, peers.host, nullptr);
+  ASSERT_TRUE(puller.pull(kIdentity, kVersion, peers.mine.regions(), false).ok());
+  kill(peers.sources[0].pid(), SIGKILL);
+  for (Channel& channel : board_at(peers.regions[0].data()).channels) {
     channel.owner.store(uint64_t{1} << 32 | 5);
   }
-  mine = Tensors(sizes, 99);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+  peers.mine = Tensors(peers.sizes, 99);
+  const Pulled pulled =
+      expect_all(puller.pull(kIdentity, kVersion, peers.mine.regions(), false), peers.mine, peers.sizes);
+  EXPECT_EQ(pulled.bytes_by_source, (std::vector<uint64_t>{0, sum_of(peers.sizes)}));
 }
 
 TEST(HydrationFaults, what_cannot_be_published_is_refused) {

@@ -13,13 +13,14 @@ namespace keepstep::state {
 namespace {
 
 using testing::data_of;
+using testing::expect_all;
+using testing::Hydrated;
 using testing::kIdentity;
 using testing::kVersion;
 using testing::model_sizes;
 using testing::Process;
 using testing::SharedRegion;
 using testing::source_process;
-using testing::source_processes;
 using testing::sum_of;
 using testing::Tensors;
 
@@ -34,75 +35,58 @@ uint32_t requests_answered(const SharedRegion& region) {
 class FromSources : public ::testing::TestWithParam<int> {};
 
 TEST_P(FromSources, every_byte_arrives_and_each_source_gives_its_share) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(GetParam());
-  const std::vector<Process> sources = source_processes(regions, sizes);
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->bytes, sum_of(sizes));
-  EXPECT_EQ(pulled->bytes_skipped, 0u);
-  EXPECT_EQ(pulled->chunks_repeated, 0u);
-  EXPECT_GT(pulled->duration_ns, 0);
-  const auto [least, most] = std::minmax_element(pulled->bytes_by_source.begin(), pulled->bytes_by_source.end());
+  Hydrated peers(GetParam());
+  peers.start_all();
+  const Pulled pulled = peers.pull_all();
+  EXPECT_EQ(pulled.bytes, sum_of(peers.sizes));
+  EXPECT_EQ(pulled.bytes_skipped, 0u);
+  EXPECT_EQ(pulled.chunks_repeated, 0u);
+  EXPECT_GT(pulled.duration_ns, 0);
+  const auto [least, most] = std::minmax_element(pulled.bytes_by_source.begin(), pulled.bytes_by_source.end());
   EXPECT_LE(*most - *least, kSlotBytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Hydration, FromSources, ::testing::Values(1, 2, 3));
 
 TEST(Hydration, more_targets_than_channels_all_get_everything) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const std::vector<Process> sources = source_processes(regions, sizes);
+  Hydrated peers(2);
+  peers.start_all();
   std::vector<Process> targets;
   for (uint32_t self = 0; self < 2 * kChannels + 1; ++self) {
-    targets.emplace_back([&regions, &sizes, self] {
-      HostCopy host;
-      Tensors mine(sizes, 100 + self);
-      Puller puller(data_of(regions), self, host, nullptr);
+    targets.emplace_back([&peers, self] {
+      Tensors mine(peers.sizes, 100 + self);
+      Puller puller(data_of(peers.regions), self, peers.host, nullptr);
       const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-      return pulled.ok() && mine == Tensors(sizes, 1) ? 0 : 1;
+      return pulled.ok() && mine == Tensors(peers.sizes, 1) ? 0 : 1;
     });
   }
   for (Process& target : targets) {
     EXPECT_EQ(target.wait(), 0);
   }
-  for (const Channel& channel : board_at(regions[0].data()).channels) {
+  for (const Channel& channel : board_at(peers.regions[0].data()).channels) {
     EXPECT_EQ(channel.owner.load(), 0u) << "a channel was not given back";
   }
 }
 
 TEST(Hydration, compare_pulls_only_entries_that_differ) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(2);
-  const std::vector<Process> sources = source_processes(regions, sizes);
-  HostCopy host;
-  Tensors mine(sizes, 1);
-  mine[0][999'999] ^= 1;
-  mine[5][0] ^= 1;
-  mine[6][17] ^= 1;
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), true);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(pulled->bytes, sizes[0] + sizes[5] + sizes[6]);
-  EXPECT_EQ(pulled->bytes_skipped, sum_of(sizes) - pulled->bytes);
+  Hydrated peers(2);
+  peers.start_all();
+  peers.mine = Tensors(peers.sizes, 1);
+  peers.mine[0][999'999] ^= 1;
+  peers.mine[5][0] ^= 1;
+  peers.mine[6][17] ^= 1;
+  const Pulled pulled = peers.pull_all(true);
+  EXPECT_EQ(pulled.bytes, peers.sizes[0] + peers.sizes[5] + peers.sizes[6]);
+  EXPECT_EQ(pulled.bytes_skipped, sum_of(peers.sizes) - pulled.bytes);
 }
 
 TEST(Hydration, compare_of_equal_state_pulls_nothing) {
-  const std::vector<uint64_t> sizes = model_sizes();
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes);
-  HostCopy host;
-  Tensors mine(sizes, 1);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), true);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(pulled->bytes, 0u);
-  EXPECT_EQ(pulled->bytes_skipped, sum_of(sizes));
+  Hydrated peers(1);
+  peers.start_all();
+  peers.mine = Tensors(peers.sizes, 1);
+  const Pulled pulled = peers.pull_all(true);
+  EXPECT_EQ(pulled.bytes, 0u);
+  EXPECT_EQ(pulled.bytes_skipped, sum_of(peers.sizes));
 }
 
 TEST(Hydration, thousands_of_tiny_entries_share_one_request) {
@@ -110,30 +94,21 @@ TEST(Hydration, thousands_of_tiny_entries_share_one_request) {
   for (uint64_t entry = 0; entry < 20'000; ++entry) {
     sizes.push_back(entry % 10);
   }
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes);
-  HostCopy host;
-  Tensors mine(sizes, 99);
-  Puller puller(data_of(regions), 0, host, nullptr);
-  const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), false);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_EQ(mine, Tensors(sizes, 1));
-  EXPECT_EQ(requests_answered(regions[0]), 1u);
+  Hydrated peers(1, sizes);
+  peers.start_all();
+  peers.pull_all();
+  EXPECT_EQ(requests_answered(peers.regions[0]), 1u);
 }
 
 TEST(Hydration, entries_without_bytes_need_no_memory) {
-  const std::vector<uint64_t> sizes = {0, 5, 0, 0, 300'000, 0};
-  std::vector<SharedRegion> regions(2);
-  const std::vector<Process> sources = source_processes(regions, sizes);
-  HostCopy host;
+  Hydrated peers(2, {0, 5, 0, 0, 300'000, 0});
+  peers.start_all();
   for (const bool compare : {false, true}) {
-    Tensors mine(sizes, 99);
+    Tensors mine(peers.sizes, 99);
     std::vector<Region> targets = mine.regions();
     targets[0].data = nullptr;
-    Puller puller(data_of(regions), 0, host, nullptr);
-    const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, targets, compare);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
+    Puller puller(data_of(peers.regions), 0, peers.host, nullptr);
+    expect_all(puller.pull(kIdentity, kVersion, targets, compare), mine, peers.sizes);
   }
 }
 
@@ -154,16 +129,13 @@ TEST(Hydration, a_device_the_host_cannot_look_into_is_read_back) {
     void read(void* to, const void* device, size_t bytes) override { std::memcpy(to, device, bytes); }
     void write(void* device, const void* from, size_t bytes) override { std::memcpy(device, from, bytes); }
   };
-  const std::vector<uint64_t> sizes = model_sizes();
   Opaque opaque;
-  std::vector<SharedRegion> regions(1);
-  const Process source = source_process(regions[0], sizes, {.copy = &opaque});
+  Hydrated peers(1);
+  peers.copy = &opaque;
+  peers.start(0, {.copy = &opaque});
   for (const bool compare : {false, true}) {
-    Tensors mine(sizes, 99);
-    Puller puller(data_of(regions), 0, opaque, nullptr);
-    const StatusOr<Pulled> pulled = puller.pull(kIdentity, kVersion, mine.regions(), compare);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
+    peers.mine = Tensors(peers.sizes, 99);
+    peers.pull_all(compare);
   }
 }
 

@@ -148,16 +148,6 @@ inline Process source_process(const SharedRegion& region, const std::vector<uint
   });
 }
 
-// One such process a region, with seed 1.
-inline std::vector<Process> source_processes(const std::vector<SharedRegion>& regions,
-                                             const std::vector<uint64_t>& sizes) {
-  std::vector<Process> sources;
-  for (const SharedRegion& region : regions) {
-    sources.push_back(source_process(region, sizes));
-  }
-  return sources;
-}
-
 // A state like that of a small model with Adam: large tensors, small ones, scalars, in the order torch gives them.
 inline std::vector<uint64_t> model_sizes() {
   std::vector<uint64_t> sizes;
@@ -176,5 +166,39 @@ inline uint64_t sum_of(const std::vector<uint64_t>& sizes) {
   }
   return sum;
 }
+
+// The pull went well, and `mine` is what sources with seed 1 have. Else zeros, for as many sources as a test looks at.
+inline Pulled expect_all(const StatusOr<Pulled>& pulled, const Tensors& mine, const std::vector<uint64_t>& sizes) {
+  EXPECT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_EQ(mine, Tensors(sizes, 1));
+  return pulled.value_or(Pulled{.bytes_by_source = std::vector<uint64_t>(8)});
+}
+
+// Sources, and this process as their target, whose tensors are others at first.
+struct Hydrated {
+  explicit Hydrated(size_t count, std::vector<uint64_t> entries = model_sizes())
+      : sizes(std::move(entries)), regions(count), mine(sizes, 99) {}
+
+  void start(size_t at, const SourceOptions& options = {}) {
+    sources.push_back(source_process(regions[at], sizes, options));
+  }
+  void start_all() {
+    for (size_t at = 0; at < regions.size(); ++at) {
+      start(at);
+    }
+  }
+  StatusOr<Pulled> pull(bool compare = false, brain::Version version = kVersion, brain::Identity identity = kIdentity) {
+    return Puller(data_of(regions), 0, *copy, interrupted).pull(identity, version, mine.regions(), compare);
+  }
+  Pulled pull_all(bool compare = false) { return expect_all(pull(compare), mine, sizes); }
+
+  std::vector<uint64_t> sizes;
+  std::vector<SharedRegion> regions;
+  std::vector<Process> sources;
+  Tensors mine;
+  HostCopy host;
+  DeviceCopy* copy = &host;
+  const std::atomic<uint32_t>* interrupted = nullptr;
+};
 
 }  // namespace keepstep::state::testing

@@ -26,12 +26,6 @@ int left_ms(Clock::time_point until) {
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count()));
 }
 
-// Waits for one of `signals`; its number, or 0 after `wait`.
-int signal_within(const sigset_t& signals, std::chrono::milliseconds wait) {
-  const timespec limit{.tv_sec = wait.count() / 1000, .tv_nsec = wait.count() % 1000 * 1'000'000};
-  return std::max(0, sigtimedwait(&signals, nullptr, &limit));
-}
-
 // A socket bound to `address` that keeps the port from others. Two sockets may be bound to it with SO_REUSEADDR as long
 // as neither listens: so a rank of ours can still open its store there.
 StatusOr<Fd> reserve(const SocketAddress& address) {
@@ -76,6 +70,11 @@ Status try_once(const SocketAddress& address, int limit_ms, const sigset_t& sign
 }
 
 }  // namespace
+
+int signal_within(const sigset_t& signals, std::chrono::milliseconds wait) {
+  const timespec limit{.tv_sec = wait.count() / 1000, .tv_nsec = wait.count() % 1000 * 1'000'000};
+  return std::max(0, sigtimedwait(&signals, nullptr, &limit));
+}
 
 StatusOr<brain::Address> address_from_text(const std::string& ip) {
   brain::Address address;

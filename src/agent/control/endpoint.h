@@ -32,6 +32,9 @@ StatusOr<SocketAddress> own_address(const std::string& host, uint16_t port, cons
 // another launcher has it.
 StatusOr<HeldName> claim_endpoint(const SocketAddress& own);
 
+// Waits for one of `signals` (blocked by the caller): its number, or 0 after `wait`.
+int signal_within(const sigset_t& signals, std::chrono::milliseconds wait);
+
 // How this node reaches the coordinator.
 struct Route {
   SocketAddress coordinator;

@@ -23,12 +23,6 @@ constexpr std::chrono::seconds kConnect{2};           // to one address
 constexpr std::chrono::milliseconds kFirstPause{50};  // after the job took us for a stranger and made room
 constexpr std::chrono::seconds kTryAgain{3};          // that long
 
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // A connection to the first address of the endpoint that accepts one.
 StatusOr<Fd> reach(const JobEndpoint& endpoint) {
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, resolve(endpoint.host, endpoint.port));

@@ -1,7 +1,6 @@
 #include "agent/watch/stacks.h"
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -17,9 +15,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "agent/loop/timer.h"
+#include "agent/workers/start_process.h"
 #include "base/fd.h"
-
-extern char** environ;
 
 namespace keepstep::agent {
 namespace {
@@ -46,34 +43,6 @@ StatusOr<Pipe> make_pipe() {
   }
   fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return Pipe{Fd(fds[0]), Fd(fds[1])};
-}
-
-StatusOr<pid_t> spawn(const std::vector<std::string>& words, int out, int err) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, out, 1);
-  posix_spawn_file_actions_adddup2(&actions, err, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  std::vector<char*> argv;
-  for (const std::string& word : words) {
-    argv.push_back(const_cast<char*>(word.c_str()));
-  }
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  const int error = posix_spawn(&pid, argv[0], &actions, &attributes, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    return absl::InternalError(absl::StrFormat("start %s: %s", words[0], strerror(error)));
-  }
-  return pid;
 }
 
 // What py-spy said went wrong, and what to do about it.
@@ -149,7 +118,9 @@ class Taking : public std::enable_shared_from_this<Taking> {
       } else if (stopped) {
         words.emplace_back("--nonblocking");
       }
-      const StatusOr<pid_t> pid = spawn(words, out->write.get(), err->write.get());
+      const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      const StatusOr<pid_t> pid =
+          start_process(words, {{nothing.get(), 0}, {out->write.get(), 1}, {err->write.get(), 2}}, {});
       status = pid.status();
       child->pid = pid.ok() ? *pid : 0;
     }

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -201,6 +202,12 @@ uint64_t most_socket_memory(size_t buffer_bytes) {
     sum += most;
   }
   return sum;
+}
+
+std::string host_name() {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  return name;
 }
 
 }  // namespace keepstep

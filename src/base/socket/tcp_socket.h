@@ -59,4 +59,7 @@ size_t grantable_socket_buffer(size_t bytes);
 // known.
 uint64_t most_socket_memory(size_t buffer_bytes);
 
+// This machine's, for messages.
+std::string host_name();
+
 }  // namespace keepstep

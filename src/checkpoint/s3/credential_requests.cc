@@ -16,10 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string value_of(const CredentialOptions& options, const char* name) {
-  const char* value = options.environment(name);
-  return value == nullptr ? "" : value;
-}
+constexpr size_t kMostWords = 200;  // of an answer, in a message
 
 // With a few tries when the service is not to be reached or has a bad moment. Any other answer is an answer.
 StatusOr<HttpAnswer> ask(const CredentialOptions& options, HttpClient& http, HttpRequest request, int tries) {
@@ -44,12 +41,6 @@ StatusOr<HttpAnswer> ask(const CredentialOptions& options, HttpClient& http, Htt
   }
 }
 
-std::string shortened(std::string_view text) {
-  std::string result(text.substr(0, 200));
-  std::replace_if(result.begin(), result.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
-  return result;
-}
-
 // {"AccessKeyId": ..., "SecretAccessKey": ..., "Token": ..., "Expiration": ...}
 StatusOr<Credentials> parse_lent(const std::string& body, const std::string& source) {
   const nlohmann::json json = nlohmann::json::parse(body, nullptr, false);
@@ -60,7 +51,8 @@ StatusOr<Credentials> parse_lent(const std::string& body, const std::string& sou
   Credentials lent{text("AccessKeyId"), text("SecretAccessKey"), text("Token"), parse_iso_time(text("Expiration")),
                    source};
   if (lent.access_key.empty() || lent.secret_key.empty()) {
-    return absl::PermissionDeniedError(absl::StrFormat("%s gave no credentials: %s", source, shortened(body)));
+    return absl::PermissionDeniedError(
+        absl::StrFormat("%s gave no credentials: %s", source, shortened(body, kMostWords)));
   }
   return lent;
 }
@@ -75,7 +67,7 @@ StatusOr<Credentials> assume_role_with_web_identity(const CredentialOptions& opt
     return absl::PermissionDeniedError(
         absl::StrFormat("no credentials: the web identity's token: %s", token.status().message()));
   }
-  std::string endpoint = value_of(options, "AWS_ENDPOINT_URL_STS");
+  std::string endpoint = value_of(options.environment, "AWS_ENDPOINT_URL_STS");
   if (endpoint.empty()) {
     endpoint = absl::StrFormat("https://sts.%s.amazonaws.com", options.region);
   }
@@ -98,20 +90,22 @@ StatusOr<Credentials> assume_role_with_web_identity(const CredentialOptions& opt
     const Xml::Element error = xml.ok() ? xml->root().child("Error") : Xml::Element(nullptr);
     return absl::PermissionDeniedError(absl::StrFormat(
         "no credentials: %s answers %d %s: %s. Does the role trust the token in %s?", source, answer.status,
-        error.text("Code"), error.valid() ? shortened(error.text("Message")) : shortened(answer.body), token_file));
+        error.text("Code"),
+        error.valid() ? shortened(error.text("Message"), kMostWords) : shortened(answer.body, kMostWords), token_file));
   }
   const Xml::Element lent = xml->root().child("AssumeRoleWithWebIdentityResult").child("Credentials");
   Credentials result{lent.text("AccessKeyId"), lent.text("SecretAccessKey"), lent.text("SessionToken"),
                      parse_iso_time(lent.text("Expiration")), source};
   if (result.access_key.empty() || result.secret_key.empty()) {
-    return absl::PermissionDeniedError(absl::StrFormat("%s gave no credentials: %s", source, shortened(answer.body)));
+    return absl::PermissionDeniedError(
+        absl::StrFormat("%s gave no credentials: %s", source, shortened(answer.body, kMostWords)));
   }
   return result;
 }
 
 StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptions& options, HttpClient& http) {
-  const std::string relative = value_of(options, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-  const std::string full = value_of(options, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  const std::string relative = value_of(options.environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+  const std::string full = value_of(options.environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
   if (relative.empty() && full.empty()) {
     return std::nullopt;
   }
@@ -123,8 +117,8 @@ StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptio
     return absl::PermissionDeniedError(absl::StrFormat(
         "no credentials: AWS_CONTAINER_CREDENTIALS_FULL_URI is '%s'; it must be https, or this machine", request.url));
   }
-  std::string token = value_of(options, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
-  if (const std::string file = value_of(options, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); !file.empty()) {
+  std::string token = value_of(options.environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
+  if (const std::string file = value_of(options.environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); !file.empty()) {
     const StatusOr<std::string> read = read_small_file(file);
     if (!read.ok()) {
       return absl::PermissionDeniedError(
@@ -144,17 +138,17 @@ StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptio
   KEEPSTEP_ASSIGN_OR_RETURN(const HttpAnswer answer, ask(options, http, request, 4));
   if (answer.status != 200) {
     return absl::PermissionDeniedError(
-        absl::StrFormat("no credentials: %s answer %d: %s", source, answer.status, shortened(answer.body)));
+        absl::StrFormat("no credentials: %s answer %d: %s", source, answer.status, shortened(answer.body, kMostWords)));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Credentials lent, parse_lent(answer.body, source));
   return lent;
 }
 
 StatusOr<std::optional<Credentials>> instance_credentials(const CredentialOptions& options, HttpClient& http) {
-  if (value_of(options, "AWS_EC2_METADATA_DISABLED") == "true") {
+  if (value_of(options.environment, "AWS_EC2_METADATA_DISABLED") == "true") {
     return std::nullopt;
   }
-  std::string endpoint = value_of(options, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  std::string endpoint = value_of(options.environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
   if (endpoint.empty()) {
     endpoint = "http://169.254.169.254";
   }
@@ -187,12 +181,12 @@ StatusOr<std::optional<Credentials>> instance_credentials(const CredentialOption
   const std::string name(split(role.body, '\n')[0]);
   KEEPSTEP_ASSIGN_OR_RETURN(const HttpAnswer answer,
                             ask(patient, http, request_to("GET", roles + percent_encoded(name, false), header), 4));
-  const std::string source = absl::StrFormat("the instance's role '%s'", shortened(name));
+  const std::string source = absl::StrFormat("the instance's role '%s'", shortened(name, kMostWords));
   if (role.status != 200 || answer.status != 200) {
     return absl::PermissionDeniedError(
         absl::StrFormat("no credentials: the metadata service of this instance "
                         "answers %d: %s",
-                        answer.status, shortened(answer.body)));
+                        answer.status, shortened(answer.body, kMostWords)));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Credentials lent, parse_lent(answer.body, source));
   return lent;

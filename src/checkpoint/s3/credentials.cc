@@ -9,11 +9,6 @@
 namespace keepstep::checkpoint {
 namespace {
 
-std::string value_of(const Environment& environment, const char* name) {
-  const char* value = environment(name);
-  return value == nullptr ? "" : value;
-}
-
 const std::string& value_in(const Profile& profile, const std::string& name) {
   static const std::string none;
   const auto found = profile.values.find(name);

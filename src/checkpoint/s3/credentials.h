@@ -33,6 +33,10 @@ struct Credentials {
 };
 
 using Environment = std::function<const char*(const char* name)>;
+inline std::string value_of(const Environment& environment, const char* name) {  // empty: not set
+  const char* value = environment(name);
+  return value == nullptr ? "" : value;
+}
 
 struct CredentialOptions {
   Environment environment;

@@ -9,6 +9,7 @@
 #include "checkpoint/s3/credentials.h"
 #include "checkpoint/s3/xml.h"
 #include "checkpoint/store_url.h"
+#include "checkpoint/text.h"
 
 namespace keepstep::checkpoint {
 namespace {
@@ -18,12 +19,6 @@ constexpr double kNotableSkewS = 240;  // S3 refuses from 15 minutes on
 template <size_t N>
 bool one_of(std::string_view code, const std::array<std::string_view, N>& codes) {
   return std::find(codes.begin(), codes.end(), code) != codes.end();
-}
-
-std::string shortened(std::string_view text) {
-  std::string result(text.substr(0, 300));
-  std::replace_if(result.begin(), result.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
-  return result;
 }
 
 // Seconds since the epoch, from the body or the Date header; 0 if the server did not say.

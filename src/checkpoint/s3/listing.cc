@@ -3,7 +3,6 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "checkpoint/keys.h"
 #include "checkpoint/s3/digests.h"
@@ -15,12 +14,6 @@ namespace {
 
 constexpr size_t kMostPageBytes = 8 << 20;  // 1,000 keys of 1,024 bytes, percent-encoded, with all that is said of each
 constexpr int kMostPages = 20'000;
-
-uint64_t number_of(const std::string& text) {
-  uint64_t number = 0;
-  (void)std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
 
 Status strange(S3Client& client, std::string_view what) {
   return absl::DataLossError(absl::StrFormat("the listing that %s gave %s", client.place().describe(), what));

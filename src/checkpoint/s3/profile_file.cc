@@ -15,11 +15,6 @@ namespace {
 
 constexpr size_t kMostFileBytes = 1 << 20;
 
-std::string value_of(const Environment& environment, const char* name) {
-  const char* value = environment(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string stripped(std::string_view text) {
   std::string result(text);
   absl::StripAsciiWhitespace(&result);

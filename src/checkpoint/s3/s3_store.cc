@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -22,11 +21,6 @@ constexpr uint64_t kLeastPartBytes = 5 << 20;
 constexpr uint64_t kMostPartBytes = uint64_t{1} << 30;
 constexpr uint64_t kMostParts = 10'000;
 constexpr uint64_t kReadPieceBytes = 8 << 20;
-
-std::string value_of(const Environment& environment, const char* name) {
-  const char* value = environment(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string first_of(std::initializer_list<std::string> values) {
   for (const std::string& value : values) {
@@ -47,12 +41,6 @@ Status check_options(const StoreOptions& options) {
         options.tries, options.parallel, options.part_bytes));
   }
   return absl::OkStatus();
-}
-
-uint64_t number_of(std::string_view text) {
-  uint64_t number = 0;
-  (void)std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 int64_t http_time_ns(const std::string& text) {
@@ -155,15 +143,7 @@ StatusOr<std::string> S3Store::put(std::string_view key, std::span<const std::by
       return there.status();
     }
   }
-  const StatusOr<ObjectInfo> there = head(key);
-  if (!there.ok() && !absl::IsNotFound(there.status())) {
-    return there.status();
-  }
-  return condition_failed(key, condition,
-                          there.ok() ? absl::StrFormat("version %s, %d bytes, of %s", there->etag, there->bytes,
-                                                       time_text(there->modified_ns))
-                                     : std::string(),
-                          describe());
+  return condition_failed(key, condition, head(key), describe());
 }
 
 StatusOr<std::unique_ptr<ObjectWriter>> S3Store::create(std::string_view key, uint64_t expected_bytes) {

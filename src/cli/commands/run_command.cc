@@ -72,12 +72,6 @@ std::chrono::milliseconds join_timeout(const agent::JobSpec& spec) {
   return std::chrono::milliseconds(static_cast<int64_t>(spec.join_timeout_s * 1000));
 }
 
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // One node: a socket without a port, in a folder that no other user can enter, and ranks that meet in shared memory.
 StatusOr<Meeting> meet_alone() {
   Meeting meeting;

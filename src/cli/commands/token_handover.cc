@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_format.h"
+#include "agent/control/endpoint.h"
 #include "base/fd.h"
 #include "base/private_folder.h"
 
@@ -102,9 +102,7 @@ StatusOr<JobToken> await_token(const std::string& path, std::chrono::millisecond
           "run ...",
           path, static_cast<double>(timeout.count()) / 1000));
     }
-    const timespec pause{.tv_sec = 0, .tv_nsec = kPause.count() * 1'000'000};
-    got = std::max(0, sigtimedwait(&signals, nullptr, &pause));
-    if (got != 0) {
+    if (got = agent::signal_within(signals, kPause); got != 0) {
       return absl::CancelledError("a signal came");
     }
   }

@@ -24,12 +24,10 @@ struct Elements {
 
 class CanonicalReduce {
  public:
-  CanonicalReduce(const Group& group, const Operation& operation, const std::function<bool()>& meet,
-                  const std::function<void(const std::string&)>& fail)
-      : group_(group),
+  CanonicalReduce(CollectiveRun& run, const Group& group, const Operation& operation)
+      : run_(run),
+        group_(group),
         operation_(operation),
-        meet_(meet),
-        fail_(fail),
         count_(operation.bytes / size_of(operation.type)),
         sum_bytes_(size_of(sum_type(operation.type))),
         first_(elements_a_chunk(group.slot_bytes - kCacheLine, most_maximal_subtrees(operation.run.leaves))) {}
@@ -40,9 +38,6 @@ class CanonicalReduce {
  private:
   size_t size() const { return group_.size(); }
   size_t self() const { return group_.self; }
-  std::byte* slot(size_t member, uint64_t phase, size_t result) const {
-    return group_.slots[member] + (2 * (phase & 1) + result) * group_.slot_bytes;
-  }
 
   // How many elements of each of `partials` sums fit into `room` bytes.
   size_t elements_a_chunk(size_t room, size_t partials) const { return room / partials / sum_bytes_ / kWhole * kWhole; }
@@ -61,17 +56,12 @@ class CanonicalReduce {
 
   void share(size_t index, Elements but);
   bool learn_plan();
-  bool fail(const std::string& why) const {
-    fail_(why);
-    return false;
-  }
   void add(size_t index, Elements which, std::byte* destination);
   void take_results(size_t index);
 
+  CollectiveRun& run_;
   const Group& group_;
   const Operation& operation_;
-  const std::function<bool()>& meet_;
-  const std::function<void(const std::string&)>& fail_;
   const size_t count_;
   const size_t sum_bytes_;
   const size_t first_;  // elements of the first chunk
@@ -89,7 +79,7 @@ Elements CanonicalReduce::part(size_t index, size_t member) const {
 
 // Into our slot for the next meeting; `but`: what nobody else reads.
 void CanonicalReduce::share(size_t index, Elements but) {
-  std::byte* to = slot(self(), group_.sync.phase() + 1, 0);
+  std::byte* to = run_.own_input();
   if (index == 0) {
     const CanonicalPart own{operation_.run.begin, operation_.run.end, operation_.weight};
     std::memcpy(to, &own, sizeof(own));
@@ -112,14 +102,14 @@ void CanonicalReduce::share(size_t index, Elements but) {
 bool CanonicalReduce::learn_plan() {
   std::vector<CanonicalPart> parts(size());
   for (size_t member = 0; member < size(); ++member) {
-    std::memcpy(&parts[member], slot(member, group_.sync.phase(), 0), sizeof(CanonicalPart));
+    std::memcpy(&parts[member], run_.input_of(member), sizeof(CanonicalPart));
   }
   if (const std::string why = plan_.learn(group_, operation_.run.leaves, parts); !why.empty()) {
-    return fail(why);
+    return run_.fail(why);
   }
   later_ = elements_a_chunk(group_.slot_bytes, plan_.most);
   if (later_ == 0 && count_ > first_) {
-    return fail(
+    return run_.fail(
         absl::StrFormat("a rank brings %d partial sums, too many for the group's slots of %d bytes; give the "
                         "communicator larger slots, or the ranks runs that begin at multiples of a power of two",
                         plan_.most, group_.slot_bytes));
@@ -132,10 +122,9 @@ void CanonicalReduce::add(size_t index, Elements which, std::byte* destination) 
   const size_t from = chunk(index).begin;
   std::vector<PartialSum> parts;
   for (const CanonicalPlan::Source& source : plan_.sources) {
-    const std::byte* sums = source.member == self()
-                                ? operation_.inputs[source.partial] + which.begin * sum_bytes_
-                                : slot(source.member, group_.sync.phase(), 0) + offset(index, source.partial) +
-                                      (which.begin - from) * sum_bytes_;
+    const std::byte* sums = source.member == self() ? operation_.inputs[source.partial] + which.begin * sum_bytes_
+                                                    : run_.input_of(source.member) + offset(index, source.partial) +
+                                                          (which.begin - from) * sum_bytes_;
     parts.push_back({source.leaves, sums});
   }
   add_in_tree_order(destination, operation_.type, parts, operation_.run.leaves, which.count(), plan_.weight);
@@ -149,7 +138,7 @@ void CanonicalReduce::take_results(size_t index) {
     const Elements which = part(index, member);
     if (which.count() > 0) {
       std::memcpy(operation_.outputs[0] + which.begin * element,
-                  slot(member, group_.sync.phase(), 1) + (which.begin - from) * element, which.count() * element);
+                  run_.result_of(member) + (which.begin - from) * element, which.count() * element);
     }
   }
 }
@@ -157,7 +146,7 @@ void CanonicalReduce::take_results(size_t index) {
 void CanonicalReduce::together() {
   const bool small = count_ <= first_ && count_ * sum_bytes_ <= kSmallBytes;
   share(0, small ? Elements{0, 0} : part(0, self()));
-  if (!meet_() || !learn_plan()) {
+  if (!run_.meet() || !learn_plan()) {
     return;
   }
   if (small) {
@@ -165,11 +154,11 @@ void CanonicalReduce::together() {
   }
   const size_t element = size_of(operation_.type);
   for (size_t index = 0; index < chunks(); ++index) {
-    if (index > 0 && !meet_()) {
+    if (index > 0 && !run_.meet()) {
       return;
     }
     const Elements own = part(index, self());
-    add(index, own, slot(self(), group_.sync.phase() + 1, 1) + (own.begin - chunk(index).begin) * element);
+    add(index, own, run_.own_result() + (own.begin - chunk(index).begin) * element);
     if (index + 1 < chunks()) {
       share(index + 1, part(index + 1, self()));
     }
@@ -177,7 +166,7 @@ void CanonicalReduce::together() {
       take_results(index - 1);
     }
   }
-  if (meet_()) {
+  if (run_.meet()) {
     take_results(chunks() - 1);
   }
 }
@@ -185,7 +174,7 @@ void CanonicalReduce::together() {
 void CanonicalReduce::alone() {
   const CanonicalPart own{operation_.run.begin, operation_.run.end, operation_.weight};
   if (const std::string why = plan_.learn(group_, operation_.run.leaves, {&own, 1}); !why.empty()) {
-    fail_(why);
+    run_.fail(why);
     return;
   }
   const PartialSum all{{0, operation_.run.leaves}, operation_.inputs[0]};
@@ -210,9 +199,8 @@ std::string why_refused_canonical(const Operation& operation) {
   return {};
 }
 
-void canonical_all_reduce(const Group& group, const Operation& operation, const std::function<bool()>& meet,
-                          const std::function<void(const std::string&)>& fail) {
-  CanonicalReduce reduce(group, operation, meet, fail);
+void canonical_all_reduce(CollectiveRun& run, const Group& group, const Operation& operation) {
+  CanonicalReduce reduce(run, group, operation);
   group.size() == 1 ? reduce.alone() : reduce.together();
 }
 

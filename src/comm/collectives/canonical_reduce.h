@@ -8,9 +8,9 @@
 // are not known yet, from the tree's bound for it. Small sums are added by every rank after that first meeting.
 #pragma once
 
-#include <functional>
 #include <string>
 
+#include "comm/collectives/collective_run.h"
 #include "comm/operation.h"
 
 namespace keepstep::comm {
@@ -18,9 +18,7 @@ namespace keepstep::comm {
 // What is wrong with this rank's own arguments; empty when nothing is.
 std::string why_refused_canonical(const Operation& operation);
 
-// Carries out an operation of kind kAllReduceCanonical whose arguments are good. `meet`: to the group's next meeting;
-// false: it is over, and how is known. `fail`: it fails on this rank (and, with the same words, on all).
-void canonical_all_reduce(const Group& group, const Operation& operation, const std::function<bool()>& meet,
-                          const std::function<void(const std::string&)>& fail);
+// Carries out an operation of kind kAllReduceCanonical whose arguments are good, the one of `run`, in its group.
+void canonical_all_reduce(CollectiveRun& run, const Group& group, const Operation& operation);
 
 }  // namespace keepstep::comm

@@ -22,19 +22,14 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kDeepest = 26;  // subtrees of [0, n), n <= kMostLeaves: one a bit
 
 template <class Visit>
-void with_form(DType type, Visit visit) {
-  switch (type) {
-    case DType::kF32:
-      return visit(Plain<float>{});
-    case DType::kF64:
-      return visit(Plain<double>{});
-    case DType::kF16:
-      return visit(Half{});
-    case DType::kBF16:
-      return visit(Brain{});
-    default:
+void with_sum_form(DType type, Visit visit) {
+  with_form(type, [&](auto form) {
+    if constexpr (std::is_floating_point_v<typename decltype(form)::Accumulated>) {
+      visit(form);
+    } else {
       KEEPSTEP_CHECK(false, "a type that why_no_sum() refuses");
-  }
+    }
+  });
 }
 
 template <class Sum>
@@ -144,7 +139,7 @@ std::string why_no_sum(DType type) {
 void add_in_tree_order(std::byte* destination, DType type, std::span<const PartialSum> parts, uint32_t leaves,
                        size_t count, uint64_t divisor) {
   const DefaultFloats floats;
-  with_form(type, [&](auto form) {
+  with_sum_form(type, [&](auto form) {
     using Form = decltype(form);
     add_parts<Form>(reinterpret_cast<typename Form::Stored*>(destination), parts, leaves, count, divisor);
   });
@@ -191,7 +186,7 @@ Status CanonicalSum::add(size_t offset, const void* values, size_t count) {
     vectors_.emplace_back(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
   }
   const DefaultFloats floats;
-  with_form(type_, [&](auto form) {
+  with_sum_form(type_, [&](auto form) {
     using Form = decltype(form);
     std::array<typename Form::Accumulated*, 64> stack{};
     for (size_t k = 0; k <= depth_ && k < vectors_.size(); ++k) {

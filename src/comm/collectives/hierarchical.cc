@@ -7,15 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 #include "comm/collectives/agreement.h"
-#include "comm/progress.h"
 
 namespace keepstep::comm {
 namespace {
 
 // Operations of at most this many bytes of all members together are exchanged with the agreement.
 constexpr size_t kSmallBytes = 64 << 10;
-// Who waits for its leader waits a little longer than the leader does, so that the leader's answer tells who was late.
-constexpr int64_t kLeaderNs = 300'000'000;
 
 // What a leader says about its node; followed by the descriptors (one when all are equal) and the payload.
 struct BlockHeader {
@@ -26,8 +23,6 @@ struct BlockHeader {
 };
 static_assert(sizeof(BlockHeader) == 24);
 
-size_t whole_lines(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
-
 void append(std::string& to, const void* data, size_t bytes) { to.append(static_cast<const char*>(data), bytes); }
 
 uint64_t digest_of(const std::vector<Rank>& members) {
@@ -37,78 +32,10 @@ uint64_t digest_of(const std::vector<Rank>& members) {
 }  // namespace
 
 HierarchicalRun::HierarchicalRun(Group& group, const Operation& operation, const std::string& refused)
-    : group_(group),
-      operation_(operation),
-      map_(group.nodes),
-      parts_(*group.parts),
-      drivers_(group.nodes.drivers()),
-      deadline_ns_(deadline_after(operation.timeout_ns)),
-      refused_(refused) {}
+    : CollectiveRun(group, operation, refused), parts_(*group.parts), drivers_(group.nodes.drivers()) {}
 
 PartKey HierarchicalRun::key(Stage stage, size_t index) const {
   return {group_.context, group_.entered, static_cast<uint32_t>(stage) << 28 | static_cast<uint32_t>(index)};
-}
-
-HierarchicalRun::Slice HierarchicalRun::slice_of(size_t bytes, size_t driver) const {
-  const size_t each = whole_lines((bytes + drivers_ - 1) / drivers_);
-  return {std::min(driver * each, bytes), std::min((driver + 1) * each, bytes)};
-}
-
-bool HierarchicalRun::fail(const std::string& why) {
-  parts_.cancel();
-  result_.outcome = Outcome::kFailed;
-  result_.error = absl::StrCat(title(group_, operation_), ": ", why);
-  return false;
-}
-
-bool HierarchicalRun::give_up(GivenUp who, const std::string& why) {
-  fail(why);
-  result_.link = who.link;
-  group_.sync.give_up(who);
-  parts_.give_up(who);
-  return false;
-}
-
-bool HierarchicalRun::follow(GivenUp who) {
-  if (who.link) {
-    return give_up(who, absl::StrFormat("the link between rank %d and rank %d broke, rank %d told; this group is of no "
-                                        "more use in this generation",
-                                        who.by, who.to, who.by));
-  }
-  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this "
-                                      "generation; its error tells who was missing",
-                                      who.by));
-}
-
-bool HierarchicalRun::meet() {
-  const bool first = !met_;
-  met_ = true;
-  const int64_t slack_ns = first || map_.leads() || deadline_ns_ == kNoDeadline ? 0 : kLeaderNs;
-  switch (group_.sync.meet(descriptor_of(operation_, !refused_.empty()), deadline_ns_ + slack_ns)) {
-    case Meeting::kAll:
-      if (!first) {
-        note_moved(*group_.moved);
-      }
-      return true;
-    case Meeting::kInterrupted:
-      parts_.cancel();
-      result_.outcome = Outcome::kInterrupted;
-      return false;
-    case Meeting::kTimedOut: {
-      std::vector<size_t> missing;
-      for (const size_t local : group_.sync.missing()) {
-        missing.push_back(map_.here()[local]);
-      }
-      result_.missing.assign(missing.begin(), missing.end());
-      return give_up({rank_of(self())},
-                     absl::StrCat(missing.empty() ? "some ranks" : rank_list(group_, missing),
-                                  first ? " did not arrive within " : " stopped in the middle of it; waited ",
-                                  seconds(operation_.timeout_ns)));
-    }
-    case Meeting::kGivenUp:
-      return follow(group_.sync.given_up());
-  }
-  return false;
 }
 
 bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> late) {
@@ -119,9 +46,7 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
     case Waited::kDone:
       return true;
     case Waited::kInterrupted:
-      parts_.cancel();
-      result_.outcome = Outcome::kInterrupted;
-      return false;
+      return interrupt();
     case Waited::kTimedOut:
       result_.missing.assign(late.begin(), late.end());
       return give_up({rank_of(self())},
@@ -144,6 +69,11 @@ bool HierarchicalRun::wait(const PartRequest& request, std::span<const size_t> l
 bool HierarchicalRun::wait_all(std::span<const PartRequest> requests) {
   return std::all_of(requests.begin(), requests.end(),
                      [&](const PartRequest& request) { return request.done || wait(request); });
+}
+
+bool HierarchicalRun::wait_sent(std::span<const PartRequest> requests) {
+  return std::all_of(requests.begin(), requests.end(),
+                     [&](const PartRequest& request) { return !request.begun || wait(request); });
 }
 
 // ---- agreement
@@ -280,58 +210,7 @@ bool HierarchicalRun::agree(Stage stage, const std::byte* payload, size_t bytes)
   const std::span<const Descriptor> descriptors(reinterpret_cast<const Descriptor*>(table), size());
   payload_ = table + whole_lines(size() * sizeof(Descriptor));
   payload_bytes_ = bytes;
-  if (!refused_.empty()) {
-    return fail(refused_);
-  }
-  if (const std::string why = disagreement(group_, descriptors); !why.empty()) {
-    return fail(why);
-  }
-  return true;
-}
-
-// ---- all of it
-
-Result HierarchicalRun::all() {
-  if (group_.sync.interrupted()) {
-    result_.outcome = Outcome::kInterrupted;
-  } else if (!refused_.empty()) {
-    agree(Stage::kAgreement, nullptr, 0);  // so that the others learn of it
-  } else {
-    switch (operation_.kind) {
-      case Kind::kAllReduce:
-        reduce(true);
-        break;
-      case Kind::kReduce:
-        reduce(false);
-        break;
-      case Kind::kBroadcast:
-        broadcast();
-        break;
-      case Kind::kAllGather:
-        all_gather();
-        break;
-      case Kind::kGather:
-        gather();
-        break;
-      case Kind::kScatter:
-        scatter();
-        break;
-      case Kind::kReduceScatter:
-        reduce_scatter();
-        break;
-      case Kind::kAllToAll:
-        all_to_all();
-        break;
-      case Kind::kAllReduceCanonical:
-        all_reduce_canonical();
-        break;
-      case Kind::kBarrier:
-      case Kind::kInvalid:
-        agree(Stage::kAgreement, nullptr, 0);
-        break;
-    }
-  }
-  return result_;
+  return agreed(disagreement(group_, descriptors));
 }
 
 }  // namespace keepstep::comm

@@ -16,59 +16,37 @@
 #include <string>
 #include <vector>
 
-#include "comm/collectives/collectives.h"
+#include "comm/collectives/collective_run.h"
 #include "comm/operation.h"
 #include "comm/transport.h"
 
 namespace keepstep::comm {
 
-// One operation as one member carries it out. Used once. `refused`: what why_refused() said of it.
-class HierarchicalRun {
+class HierarchicalRun final : public CollectiveRun {
  public:
   HierarchicalRun(Group& group, const Operation& operation, const std::string& refused);
-  Result all();
 
  private:
-  // Begins a member's block of a chunk, a slice of one, ... in bytes.
-  struct Slice {
-    size_t begin = 0;
-    size_t end = 0;
-    size_t bytes() const { return end - begin; }
-  };
   // Which part of an operation a message between nodes is.
   enum class Stage : uint32_t { kAgreement, kVerdict, kDown, kUp, kCopy, kSizes };
   PartKey key(Stage stage, size_t index) const;
 
-  // ---- hierarchical.cc: meeting, waiting, agreeing
-  size_t size() const { return group_.size(); }
-  size_t self() const { return group_.self; }
-  size_t local_size() const { return map_.here().size(); }
+  // ---- hierarchical.cc: waiting, agreeing
   bool is_here(size_t member) const { return group_.slots[member] != nullptr; }
-  Rank rank_of(size_t member) const { return group_.members[member]; }
   size_t counterpart(size_t node) const { return map_.members[node][map_.local]; }
   bool drives() const { return map_.local < drivers_; }
-  std::byte* own_input() const { return slot(self(), group_.sync.phase() + 1, 0); }
-  std::byte* own_result() const { return slot(self(), group_.sync.phase() + 1, 1); }
-  const std::byte* input_of(size_t member) const { return slot(member, group_.sync.phase(), 0); }
-  const std::byte* result_of(size_t member) const { return slot(member, group_.sync.phase(), 1); }
-  std::byte* slot(size_t member, uint64_t phase, size_t result) const {
-    return group_.slots[member] + (2 * (phase & 1) + result) * group_.slot_bytes;
-  }
-  Slice slice_of(size_t bytes, size_t driver) const;  // of the drivers' shares of a chunk
+  // Of the drivers' shares of a chunk.
+  Slice slice_of(size_t bytes, size_t driver) const { return comm::slice_of(bytes, drivers_, driver); }
 
-  // Meets the members on this node. False: result_ says why.
-  bool meet();
   // Waits for a message from or to another node. `late`: whom to name when it does not come; the peer if empty.
   bool wait(const PartRequest& request, std::span<const size_t> late = {});
   bool wait_all(std::span<const PartRequest> requests);
-  bool fail(const std::string& why);
-  // Fails, and ends the group for all members.
-  bool give_up(GivenUp who, const std::string& why);
-  bool follow(GivenUp who);  // another member gave up
+  bool wait_sent(std::span<const PartRequest> requests);  // those of them that were sent at all
 
   // All members exchange what they called and `bytes` (the same for all; few) each: every rank has all of it then, by
   // group rank, in `payload_`, until the next meeting. False: they do not agree, or some did not come.
   bool agree(Stage stage, const std::byte* payload, size_t bytes);
+  void barrier() override { agree(Stage::kAgreement, nullptr, 0); }
   size_t most_payload() const;
   bool exchange_between_nodes(Stage stage, std::vector<std::string>& blocks);
   std::string own_block(size_t bytes) const;
@@ -88,8 +66,8 @@ class HierarchicalRun {
     std::function<void(size_t chunk, const Slice&, const std::byte* result)> take;
   };
   struct Driving;
-  void reduce(bool to_all);
-  void reduce_scatter();
+  void reduce(bool to_all) override;
+  void reduce_scatter() override;
   void run_chain(const Chain& chain);
   bool drive_chunk(const Chain& chain, Driving& driving, size_t chunk);
   bool bring_result(const Chain& chain, Driving& driving, size_t chunk);
@@ -97,14 +75,15 @@ class HierarchicalRun {
   size_t chunk_bytes(size_t total) const;
 
   // ---- hierarchical_canonical.cc
-  void all_reduce_canonical();
+  void all_reduce_canonical() override;
 
   // ---- hierarchical_copy.cc
-  void broadcast();
+  void broadcast() override;
+  void gather(bool to_all) override { to_all ? all_gather() : exchange_with_root(true); }
+  void scatter() override { exchange_with_root(false); }
+  void all_to_all() override;
   void all_gather();
-  void gather();
-  void scatter();
-  void all_to_all();
+  void exchange_with_root(bool gathers);
   bool agree_on_sizes();
   // `bytes` of each member to all: `own` is ours; `visit` gets each block while it lasts.
   using Visit = std::function<void(size_t member, const std::byte* block)>;
@@ -112,17 +91,10 @@ class HierarchicalRun {
   bool gather_round(size_t round, const std::byte* own, size_t bytes, const Visit& visit);
   bool broadcast_chunk(size_t chunk, std::byte* data, size_t bytes, std::vector<PartRequest>& sends);
 
-  Group& group_;
-  const Operation& operation_;
-  const NodeMap& map_;
   Parts& parts_;
   const size_t drivers_;
-  const int64_t deadline_ns_;
-  const std::string& refused_;
-  bool met_ = false;
   const std::byte* payload_ = nullptr;
   size_t payload_bytes_ = 0;
-  Result result_;
 };
 
 }  // namespace keepstep::comm

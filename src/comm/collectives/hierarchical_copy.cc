@@ -12,12 +12,6 @@ namespace {
 
 constexpr size_t kAhead = 4;  // chunks of a broadcast under way
 
-void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes > 0 && to != from) {
-    std::memcpy(to, from, bytes);
-  }
-}
-
 }  // namespace
 
 // ---- broadcast: a chain of nodes that begins at the root's; each driver passes on its slice
@@ -36,11 +30,10 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
     }
   };
   if (at_root) {
-    const bool is_root = self() == operation_.root;
-    if (is_root && !alone) {
+    if (is_root() && !alone) {
       copy_bytes(own_input(), data, bytes);
     }
-    if (is_root) {
+    if (is_root()) {
       pass_on(data + slice.begin);
     }
     if (alone) {
@@ -49,7 +42,7 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
     if (!meet()) {
       return false;
     }
-    if (!is_root) {
+    if (!is_root()) {
       copy_bytes(data, input_of(operation_.root), bytes);
       pass_on(data + slice.begin);
     }
@@ -84,7 +77,7 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
 
 void HierarchicalRun::broadcast() {
   if (operation_.bytes <= most_payload()) {
-    if (agree(Stage::kAgreement, operation_.data, operation_.bytes) && self() != operation_.root) {
+    if (agree(Stage::kAgreement, operation_.data, operation_.bytes) && !is_root()) {
       copy_bytes(operation_.data, payload(operation_.root), operation_.bytes);
     }
     return;
@@ -95,19 +88,12 @@ void HierarchicalRun::broadcast() {
   const size_t chunk_size = chunk_bytes(operation_.bytes);
   std::vector<PartRequest> sends(kAhead);
   for (size_t chunk = 0, done = 0; done < operation_.bytes; ++chunk, done += chunk_size) {
-    const PartRequest& before = sends[chunk % kAhead];
-    if (before.begun && !wait(before)) {
-      return;
-    }
-    if (!broadcast_chunk(chunk, operation_.data + done, std::min(chunk_size, operation_.bytes - done), sends)) {
+    if (!wait_sent({&sends[chunk % kAhead], 1}) ||
+        !broadcast_chunk(chunk, operation_.data + done, std::min(chunk_size, operation_.bytes - done), sends)) {
       return;
     }
   }
-  for (const PartRequest& request : sends) {
-    if (request.begun && !wait(request)) {
-      return;
-    }
-  }
+  wait_sent(sends);
 }
 
 // ---- all_gather: a ring of nodes; each driver carries what the members of its column gave
@@ -206,71 +192,29 @@ void HierarchicalRun::all_gather() {
 
 // ---- between a root and each other member, straight to where the bytes belong
 
-void HierarchicalRun::gather() {
+void HierarchicalRun::exchange_with_root(bool gathers) {
   if (!agree(Stage::kAgreement, nullptr, 0)) {
     return;
   }
-  const size_t bytes = operation_.bytes;
-  const bool is_root = self() == operation_.root;
-  std::vector<PartRequest> requests(is_root ? size() : 1);
+  const auto begin = [&](PartRequest& request, bool sends, size_t peer, size_t buffer) {
+    const Rank rank = rank_of(peer);
+    sends ? parts_.send(request, rank, key(Stage::kCopy, 0), {operation_.inputs[buffer], operation_.bytes})
+          : parts_.receive(request, rank, key(Stage::kCopy, 0), {operation_.outputs[buffer], operation_.bytes});
+  };
   if (!is_here(operation_.root)) {
-    parts_.send(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.inputs[0], bytes});
-    wait(requests[0]);
+    PartRequest request;
+    begin(request, gathers, operation_.root, 0);
+    wait(request);
     return;
   }
-  for (size_t member = 0; member < size() && is_root; ++member) {
+  std::vector<PartRequest> requests(is_root() ? size() : 0);
+  for (size_t member = 0; member < requests.size(); ++member) {
     requests[member].done = is_here(member);
     if (!is_here(member)) {
-      parts_.receive(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.outputs[member], bytes});
+      begin(requests[member], !gathers, member, member);
     }
   }
-  for (size_t done = 0; done < bytes; done += group_.slot_bytes) {
-    const size_t n = std::min(group_.slot_bytes, bytes - done);
-    copy_bytes(own_input(), operation_.inputs[0] + done, n);
-    if (!meet()) {
-      return;
-    }
-    for (size_t i = 0; i < local_size() && is_root; ++i) {
-      const size_t member = map_.here()[i];
-      copy_bytes(operation_.outputs[member] + done, member == self() ? operation_.inputs[0] + done : input_of(member),
-                 n);
-    }
-  }
-  if (is_root) {
-    wait_all(requests);
-  }
-}
-
-void HierarchicalRun::scatter() {
-  if (!agree(Stage::kAgreement, nullptr, 0)) {
-    return;
-  }
-  const size_t bytes = operation_.bytes;
-  const bool is_root = self() == operation_.root;
-  std::vector<PartRequest> requests(is_root ? size() : 1);
-  if (!is_here(operation_.root)) {
-    parts_.receive(requests[0], rank_of(operation_.root), key(Stage::kCopy, 0), {operation_.outputs[0], bytes});
-    wait(requests[0]);
-    return;
-  }
-  for (size_t member = 0; member < size() && is_root; ++member) {
-    requests[member].done = is_here(member);
-    if (!is_here(member)) {
-      parts_.send(requests[member], rank_of(member), key(Stage::kCopy, 0), {operation_.inputs[member], bytes});
-    }
-  }
-  const size_t share = group_.slot_bytes / local_size() / kCacheLine * kCacheLine;
-  for (size_t done = 0; done < bytes; done += share) {
-    const size_t n = std::min(share, bytes - done);
-    for (size_t i = 0; i < local_size() && is_root; ++i) {
-      copy_bytes(own_input() + i * share, operation_.inputs[map_.here()[i]] + done, n);
-    }
-    if (!meet()) {
-      return;
-    }
-    copy_bytes(operation_.outputs[0] + done, input_of(operation_.root) + map_.local * share, n);
-  }
-  if (is_root) {
+  if (operation_.bytes == 0 || (gathers ? gather_here(is_root()) : scatter_here())) {
     wait_all(requests);
   }
 }
@@ -356,7 +300,6 @@ void HierarchicalRun::all_to_all() {
     }
   }
   // Members here must meet equally often: as often as the largest size between two of them needs.
-  const size_t share = group_.slot_bytes / local_size() / kCacheLine * kCacheLine;
   uint64_t most = 0;
   for (const size_t member : map_.here()) {
     most = std::max<uint64_t>({most, operation_.input_bytes[member], operation_.output_bytes[member]});
@@ -370,24 +313,7 @@ void HierarchicalRun::all_to_all() {
     std::memcpy(&theirs, input_of(member), sizeof theirs);
     most = std::max(most, theirs);
   }
-  const auto now = [&](size_t total, size_t done) { return std::min(share, total - std::min(done, total)); };
-  for (size_t done = 0; done < most; done += share) {
-    for (size_t i = 0; i < local_size(); ++i) {
-      const size_t to = map_.here()[i];
-      if (const size_t bytes = now(operation_.input_bytes[to], done); bytes > 0) {
-        copy_bytes(own_input() + i * share, operation_.inputs[to] + done, bytes);
-      }
-    }
-    if (!meet()) {
-      return;
-    }
-    for (const size_t from : map_.here()) {
-      if (const size_t bytes = now(operation_.output_bytes[from], done); bytes > 0) {
-        copy_bytes(operation_.outputs[from] + done, input_of(from) + map_.local * share, bytes);
-      }
-    }
-  }
-  if (wait_all(receiving)) {
+  if (exchange_here(most) && wait_all(receiving)) {
     wait_all(sending);
   }
 }

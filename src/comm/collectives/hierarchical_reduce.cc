@@ -17,12 +17,6 @@ constexpr size_t kLeastChunkBytes = 128 << 10;  // below it what a chunk costs a
 constexpr size_t kChunksOfOne = 8;              // so many chunks at least, where they are large enough
 constexpr size_t kMostResultBytes = 16 << 20;   // of results that a node passes on, per driver
 
-void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes > 0 && to != from) {
-    std::memcpy(to, from, bytes);
-  }
-}
-
 }  // namespace
 
 // What a driver holds while it works on its slices.
@@ -177,7 +171,7 @@ void HierarchicalRun::run_chain(const Chain& chain) {
     }
     if (m < chain.chunks && drives()) {
       const size_t r = m % driving.results_out.size();
-      if (m >= driving.results_out.size() && driving.results_out[r].begun && !wait(driving.results_out[r])) {
+      if (!wait_sent({&driving.results_out[r], 1})) {
         return;  // the place of that result is used again now
       }
       if (!drive_chunk(chain, driving, m)) {
@@ -187,28 +181,16 @@ void HierarchicalRun::run_chain(const Chain& chain) {
     }
   }
   // Until nobody reads our buffers any more.
-  for (const PartRequest& request : driving.passing) {
-    if (request.begun && !wait(request)) {
-      return;
-    }
-  }
-  for (const PartRequest& request : driving.results_out) {
-    if (request.begun && !wait(request)) {
-      return;
-    }
+  if (wait_sent(driving.passing)) {
+    wait_sent(driving.results_out);
   }
 }
 
 void HierarchicalRun::reduce(bool to_all) {
-  const bool takes = to_all || self() == operation_.root;
-  const size_t count = operation_.bytes / size_of(operation_.type);
+  const bool takes = to_all || is_root();
   if (operation_.bytes <= most_payload()) {
     if (agree(Stage::kAgreement, operation_.data, operation_.bytes) && takes) {
-      std::vector<const std::byte*> sources;
-      for (size_t member = 0; member < size(); ++member) {
-        sources.push_back(payload(member));
-      }
-      reduce_in_order(operation_.data, sources.data(), size(), count, operation_.type, operation_.op);
+      add_up(operation_.data, operation_.bytes, [&](size_t member) { return payload(member); });
     }
     return;
   }
@@ -244,18 +226,13 @@ void HierarchicalRun::reduce(bool to_all) {
 void HierarchicalRun::reduce_scatter() {
   const size_t bytes = operation_.bytes;
   const size_t n = size();
-  const size_t element = size_of(operation_.type);
   if (n * bytes <= most_payload()) {
     std::vector<std::byte> packed(n * bytes);
     for (size_t member = 0; member < n; ++member) {
       copy_bytes(packed.data() + member * bytes, operation_.inputs[member], bytes);
     }
     if (agree(Stage::kAgreement, packed.data(), packed.size())) {
-      std::vector<const std::byte*> sources;
-      for (size_t member = 0; member < n; ++member) {
-        sources.push_back(payload(member) + self() * bytes);
-      }
-      reduce_in_order(operation_.outputs[0], sources.data(), n, bytes / element, operation_.type, operation_.op);
+      add_up(operation_.outputs[0], bytes, [&](size_t member) { return payload(member) + self() * bytes; });
     }
     return;
   }
@@ -307,7 +284,7 @@ void HierarchicalRun::reduce_by_gathering(bool to_all) {
   size_t round = 0;
   for (size_t target = 0; target < (scatters ? size() : 1); ++target) {
     const std::byte* own = scatters ? operation_.inputs[target] : operation_.data;
-    const bool takes = scatters ? target == self() : to_all || self() == operation_.root;
+    const bool takes = scatters ? target == self() : to_all || is_root();
     for (size_t done = 0; done < operation_.bytes; done += step) {
       const size_t n = std::min(step, operation_.bytes - done);
       std::vector<const std::byte*> sources(size());

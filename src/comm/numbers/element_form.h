@@ -1,11 +1,12 @@
 // How an element lies in memory (Stored), is added (Accumulated), and how to go from one to the other. For the loops of
-// reduce.cc and canonical_sum.cc, which are templates over a form.
+// reduce.cc, partial.cc and canonical_sum.cc, which are templates over a form.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
+#include "comm/communicator.h"
 #include "comm/numbers/float16.h"
 
 namespace keepstep::comm {
@@ -41,5 +42,39 @@ struct Brain {
   static float load(uint16_t bits) { return float_from_bf16(bits); }
   static uint16_t store(float value) { return bf16_from_float(value); }
 };
+struct Truth {  // a bool, whatever its byte
+  using Stored = uint8_t;
+  using Accumulated = uint8_t;
+  static uint8_t load(uint8_t value) { return value != 0; }
+  static uint8_t store(uint8_t value) { return value; }
+};
+
+// What `visit` gives for the form of `type`.
+template <class Visit>
+auto with_form(DType type, Visit visit) {
+  switch (type) {
+    case DType::kF32:
+      return visit(Plain<float>{});
+    case DType::kF64:
+      return visit(Plain<double>{});
+    case DType::kF16:
+      return visit(Half{});
+    case DType::kBF16:
+      return visit(Brain{});
+    case DType::kI8:
+      return visit(Plain<int8_t>{});
+    case DType::kU8:
+      return visit(Plain<uint8_t>{});
+    case DType::kI16:
+      return visit(Plain<int16_t>{});
+    case DType::kI32:
+      return visit(Plain<int32_t>{});
+    case DType::kI64:
+      return visit(Plain<int64_t>{});
+    case DType::kBool:
+      break;
+  }
+  return visit(Truth{});
+}
 
 }  // namespace keepstep::comm

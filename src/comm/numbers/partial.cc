@@ -27,26 +27,8 @@ void divide(std::byte* data, size_t count, size_t by) {
 }
 
 void divide(std::byte* data, size_t count, size_t by, DType type) {
-  switch (type) {
-    case DType::kF32:
-      return divide<float>(data, count, by);
-    case DType::kF64:
-      return divide<double>(data, count, by);
-    case DType::kI8:
-      return divide<int8_t>(data, count, by);
-    case DType::kU8:
-      return divide<uint8_t>(data, count, by);
-    case DType::kI16:
-      return divide<int16_t>(data, count, by);
-    case DType::kI32:
-      return divide<int32_t>(data, count, by);
-    case DType::kI64:
-      return divide<int64_t>(data, count, by);
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kBool:
-      KEEPSTEP_CHECK(false, "halves are divided while they are float32, bool never is");
-  }
+  KEEPSTEP_CHECK(!is_half(type) && type != DType::kBool, "halves are divided while they are float32, bool never is");
+  with_form(type, [&](auto form) { divide<typename decltype(form)::Stored>(data, count, by); });
 }
 
 void widen(float* to, const std::byte* from, size_t count, DType type) {

@@ -69,14 +69,6 @@ struct Xor {
   }
 };
 
-// A bool, whatever its byte: an element_form.h form of its own.
-struct Truth {
-  using Stored = uint8_t;
-  using Accumulated = uint8_t;
-  static uint8_t load(uint8_t value) { return value != 0; }
-  static uint8_t store(uint8_t value) { return value; }
-};
-
 template <class Form, class Op>
 void reduce_as(std::byte* destination, const std::byte* const* sources, size_t source_count, size_t count, Op op,
                size_t divisor) {
@@ -150,23 +142,7 @@ bool is_floating(DType type) {
 }  // namespace
 
 size_t size_of(DType type) {
-  switch (type) {
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kI16:
-      return 2;
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kBool:
-      return 1;
-  }
-  return 1;
+  return with_form(type, [](auto form) { return sizeof(typename decltype(form)::Stored); });
 }
 
 const char* name(DType type) {
@@ -197,29 +173,7 @@ std::string why_not(DType type, ReduceOp op) {
 
 void reduce_in_order(std::byte* destination, const std::byte* const* sources, size_t source_count, size_t count,
                      DType type, ReduceOp op) {
-  const auto run = [&](auto form) { reduce_with<decltype(form)>(destination, sources, source_count, count, op); };
-  switch (type) {
-    case DType::kF32:
-      return run(Plain<float>{});
-    case DType::kF64:
-      return run(Plain<double>{});
-    case DType::kF16:
-      return run(Half{});
-    case DType::kBF16:
-      return run(Brain{});
-    case DType::kI8:
-      return run(Plain<int8_t>{});
-    case DType::kU8:
-      return run(Plain<uint8_t>{});
-    case DType::kI16:
-      return run(Plain<int16_t>{});
-    case DType::kI32:
-      return run(Plain<int32_t>{});
-    case DType::kI64:
-      return run(Plain<int64_t>{});
-    case DType::kBool:
-      return run(Truth{});
-  }
+  with_form(type, [&](auto form) { reduce_with<decltype(form)>(destination, sources, source_count, count, op); });
 }
 
 }  // namespace keepstep::comm

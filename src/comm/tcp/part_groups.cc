@@ -10,31 +10,15 @@ constexpr size_t kMaxEarlyGroups = 64;  // of one peer: as many groups as a rank
 }  // namespace
 
 // The links of one group while it is open.
-class PartGroups::Opened final : public Parts {
+class PartGroups::Opened final : public PartLinks {
  public:
-  Opened(PartGroups& groups, uint64_t context) : groups_(groups), context_(context), links_(groups.shared_, context) {}
+  Opened(PartGroups& groups, uint64_t context)
+      : PartLinks(groups.shared_, context), groups_(groups), context_(context) {}
   ~Opened() override { groups_.close(context_); }
-
-  PartLinks& links() { return links_; }
-
-  void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) override {
-    links_.send(request, to, key, bytes);
-  }
-  void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) override {
-    links_.receive(request, from, key, buffer);
-  }
-  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) override {
-    return links_.wait(request, deadline_ns, given_up);
-  }
-  void cancel() override { links_.cancel(); }
-  void give_up(GivenUp who) override { links_.give_up(who); }
-  GivenUp given_up() const override { return links_.given_up(); }
-  std::string why_lost(Rank peer) const override { return links_.why_lost(peer); }
 
  private:
   PartGroups& groups_;
   const uint64_t context_;
-  PartLinks links_;
 };
 
 void PartGroups::start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved) {
@@ -47,7 +31,7 @@ std::unique_ptr<Parts> PartGroups::open(uint64_t context) {
   const std::lock_guard lock(mutex_);
   Group& group = groups_[context];
   KEEPSTEP_CHECK(group.links == nullptr, "the parts of a group are opened once");
-  group.links = &opened->links();
+  group.links = opened.get();
   for (auto& [from, connection] : group.early) {
     --early_[from];
     group.links->adopt(from, std::move(connection));

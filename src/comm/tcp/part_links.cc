@@ -1,12 +1,8 @@
 #include "comm/tcp/part_links.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "comm/progress.h"
 #include "comm/sync.h"
@@ -19,9 +15,7 @@ constexpr int kMostTries = 16;
 }  // namespace
 
 PartLinks::PartLinks(PartsShared& shared, uint64_t context)
-    : shared_(shared), config_(shared.config), context_(context), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  KEEPSTEP_CHECK(wake_fd_.valid(), "no descriptor for an eventfd; raise the limit on open files with `ulimit -n`");
-}
+    : shared_(shared), config_(shared.config), context_(context) {}
 
 PartLinks::Peer& PartLinks::peer(Rank rank) {
   return peers_.try_emplace(rank, Peer{.inbox = {.context = context_, .given_up = given_up_.has_value()}})
@@ -74,8 +68,6 @@ void PartLinks::adopt(Rank from, FrameReader connection) {
   }
   wake();
 }
-
-void PartLinks::wake() { (void)eventfd_write(wake_fd_.get(), 1); }
 
 void PartLinks::take_adopted() {
   if (!has_adopted_.load(std::memory_order_acquire)) {
@@ -139,7 +131,7 @@ bool PartLinks::advance_all() {
 }
 
 void PartLinks::sleep(int64_t until_ns) {
-  std::vector<pollfd> fds{{wake_fd_.get(), POLLIN, 0}};
+  std::vector<pollfd> fds{{wake_up_.fd(), POLLIN, 0}};
   for (const auto& [rank, peer] : peers_) {
     for (const auto& stream : peer.out) {
       if (const short events = stream->events(); events != 0) {
@@ -153,17 +145,12 @@ void PartLinks::sleep(int64_t until_ns) {
       }
     }
   }
-  const int64_t left_ns = std::clamp<int64_t>(until_ns - monotonic_ns(), 0, kLookAgainNs);
-  const timespec timeout{0, static_cast<long>(left_ns)};
-  ppoll(fds.data(), fds.size(), &timeout, nullptr);
-  if (fds[0].revents != 0) {
-    eventfd_t woken = 0;
-    (void)eventfd_read(wake_fd_.get(), &woken);
-  }
+  wake_up_.sleep(fds, std::min(until_ns, monotonic_ns() + kLookAgainNs));
 }
 
 Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) {
   while (true) {
+    wake_up_.begin_round();
     bool any = advance_all();
     for (int i = 0; i < tries_ && !any; ++i) {
       any = advance_all();

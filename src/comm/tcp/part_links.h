@@ -15,6 +15,7 @@
 
 #include "comm/tcp/part_streams.h"
 #include "comm/tcp/tcp_config.h"
+#include "comm/tcp/wake_up.h"
 #include "comm/transport.h"
 
 namespace keepstep::comm::tcp {
@@ -30,24 +31,23 @@ struct PartsShared {
   std::atomic<uint64_t> malformed = 0;
 };
 
-class PartLinks {
+class PartLinks : public Parts {
  public:
   // `shared` must outlive it.
   PartLinks(PartsShared& shared, uint64_t context);
 
-  // As in Parts.
-  void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes);
-  void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer);
-  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up);
-  void cancel();
-  void give_up(GivenUp who);
-  GivenUp given_up() const { return given_up_.value_or(GivenUp{}); }
-  std::string why_lost(Rank peer) const;
+  void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) override;
+  void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) override;
+  Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) override;
+  void cancel() override;
+  void give_up(GivenUp who) override;
+  GivenUp given_up() const override { return given_up_.value_or(GivenUp{}); }
+  std::string why_lost(Rank peer) const override;
 
   // A connection that proved to be a stream from `from`. Any thread.
   void adopt(Rank from, FrameReader connection);
   // The thread that sleeps in wait() looks again. Any thread.
-  void wake();
+  void wake() { wake_up_.ring(); }
 
  private:
   struct Peer {
@@ -71,7 +71,7 @@ class PartLinks {
   PartsShared& shared_;
   const TcpConfig& config_;
   const uint64_t context_;
-  Fd wake_fd_;
+  WakeUp wake_up_;
   std::atomic<bool> has_adopted_ = false;
   std::mutex mutex_;
   struct Adopted {

@@ -26,6 +26,7 @@ using comm::TestWorld;
 using state::Place;
 using state::Pulled;
 using state::Puller;
+using state::testing::expect_all;
 using state::testing::HookedCopy;
 using state::testing::kVersion;
 using state::testing::model_sizes;
@@ -181,15 +182,13 @@ TEST(RemoteHydration, a_target_whose_sources_are_all_on_another_node_gets_their_
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->chunks_repeated, 0u);
-    ASSERT_EQ(pulled->bytes_by_source.size(), 2u);
-    EXPECT_EQ(pulled->bytes_by_source[0] + pulled->bytes_by_source[1], sum_of(sizes));
+    const Pulled pulled = expect_all(job.pull(comm, self, copy, mine), mine, sizes);
+    EXPECT_EQ(pulled.chunks_repeated, 0u);
+    ASSERT_EQ(pulled.bytes_by_source.size(), 2u);
+    EXPECT_EQ(pulled.bytes_by_source[0] + pulled.bytes_by_source[1], sum_of(sizes));
     // Equal shares to within a chunk.
-    EXPECT_LE(std::max(pulled->bytes_by_source[0], pulled->bytes_by_source[1]),
-              std::min(pulled->bytes_by_source[0], pulled->bytes_by_source[1]) + state::kSlotBytes);
+    EXPECT_LE(std::max(pulled.bytes_by_source[0], pulled.bytes_by_source[1]),
+              std::min(pulled.bytes_by_source[0], pulled.bytes_by_source[1]) + state::kSlotBytes);
   });
 }
 
@@ -203,10 +202,8 @@ TEST(RemoteHydration, a_source_on_the_own_node_gives_everything_while_it_is_ther
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+    const Pulled pulled = expect_all(job.pull(comm, self, copy, mine), mine, sizes);
+    EXPECT_EQ(pulled.bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
   });
 }
 
@@ -226,11 +223,9 @@ TEST(RemoteHydration, what_a_source_on_the_own_node_owes_when_it_withdraws_comes
       source.stop();
       job.await_leavers();
     } else {
-      const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-      ASSERT_TRUE(pulled.ok()) << pulled.status();
-      EXPECT_EQ(mine, Tensors(sizes, 1));
-      EXPECT_EQ(pulled->bytes_by_source[0] + pulled->bytes_by_source[1], sum_of(sizes));
-      EXPECT_GT(pulled->bytes_by_source[0], 0u);
+      const Pulled pulled = expect_all(job.pull(comm, self, copy, mine), mine, sizes);
+      EXPECT_EQ(pulled.bytes_by_source[0] + pulled.bytes_by_source[1], sum_of(sizes));
+      EXPECT_GT(pulled.bytes_by_source[0], 0u);
     }
   });
 }
@@ -253,10 +248,8 @@ TEST(RemoteHydration, a_source_elsewhere_that_withdraws_in_the_middle_is_replace
       mine[0].assign(sizes[0], 0);  // from here on its state may change
       EXPECT_TRUE(remote->finish(kPatienceNs));
     } else {
-      const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-      ASSERT_TRUE(pulled.ok()) << pulled.status();
-      EXPECT_EQ(mine, Tensors(sizes, 1));
-      EXPECT_LT(pulled->bytes_by_source[1], pulled->bytes_by_source[0]);
+      const Pulled pulled = expect_all(job.pull(comm, self, copy, mine), mine, sizes);
+      EXPECT_LT(pulled.bytes_by_source[1], pulled.bytes_by_source[0]);
     }
   });
 }
@@ -311,11 +304,9 @@ TEST(RemoteHydration, a_wrong_checksum_is_asked_for_again_elsewhere) {
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
-    EXPECT_GT(pulled->chunks_repeated, 3u);
+    const Pulled pulled = expect_all(job.pull(comm, self, copy, mine), mine, sizes);
+    EXPECT_EQ(pulled.bytes_by_source, (std::vector<uint64_t>{0, sum_of(sizes)}));
+    EXPECT_GT(pulled.chunks_repeated, 3u);
   });
 }
 
@@ -329,9 +320,7 @@ TEST(RemoteHydration, more_targets_than_channels_on_both_nodes_all_get_their_byt
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
+    expect_all(job.pull(comm, self, copy, mine), mine, sizes);
   });
 }
 
@@ -355,18 +344,16 @@ TEST(RemoteHydration, targets_of_one_node_fetch_the_state_once_and_give_it_to_ea
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->chunks_repeated, 0u);
-    EXPECT_EQ(pulled->bytes, sum_of(sizes));
-    ASSERT_EQ(pulled->bytes_by_source.size(), 4u);  // two sources, two siblings
-    EXPECT_EQ(sum_of(pulled->bytes_by_source), sum_of(sizes));
-    for (const uint64_t bytes : pulled->bytes_by_source) {
+    const Pulled pulled = expect_all(job.pull_shared(comm, self, copy, mine), mine, sizes);
+    EXPECT_EQ(pulled.chunks_repeated, 0u);
+    EXPECT_EQ(pulled.bytes, sum_of(sizes));
+    ASSERT_EQ(pulled.bytes_by_source.size(), 4u);  // two sources, two siblings
+    EXPECT_EQ(sum_of(pulled.bytes_by_source), sum_of(sizes));
+    for (const uint64_t bytes : pulled.bytes_by_source) {
       EXPECT_GT(bytes, 0u);
     }
     const std::lock_guard lock(mutex);
-    from_elsewhere += pulled->bytes_by_source[0] + pulled->bytes_by_source[1];
+    from_elsewhere += pulled.bytes_by_source[0] + pulled.bytes_by_source[1];
   });
   EXPECT_EQ(from_elsewhere, sum_of(sizes));
 }
@@ -384,11 +371,9 @@ TEST(RemoteHydration, what_a_sibling_gives_wrong_comes_from_elsewhere) {
       job.serve(comm, self, copy, mine);
       return;
     }
-    const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->bytes_by_source[1] == 0, self == 2);
-    EXPECT_EQ(pulled->chunks_repeated > 0, self == 2);
+    const Pulled pulled = expect_all(job.pull_shared(comm, self, copy, mine), mine, sizes);
+    EXPECT_EQ(pulled.bytes_by_source[1] == 0, self == 2);
+    EXPECT_EQ(pulled.chunks_repeated > 0, self == 2);
   });
 }
 
@@ -411,11 +396,9 @@ TEST(RemoteHydration, what_a_sibling_owes_when_it_withdraws_comes_from_elsewhere
       from.leave();
       job.left();
     } else {
-      const StatusOr<Pulled> pulled = job.pull_shared(comm, self, copy, mine);
-      ASSERT_TRUE(pulled.ok()) << pulled.status();
-      EXPECT_EQ(mine, Tensors(sizes, 1));
-      EXPECT_GT(pulled->chunks_repeated, 0u);
-      EXPECT_GT(pulled->bytes_by_source[0], pulled->bytes_by_source[1]);
+      const Pulled pulled = expect_all(job.pull_shared(comm, self, copy, mine), mine, sizes);
+      EXPECT_GT(pulled.chunks_repeated, 0u);
+      EXPECT_GT(pulled.bytes_by_source[0], pulled.bytes_by_source[1]);
     }
   });
 }
@@ -456,11 +439,9 @@ TEST(RemoteHydration, with_compare_only_what_differs_is_moved) {
       return;
     }
     mine[3][7] ^= 1;
-    const StatusOr<Pulled> pulled = job.pull(comm, self, copy, mine, kVersion, true);
-    ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_EQ(mine, Tensors(sizes, 1));
-    EXPECT_EQ(pulled->bytes, sizes[3]);
-    EXPECT_EQ(pulled->bytes_skipped, sum_of(sizes) - sizes[3]);
+    const Pulled pulled = expect_all(job.pull(comm, self, copy, mine, kVersion, true), mine, sizes);
+    EXPECT_EQ(pulled.bytes, sizes[3]);
+    EXPECT_EQ(pulled.bytes_skipped, sum_of(sizes) - sizes[3]);
   });
 }
 
@@ -533,7 +514,7 @@ TEST(RemoteHydration, garbage_from_the_wire_is_refused_and_the_source_goes_on_se
     }
     Job::Sources sources = job.sources(comm, self);
     RemotePeer& peer = *sources.peers[0];
-    const uint64_t identity = uint64_t{kIdentity.term} << 32 | kIdentity.generation;
+    const uint64_t identity = state::pack(kIdentity);
     const auto data = static_cast<uint32_t>(state::Kind::kData);
     const std::vector<std::pair<state::RemoteRequest, std::string>> bad{
         {{.identity = identity, .version = kVersion, .bytes = 1, .kind = 77}, "malformed"},

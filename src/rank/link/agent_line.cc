@@ -19,9 +19,6 @@ namespace {
 constexpr int kExitAgentLost = 75;
 constexpr size_t kMostInjections = 1000;  // not yet looked at
 
-uint64_t as_bits(Identity identity) { return uint64_t{identity.term} << 32 | identity.generation; }
-Identity from_bits(uint64_t bits) { return {static_cast<uint32_t>(bits >> 32), static_cast<uint32_t>(bits)}; }
-
 }  // namespace
 
 AgentLine::AgentLine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
@@ -95,7 +92,7 @@ void AgentLine::run() {
 }
 
 Status AgentLine::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
-  const Message message{type, node_.load(), from_bits(identity_.load()), std::move(body)};
+  const Message message{type, node_.load(), identity_.load(), std::move(body)};
   const Status status = send_encoded(socket_, encode(message), fds, true);
   if (status.ok() || absl::IsUnavailable(status)) {
     return absl::OkStatus();  // that the agent is gone is what run() finds
@@ -165,7 +162,7 @@ void AgentLine::handle(Message message, std::vector<Fd> fds) {
       break;
     case MessageType::kPause:
       stay_ = message.body.value("stay", std::vector<uint32_t>());
-      pause_of_ = as_bits(message.identity);
+      pause_of_ = message.identity;
       break;
     case MessageType::kInject:
       if (injections_.size() < kMostInjections) {
@@ -209,7 +206,7 @@ bool AgentLine::drained() const {
 }
 
 bool AgentLine::superseded() const {
-  return interrupted_identity_ >= from_bits(identity_.load()) || prepared_.has_value() || drained();
+  return interrupted_identity_ >= identity_.load() || prepared_.has_value() || drained();
 }
 
 template <typename Done>
@@ -249,14 +246,14 @@ Prepared AgentLine::take_prepared(std::vector<std::byte*>* members) {
 
 void AgentLine::enter(Identity identity, const std::atomic<uint32_t>* interrupted) {
   const std::lock_guard lock(mutex_);
-  identity_ = as_bits(identity);
+  identity_ = identity;
   interrupted_ = interrupted;
 }
 
 StatusOr<Activation> AgentLine::await_activation() {
   std::unique_lock lock(mutex_);
-  KEEPSTEP_RETURN_IF_ERROR(wait_in_generation(
-      lock, [&] { return activation_.has_value() && activation_of_ == from_bits(identity_.load()); }));
+  KEEPSTEP_RETURN_IF_ERROR(
+      wait_in_generation(lock, [&] { return activation_.has_value() && activation_of_ == identity_.load(); }));
   return *activation_;
 }
 
@@ -272,7 +269,7 @@ Status AgentLine::await_release() {
     if (ended_.has_value()) {
       return absl::CancelledError(*ended_);
     }
-    if (interrupted_identity_ >= from_bits(identity_.load()) || prepared_.has_value()) {
+    if (interrupted_identity_ >= identity_.load() || prepared_.has_value()) {
       return absl::AbortedError("the generation was interrupted");
     }
     changed_.wait_for(lock, std::chrono::milliseconds(100));

@@ -109,7 +109,7 @@ class AgentLine {
   comm::CommConfig comm_config_;
   std::unique_ptr<WorkerLayout> layout_;
   std::atomic<uint32_t> node_{0};
-  std::atomic<uint64_t> identity_{0};  // term << 32 | generation, for send()
+  std::atomic<brain::Identity> identity_;  // for send()
   std::atomic<const std::atomic<uint32_t>*> interrupted_{nullptr};
 
   mutable std::mutex mutex_;
@@ -127,7 +127,7 @@ class AgentLine {
   std::atomic<bool> injections_came_{false};
   std::string notice_;
   std::atomic<bool> notice_came_{false};
-  std::atomic<uint64_t> pause_of_{0};       // the generation that is to pause, as identity_; 0: none
+  std::atomic<brain::Identity> pause_of_;   // the generation that is to pause; zeros: none
   std::vector<uint32_t> stay_;              // nodes, as it was told
   std::map<uint32_t, SharedMemory> peers_;  // by worker
   Fd inherited_;                            // for the Prepare that follows

@@ -64,16 +64,17 @@ bool RankGeneration::speaks_for_node() const {
   return members[assignment.rank] == *first;
 }
 
-Status RankGeneration::exchange(comm::OpId op) const {
-  const comm::Completion completion = communicator->wait(op);
-  communicator->forget(op);
-  if (completion.outcome == comm::Outcome::kDone) {
-    return absl::OkStatus();
-  }
+Status status_of(const comm::Completion& completion) {
   if (completion.outcome == comm::Outcome::kInterrupted) {
     return absl::AbortedError("the generation was interrupted");
   }
-  return await_interruption(absl::UnavailableError(completion.error));
+  return completion.outcome == comm::Outcome::kDone ? absl::OkStatus() : absl::UnavailableError(completion.error);
+}
+
+Status RankGeneration::exchange(comm::OpId op) const {
+  const Status status = status_of(communicator->wait(op));
+  communicator->forget(op);
+  return passed_on(status);
 }
 
 Status RankGeneration::await_interruption(const Status& why) const {

@@ -18,6 +18,9 @@
 
 namespace keepstep::worker {
 
+// What came of an operation. ABORTED: interrupted; UNAVAILABLE: a link broke.
+Status status_of(const comm::Completion& completion);
+
 struct RankGeneration {
  private:
   std::vector<SharedMemory> pages_;  // the newest, and the one before; outlive the communicator

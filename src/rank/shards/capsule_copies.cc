@@ -6,12 +6,12 @@
 #include <map>
 #include <utility>
 
+#include "rank/link/rank_generation.h"
 #include "rank/link/reserved_tags.h"
 
 namespace keepstep::worker {
 
 using brain::Version;
-using comm::Outcome;
 using comm::Rank;
 
 namespace {
@@ -38,11 +38,6 @@ class Record {
  private:
   std::vector<uint8_t> bytes_;
 };
-
-Status failure(const comm::Completion& completion) {
-  return completion.outcome == Outcome::kInterrupted ? absl::AbortedError("the generation was interrupted")
-                                                     : absl::UnavailableError(completion.error);
-}
 
 }  // namespace
 
@@ -94,10 +89,10 @@ class CapsuleCopies::Exchange {
   Status wait() {
     Status status;
     for (const comm::OpId op : std::exchange(ops_, {})) {
-      const comm::Completion completion = copies_.comm_->wait(op);
+      const Status one = status_of(copies_.comm_->wait(op));
       copies_.comm_->forget(op);
-      if (completion.outcome != Outcome::kDone && !absl::IsAborted(status)) {
-        status = failure(completion);
+      if (!one.ok() && !absl::IsAborted(status)) {
+        status = one;
       }
     }
     KEEPSTEP_RETURN_IF_ERROR(status);
@@ -184,11 +179,9 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
     outputs.push_back(record.data());
   }
   const comm::OpId gather = comm_->all_gather(comm::kWorld, mine.data(), outputs, mine.size());
-  const comm::Completion gathered = comm_->wait(gather);
+  const Status gathered = status_of(comm_->wait(gather));
   comm_->forget(gather);
-  if (gathered.outcome != Outcome::kDone) {
-    return failure(gathered);
-  }
+  KEEPSTEP_RETURN_IF_ERROR(gathered);
   std::vector<bool> there(world);  // the rank has its capsule, or is about to get it
   // All ranks know the same and come to the same plan. First everyone gets what is its own.
   {

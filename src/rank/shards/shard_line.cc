@@ -1,5 +1,7 @@
 #include "rank/shards/shard_line.h"
 
+#include "rank/link/rank_generation.h"
+
 namespace keepstep::worker {
 
 using comm::Outcome;
@@ -17,10 +19,7 @@ Status ShardLine::end(comm::OpId op) {
       continue;
     }
     comm_.forget(op);
-    if (completion.outcome == Outcome::kInterrupted) {
-      return absl::AbortedError("the generation was interrupted");
-    }
-    return completion.outcome == Outcome::kDone ? absl::OkStatus() : absl::UnavailableError(completion.error);
+    return status_of(completion);
   }
   return absl::AbortedError("the generation ended");
 }

@@ -35,7 +35,7 @@ class ShardLine {
   comm::OpId begin_receive(comm::Rank from, std::span<std::byte> bytes, uint32_t tag) {
     return comm_.receive(comm::kWorld, bytes.data(), bytes.size(), from, tag);
   }
-  // ABORTED: interrupted, or stopped; UNAVAILABLE: a link broke.
+  // As status_of() (rank_generation.h); ABORTED also if stopped.
   Status end(comm::OpId op);
   Status end_all(std::span<const comm::OpId> ops);
 

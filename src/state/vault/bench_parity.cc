@@ -8,21 +8,19 @@
 // of the blocks, by two threads at once. memcpy: the data blocks copied.
 
 #include <isa-l/erasure_code.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
-#include "base/clock.h"
+#include "base/bench.h"
 #include "state/vault/reed_solomon.h"
 
 namespace keepstep::state {
@@ -33,18 +31,7 @@ using ConstBlock = ReedSolomon::ConstBlock;
 
 constexpr size_t kLeastBytes = 256 << 20;  // of data, in one timing
 
-Block memory(size_t bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  KEEPSTEP_CHECK(address != MAP_FAILED, "no memory for the benchmark");
-  return {static_cast<std::byte*>(address), bytes};
-}
-
-void expect_ok(const Status& status) {
-  if (!status.ok()) {
-    std::fprintf(stderr, "keepstep_parity_bench: %s\n", status.ToString().c_str());
-    std::exit(1);
-  }
-}
+Block memory(size_t bytes) { return {fresh_memory(bytes, MAP_PRIVATE), bytes}; }
 
 int64_t thread_cpu_ns() {
   timespec time{};
@@ -180,21 +167,17 @@ void run_in_turns(std::vector<Side>& sides, size_t repeats, size_t rounds) {
       for (size_t repeat = 0; repeat < repeats; ++repeat) {
         side.once();
       }
-      side.seconds.push_back(static_cast<double>(side.clock() - begin_ns) * 1e-9 / static_cast<double>(repeats));
+      side.seconds.push_back(seconds_of(side.clock() - begin_ns) / static_cast<double>(repeats));
     }
   }
 }
 
-void print(const char* what, const std::vector<Side>& sides) {
-  std::printf(", \"%s\": {", what);
-  for (size_t side = 0; side < sides.size(); ++side) {
-    std::printf("%s\"%s\": [", side == 0 ? "" : ", ", sides[side].name.c_str());
-    for (size_t round = 0; round < sides[side].seconds.size(); ++round) {
-      std::printf("%s%.9f", round == 0 ? "" : ", ", sides[side].seconds[round]);
-    }
-    std::printf("]");
+nlohmann::ordered_json seconds_by_name(const std::vector<Side>& sides) {
+  nlohmann::ordered_json result;
+  for (const Side& side : sides) {
+    result[side.name] = side.seconds;
   }
-  std::printf("}");
+  return result;
 }
 
 int main_of(int argc, char** argv) {
@@ -202,10 +185,10 @@ int main_of(int argc, char** argv) {
     std::fputs("keepstep_parity_bench DATA PARITY BLOCK_BYTES ROUNDS\n", stderr);
     return 2;
   }
-  const size_t bytes = std::strtoull(argv[3], nullptr, 10);
-  const size_t rounds = std::strtoull(argv[4], nullptr, 10);
-  const auto data = static_cast<uint32_t>(std::strtoul(argv[1], nullptr, 10));
-  const auto parity = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
+  const size_t bytes = number_of(argv[3]);
+  const size_t rounds = number_of(argv[4]);
+  const auto data = static_cast<uint32_t>(number_of(argv[1]));
+  const auto parity = static_cast<uint32_t>(number_of(argv[2]));
   expect_ok(ReedSolomon::create(data, parity).status());
   if (bytes < 64 || bytes > size_t{1} << 30 || rounds == 0) {
     std::fputs("keepstep_parity_bench: blocks of 64 bytes to 1 GiB, and at least one round\n", stderr);
@@ -238,10 +221,13 @@ int main_of(int argc, char** argv) {
     bench.expect_rebuilt();
   }
   run_in_turns(rebuilding, repeats, rounds);
-  std::printf("{\"data\": %u, \"parity\": %u, \"lost\": %u, \"block_bytes\": %zu", data, parity, bench.lost(), bytes);
-  print("encode", encoding);
-  print("rebuild", rebuilding);
-  std::printf("}\n");
+  const nlohmann::ordered_json result = {{"data", data},
+                                         {"parity", parity},
+                                         {"lost", bench.lost()},
+                                         {"block_bytes", bytes},
+                                         {"encode", seconds_by_name(encoding)},
+                                         {"rebuild", seconds_by_name(rebuilding)}};
+  std::puts(result.dump().c_str());
   return 0;
 }
 
