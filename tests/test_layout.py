@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,33 @@ ROOMS_MAY_INCLUDE = {
     "state/device": set(),
     "state/vault": set(),
 }
+# Likewise the packages of keepstep.torch. Its modules that are in no package import none, and are open to all.
+MAY_IMPORT = {
+    "tensors": set(),
+    "distributed": {"tensors"},
+    "reduction": {"tensors", "distributed"},
+    "data_parallel": {"tensors", "distributed", "reduction"},
+    "state": {"tensors"},
+    "integrity": {"tensors", "data_parallel", "state"},
+    "sharded": {"tensors", "state"},
+    "checkpoint": {"tensors", "state", "integrity", "sharded"},
+    "recovery": {"tensors", "distributed", "state", "integrity", "sharded"},
+    "data": {"distributed"},
+    "step": {"reduction", "data_parallel", "state", "recovery", "data"},
+    "runtime": {
+        "tensors",
+        "distributed",
+        "data_parallel",
+        "state",
+        "integrity",
+        "sharded",
+        "checkpoint",
+        "recovery",
+        "data",
+        "step",
+    },
+}
+MOST_ENTRIES = 40  # in a folder, so that one can look through it
 BRAIN_VALUE_TYPES = {"brain/types.h"}
 # Third-party headers that must never reach the processes that train.
 CONTROL_PLANE_ONLY = ("google/protobuf", "generated/", "CLI/")
@@ -170,6 +199,27 @@ def test_every_module_is_listed_and_has_its_page():
         assert page.exists(), f"src/{folder}/README.md is missing"
 
 
+def entries_of_folders():
+    """By folder: the names in it that git knows, files and folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "src", "python", "tests", "scripts", "docs", "examples"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    found = defaultdict(set)
+    for name in listed.splitlines():
+        path = Path(name)
+        for folder in path.parents:
+            found[str(folder)].add(path.relative_to(folder).parts[0])
+    return found
+
+
+def test_no_folder_has_more_entries_than_one_can_look_through():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of git")
+    full = {folder for folder, names in entries_of_folders().items() if len(names) > MOST_ENTRIES}
+    assert not full, f"more than {MOST_ENTRIES} entries: {sorted(full)}"
+
+
 def test_only_keepstep_torch_imports_torch():
     # The worker's bootstrap, the zygote and the scripts that the benchmarks run are where torch is meant to be.
     allowed = {"worker.py", "zygote.py"}
@@ -218,7 +268,8 @@ def circle_in(imports):
     return next((circle for name in sorted(imports) if (circle := visit(name, []))), [])
 
 
-def test_python_modules_import_in_no_circle():
+def python_imports():
+    """Of each module of the package, by name: the modules of ours that it imports."""
     package = ROOT / "python" / "keepstep"
     files = {}
     for path in package.rglob("*.py"):
@@ -227,9 +278,43 @@ def test_python_modules_import_in_no_circle():
     compiled = {f"keepstep.{path.stem}" for path in package.glob("_*.pyi")}
     modules = set(files) | compiled
     imports = {name: set() for name in compiled}
-    imports |= {name: imports_of(ast.parse(path.read_text()), modules) for name, path in files.items()}
-    circle = circle_in(imports)
+    return imports | {name: imports_of(ast.parse(path.read_text()), modules) for name, path in files.items()}
+
+
+def test_python_modules_import_in_no_circle():
+    circle = circle_in(python_imports())
     assert not circle, " -> ".join([*circle, circle[0]])
+
+
+def package_in_torch(name):
+    """The package of keepstep.torch that the module `name` is in, or is; "" for one that is in none."""
+    folder, _, _ = name.removeprefix("keepstep.torch.").partition(".")
+    return folder if (ROOT / "python" / "keepstep" / "torch" / folder).is_dir() else ""
+
+
+def test_packages_of_keepstep_torch_import_one_way():
+    for name, imported in python_imports().items():
+        if name.startswith("keepstep.torch."):
+            package = package_in_torch(name)
+            for other in sorted(each for each in imported if each.startswith("keepstep.torch.")):
+                allowed = MAY_IMPORT[package] | {package, ""} if package else set()
+                assert package_in_torch(other) in allowed, f"{name} may not import {other}"
+            assert "keepstep.torch" not in imported, f"{name} may not import what stands on it, keepstep.torch itself"
+
+
+def test_every_package_of_keepstep_torch_is_listed_and_the_list_goes_one_way():
+    folders = {path.parent.name for path in (ROOT / "python" / "keepstep" / "torch").glob("*/__init__.py")}
+    assert folders == set(MAY_IMPORT)
+    assert not circle_in(MAY_IMPORT)
+
+
+def test_the_list_of_packages_allows_no_more_than_there_is():
+    found = defaultdict(set)
+    for name, imported in python_imports().items():
+        if name.startswith("keepstep.torch."):
+            found[package_in_torch(name)] |= {package_in_torch(other) for other in imported if other.count(".") > 1}
+    for package, allowed in MAY_IMPORT.items():
+        assert allowed <= found[package], f"{package} does not import {sorted(allowed - found[package])}"
 
 
 def test_a_circle_of_imports_is_found():

@@ -15,10 +15,10 @@ from keepstep._recoverable import recoverable
 from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
 
 if TYPE_CHECKING:
-    from keepstep.torch import reduce as reduce
-    from keepstep.torch import veto as veto
-    from keepstep.torch.run import Run as Run
-    from keepstep.torch.steps import Step as Step
+    from keepstep.torch.reduction import reduce as reduce
+    from keepstep.torch.runtime.run import Run as Run
+    from keepstep.torch.step import veto as veto
+    from keepstep.torch.step.steps import Step as Step
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,8 +32,11 @@ __all__ = [
     "scaled_lr",
 ]
 
+# They need torch, which this package imports only when it is used.
+_WHERE = {"reduce": "keepstep.torch.reduction.reduce", "veto": "keepstep.torch.step.veto"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("reduce", "veto"):  # they need torch, which this package imports only when it is used
-        return import_module(f"keepstep.torch.{name}")
+    if name in _WHERE:
+        return import_module(_WHERE[name])
     raise AttributeError(f"module 'keepstep' has no attribute '{name}'")

@@ -32,7 +32,7 @@ def elastic_event_detected() -> bool:
     generation = current.need_rank("keepstep.elastic_event_detected").generation
     detected = current.engine.pause_asked()
     if "torch.distributed" in sys.modules:
-        from keepstep.torch.agreement import any_rank
+        from keepstep.torch.distributed.agreement import any_rank
 
         detected = any_rank(detected)
     if detected and _told != generation:

@@ -12,7 +12,7 @@ from keepstep._errors import KeepstepError
 from keepstep._options import RecoverOptions
 
 if TYPE_CHECKING:
-    from keepstep.torch.run import Run
+    from keepstep.torch.runtime.run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +84,7 @@ def recoverable(
     def decorate(target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(target)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            from keepstep.torch.loop import run_recoverable
+            from keepstep.torch.runtime.loop import run_recoverable
 
             return run_recoverable(target, options, args, kwargs)
 

@@ -55,12 +55,12 @@ class Session:
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
         self.injector = Injector(self, self.welcome["inject"])
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
-        self.rehearsal: Any = None  # a keepstep.torch.rehearsal.Rehearsal, in a spare's first entry
+        self.rehearsal: Any = None  # a keepstep.torch.recovery.rehearsal.Rehearsal, in a spare's first entry
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
         self.before_waiting: list[Callable[[], None]] = []  # each time that this process waits for a rank
         self.users_health_check: Callable[[], None] | None = None
         self.parked_note: dict[str, Any] = {}  # goes with PARKED
-        self.witness: Any = None  # a keepstep.torch.witness.Witness, under `keepstep certify`
+        self.witness: Any = None  # a keepstep.torch.integrity.witness.Witness, under `keepstep certify`
         self.script_path = ""  # where the script's own modules are found
         self._modules_at_start = set(sys.modules)
 

@@ -1,7 +1,7 @@
 """What a script does to the world beside training: files it writes, programs it starts, connections it makes.
 
 Only under ``keepstep certify``, which tells from it what a recovery does twice. Seen through Python's audit hooks: what
-a library does in C or C++ is not seen (but ``torch.save`` is, see `keepstep.torch.witness`).
+a library does in C or C++ is not seen (but ``torch.save`` is, see `keepstep.torch.integrity.witness`).
 """
 
 from __future__ import annotations

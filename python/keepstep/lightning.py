@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from keepstep.torch.cached import CachedLoader
+    from keepstep.torch.data.cached import CachedLoader
 
 Module = TypeVar("Module")
 
@@ -29,7 +29,7 @@ def cached(
     make: Any = module.train_dataloader  # type: ignore[attr-defined]
 
     def train_dataloader() -> Rounds:
-        from keepstep.torch.cached import cached as cached_loader
+        from keepstep.torch.data.cached import cached as cached_loader
 
         return Rounds(cached_loader(make(), ahead, behind, limit_bytes=limit_bytes, name=name))
 

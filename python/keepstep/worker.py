@@ -117,11 +117,13 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     watch_environment(session.welcome["rank_variables"])
     code = 0
     try:
-        from keepstep.torch import health  # the package registers the backend; it refuses a torch that is too old
+        from keepstep.torch.recovery import (
+            health,  # the package registers the backend; it refuses a torch that is too old
+        )
 
         session.before_parking = functools.partial(health.check, session)
         if "KEEPSTEP_WITNESS" in os.environ:
-            from keepstep.torch import witness
+            from keepstep.torch.integrity import witness
 
             session.witness = witness.install(session)
 

@@ -26,7 +26,7 @@ MAX_PACKET = 160 * 1024
 # What the first steps of a training job import lazily: DistributedDataParallel alone takes a second of imports.
 PRELOAD = [
     *("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data"),
-    *("keepstep.torch", "keepstep.torch.health", "keepstep.torch.loop", "keepstep.worker"),
+    *("keepstep.torch", "keepstep.torch.recovery.health", "keepstep.torch.runtime.loop", "keepstep.worker"),
 ]
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"

@@ -41,8 +41,8 @@ comm::CommConfig comm_config(const JobSpec& spec) {
 
 uint64_t shared_memory_bytes(const JobSpec& spec) {
   const comm::CommConfig config = comm_config(spec);
-  return worker::WorkerLayout(config).bytes * (spec.nproc_per_node + spec.spares) +
-         2 * worker::generation_page_bytes(config);
+  return rank::WorkerLayout(config).bytes * (spec.nproc_per_node + spec.spares) +
+         2 * rank::generation_page_bytes(config);
 }
 
 Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, observe::StatusLine& status)
@@ -177,10 +177,10 @@ void Agent::write_memory() {
        {"workers", int64_t{core_.config.spec.nproc_per_node + core_.config.spec.spares}},
        {"bytes_per_worker", bytes(layout_.bytes)},
        {"arena", bytes(comm::arena_bytes(comm_config_))},
-       {"capsules", bytes(2 * worker::kCapsuleBytes)},
-       {"logs", bytes(worker::kLogRingBytes)},
+       {"capsules", bytes(2 * rank::kCapsuleBytes)},
+       {"logs", bytes(rank::kLogRingBytes)},
        {"hydration", bytes(state::region_bytes())},
-       {"generation_page", bytes(worker::generation_page_bytes(comm_config_))},
+       {"generation_page", bytes(rank::generation_page_bytes(comm_config_))},
        {"total", bytes(shared_memory_bytes(core_.config.spec))}});
 }
 

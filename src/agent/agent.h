@@ -105,18 +105,18 @@ class Agent {
   // agent_workers.cc: what workers say and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
-  void on_message(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
-  void on_attach(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  void on_message(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
+  void on_attach(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
   void on_program_attached(const WorkerProcess& process);
   void on_programs_attach();
   // Reads what ranks committed and logged since the last time; also of the dead.
   void collect(WorkerProcess& process);
   void collect_all();
-  void on_commit(const WorkerProcess& process, const worker::CommitRecord& record);
-  void on_saved(const worker::Message& message);
-  void on_note(const WorkerProcess& process, const worker::Message& message);
-  void on_vault(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
-  void on_store(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message, std::vector<Fd> fds);
+  void on_commit(const WorkerProcess& process, const rank::CommitRecord& record);
+  void on_saved(const rank::Message& message);
+  void on_note(const WorkerProcess& process, const rank::Message& message);
+  void on_vault(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
+  void on_store(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message, std::vector<Fd> fds);
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
@@ -144,7 +144,7 @@ class Agent {
   AgentCore core_;
   observe::StatusLine& status_;
   comm::CommConfig comm_config_;
-  worker::WorkerLayout layout_;
+  rank::WorkerLayout layout_;
   std::unique_ptr<Starter> starter_;
   SharedStore store_;
   ShardVaults vaults_;

@@ -16,8 +16,8 @@
 namespace keepstep::agent {
 
 using brain::Identity;
-using worker::Message;
-using worker::MessageType;
+using rank::Message;
+using rank::MessageType;
 
 namespace {
 

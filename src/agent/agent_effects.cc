@@ -22,7 +22,7 @@ namespace keepstep::agent {
 using brain::Identity;
 using brain::Member;
 using brain::WorkerId;
-using worker::MessageType;
+using rank::MessageType;
 
 namespace {
 
@@ -231,10 +231,10 @@ void Agent::carry_out(const brain::Inherit& effect) {
   const WorkerProcess& from = *core_.workers.at(effect.from);
   WorkerProcess& to = *core_.workers.at(effect.to);
   for (size_t slot = 0; slot < 2; ++slot) {
-    const worker::CapsuleSlot& before = from.page().capsule[slot];
-    worker::CapsuleSlot& now = to.page().capsule[slot];
-    const uint64_t bytes = std::min<uint64_t>(before.bytes.load(), worker::kCapsuleBytes);
-    const size_t offset = worker::WorkerLayout::capsule(slot);
+    const rank::CapsuleSlot& before = from.page().capsule[slot];
+    rank::CapsuleSlot& now = to.page().capsule[slot];
+    const uint64_t bytes = std::min<uint64_t>(before.bytes.load(), rank::kCapsuleBytes);
+    const size_t offset = rank::WorkerLayout::capsule(slot);
     std::memcpy(to.memory.data() + offset, from.memory.data() + offset, bytes);
     now.bytes = bytes;
     now.version_plus_1 = before.version_plus_1.load();

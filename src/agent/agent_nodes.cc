@@ -25,7 +25,7 @@
 
 namespace keepstep::agent {
 
-using worker::MessageType;
+using rank::MessageType;
 
 namespace {
 
@@ -138,7 +138,7 @@ void Agent::carry_out(const SharedStore::Outcome& outcome) {
   const brain::Identity identity = core_.brain.identity();
   for (const StoreAnswer& answer : outcome.answers) {
     if (const auto it = core_.workers.find(answer.worker); it != core_.workers.end()) {
-      const worker::StoreMessage reply = worker::store_answer(answer.id, answer.ok, answer.value);
+      const rank::StoreMessage reply = rank::store_answer(answer.id, answer.ok, answer.value);
       core_.tell(*it->second, MessageType::kStoreReply, identity, reply.body, reply.fds());
     }
   }

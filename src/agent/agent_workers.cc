@@ -17,8 +17,8 @@ namespace keepstep::agent {
 
 using brain::Identity;
 using brain::WorkerId;
-using worker::Message;
-using worker::MessageType;
+using rank::Message;
+using rank::MessageType;
 
 namespace {
 
@@ -58,7 +58,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     }
     return;
   }
-  StatusOr<Message> message = worker::decode(*packet);
+  StatusOr<Message> message = rank::decode(*packet);
   if (!message.ok()) {
     refuse(*process, std::string(message.status().message()));
     return;
@@ -288,7 +288,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
                          {"drain", drain_socket_},
                          {"learn", core_.config.spec.preload && !preload_sent_},
                          {"term_is_notice", is_notice(core_.config.spec, SIGTERM)},
-                         {"comm", worker::to_json(comm_config_)}};
+                         {"comm", rank::to_json(comm_config_)}};
   core_.tell(*process, MessageType::kWelcome, {}, std::move(body));
   process->attached = true;
   if (core_.config.spec.no_python) {
@@ -328,7 +328,7 @@ void Agent::keep_losses(const std::vector<Generation::Holder>& holders) {
     return;  // one node has only a part of the sum; the mean comes with the votes
   }
   for (const Generation::Holder& holder : holders) {
-    for (const worker::LossSlot& slot : holder.page->loss) {
+    for (const rank::LossSlot& slot : holder.page->loss) {
       if (const brain::Step step = slot.step.load(); step != 0) {
         core_.metrics.keep(holder.rank, step, core_.brain.identity(), {slot.sum.load(), slot.micro_batches.load()});
       }
@@ -346,8 +346,8 @@ void Agent::collect(WorkerProcess& process) {
     }
   };
   const Status status = process.log.collect(
-      process.memory.data() + worker::WorkerLayout::kLog,
-      [&](const worker::CommitRecord& record) { on_commit(process, record); }, on_log);
+      process.memory.data() + rank::WorkerLayout::kLog,
+      [&](const rank::CommitRecord& record) { on_commit(process, record); }, on_log);
   if (!status.ok()) {
     refuse(process, std::string(status.message()));
   }
@@ -359,7 +359,7 @@ void Agent::collect_all() {
   }
 }
 
-void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& record) {
+void Agent::on_commit(const WorkerProcess& process, const rank::CommitRecord& record) {
   const std::optional<brain::Rank> rank = core_.rank_of(process);
   if (!rank.has_value()) {
     return;
@@ -392,7 +392,7 @@ void Agent::on_commit(const WorkerProcess& process, const worker::CommitRecord& 
 }
 
 void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message, std::vector<Fd> fds) {
-  StatusOr<std::string> value = worker::store_value(message.body, std::move(fds));
+  StatusOr<std::string> value = rank::store_value(message.body, std::move(fds));
   if (!value.ok()) {
     refuse(*process, std::string(value.status().message()));
     return;

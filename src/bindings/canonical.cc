@@ -12,7 +12,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using comm::CanonicalSum;
@@ -96,4 +96,4 @@ void bind_canonical(nb::module_& module) {
       "values"_a, "count"_a, "dtype"_a, "In float64, in a fixed order.");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -16,7 +16,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using comm::DType;
@@ -167,4 +167,4 @@ void bind_communicator(nb::module_& module) {
       .def("collectives_entered", [](CommunicatorHandle& self) { return use(self)->collectives_entered(); });
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -11,7 +11,7 @@
 
 namespace nb = nanobind;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 void bind_constants(nb::module_& module) {
   const auto number = [&module](const char* name, auto value) { module.attr(name) = static_cast<uint64_t>(value); };
@@ -42,4 +42,4 @@ void bind_constants(nb::module_& module) {
   number("ITEM_END", data::ItemKind::kEnd);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // OK: nothing. ABORTED: keepstep._engine.Interrupted. CANCELLED: keepstep._engine.JobEnded. Others: RuntimeError.
 // The GIL must be held.
@@ -41,4 +41,4 @@ void bind_ring(nanobind::module_& module);
 void bind_packing(nanobind::module_& module);
 void bind_watch(nanobind::module_& module);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

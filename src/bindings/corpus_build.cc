@@ -21,7 +21,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using data::DocumentReader;
@@ -171,4 +171,4 @@ void bind_corpus_build(nb::module_& module) {
       "vocabulary"_a, "The type in which tokens of such a vocabulary are written.");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -21,7 +21,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using data::Blend;
@@ -247,4 +247,4 @@ void bind_data(nb::module_& module) {
   module.def("read_ahead_wake", [] { data::ReadAhead::of_process().wake(); }, "A reader had to wait for the disk.");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -25,7 +25,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 std::string assignment_json(const Assignment& assignment) {
@@ -361,4 +361,4 @@ void bind_engine(nb::module_& module) {
       "The samples at positions position..position+count-1 of the job's order (src/data/order/sample_order.h).");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -6,7 +6,7 @@
 
 namespace nb = nanobind;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // Owned by the module, which lives as long as the process.
@@ -30,10 +30,10 @@ void throw_if_error(const Status& status) {
   throw nb::python_error();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank
 
 NB_MODULE(_engine, module) {
-  using namespace keepstep::worker;
+  using namespace keepstep::rank;
   module.doc() = "The keepstep worker engine (C++); see include/keepstep and docs/design.";
   interrupted_type = PyErr_NewException("keepstep._engine.Interrupted", PyExc_BaseException, nullptr);
   job_ended_type = PyErr_NewException("keepstep._engine.JobEnded", PyExc_BaseException, nullptr);

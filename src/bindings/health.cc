@@ -1,4 +1,4 @@
-// Bindings of a worker's health checks (python/keepstep/torch/health.py).
+// Bindings of a worker's health checks (python/keepstep/torch/recovery/health.py).
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +15,7 @@
 namespace nb = nanobind;
 using namespace nanobind::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 void bind_health(nb::module_& module) {
   module.def(
@@ -44,4 +44,4 @@ void bind_health(nb::module_& module) {
       "(check, measured, limit) of the GPUs here that no rank should use; none without NVIDIA's driver.");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

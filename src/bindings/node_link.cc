@@ -15,7 +15,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 void bind_node_link(nb::module_& module) {
   nb::class_<NodeLink>(module, "NodeLink",
@@ -65,4 +65,4 @@ void bind_node_link(nb::module_& module) {
       .def("close", &NodeLink::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

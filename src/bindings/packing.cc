@@ -13,7 +13,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using data::PackedCorpus;
@@ -104,4 +104,4 @@ void bind_packing(nb::module_& module) {
           "rows"_a);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

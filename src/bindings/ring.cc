@@ -18,7 +18,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using data::ItemKind;
@@ -172,4 +172,4 @@ void bind_ring(nb::module_& module) {
       .def("writer", [](const Ring& ring) { return new RingWriter(ring.link().memory()); });
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

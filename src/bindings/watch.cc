@@ -16,7 +16,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using Address = uintptr_t;
@@ -130,4 +130,4 @@ void bind_watch(nb::module_& module) {
       .def_prop_ro("bytes", &TensorWatch::bytes);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

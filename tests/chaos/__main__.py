@@ -18,8 +18,8 @@ from leaks import Samples, shared_memory
 from models import ROOT, models
 from plan import Shape, draw
 
-from keepstep.bench.environment import keepstep_command
-from keepstep.bench.processes import Processes, descendants
+from keepstep.bench.harness.environment import keepstep_command
+from keepstep.bench.harness.processes import Processes, descendants
 from keepstep.certify import evidence
 from keepstep.certify.job import Launch, Running
 from keepstep.certify.judge import analysis_of, how_it_ended, injected

@@ -11,7 +11,7 @@ from pathlib import Path
 from elastic_plan import DEADLY, LEAST, NODES, RANKS, draw
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
-from elastic import Elastic, samples_of
+from elastic_jobs import Elastic, samples_of
 from harness import JOBS, finish, start
 from several_nodes import kill
 

@@ -24,7 +24,7 @@ class _Ours:
     """Our backend, called as the tests call Gloo's: through the methods of the C++ base class, with their overloads."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
-        from keepstep.torch.backend import _create
+        from keepstep.torch.distributed.backend import _create
 
         wanted = dist.distributed_c10d._DistributedBackendOptions()
         wanted.store, wanted.group_rank, wanted.group_size = store, rank, size
@@ -32,7 +32,7 @@ class _Ours:
         self._backend = _create(wanted)
 
     def __getattr__(self, name: str) -> Any:
-        from keepstep.torch.work import _RETURN_WORK, _made
+        from keepstep.torch.distributed.work import _RETURN_WORK, _made
 
         if name not in _RETURN_WORK:
             return getattr(self._backend, name)
@@ -67,7 +67,7 @@ def load(folder: Path, backend: str) -> Any:
         for module in (dist, dist.distributed_c10d):
             module.init_process_group = init_process_group
         dist.ProcessGroupGloo = _InPlaceOfGloo
-        from keepstep.torch.backend import KeepstepBackend
+        from keepstep.torch.distributed.backend import KeepstepBackend
 
         KeepstepBackend.create_device = staticmethod(GLOO.create_device)  # the tests make one, and give it nobody
     sys.path.insert(0, str(folder))

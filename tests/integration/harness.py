@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable)  # each environment (newest torch, oldest torch) tests itself
 KEEPSTEP = PYTHON.parent / "keepstep"
 JOBS = ROOT / "tests" / "jobs"
+PHASES = ["forward", "backward", "allreduce", "before_vote", "after_vote", "update", "between"]  # of a step
 LIMIT_S = 180  # a job that takes longer hangs
 
 

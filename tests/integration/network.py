@@ -9,7 +9,7 @@ import subprocess
 import uuid
 from contextlib import contextmanager
 
-from keepstep.bench.namespaces import Node, why_not
+from keepstep.bench.harness.namespaces import Node, why_not
 from several_nodes import start_node
 
 __all__ = ["Network", "network", "why_not"]

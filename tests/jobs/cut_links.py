@@ -8,7 +8,7 @@ import socket
 import stat
 import sys
 
-from keepstep.torch.run import Run
+from keepstep.torch.runtime.run import Run
 
 RANK, AT, TIMES = (int(os.environ[f"CUT_{name}"]) for name in ("RANK", "AT", "TIMES"))
 times = 0

@@ -14,7 +14,7 @@ import runpy
 import signal
 import sys
 
-from keepstep.torch.run import Run
+from keepstep.torch.runtime.run import Run
 
 HEADER_BYTES = 4096  # of a worker's memory: src/rank/link/page.h
 CAPSULES_BYTES = 2 << 20

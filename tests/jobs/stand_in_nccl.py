@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, ErrorType
 
 import keepstep.torch  # noqa: F401
-from keepstep.torch import cuda, nccl
-from keepstep.torch.registry import Registry
+from keepstep.torch.distributed import nccl
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors import cuda
 
 folder = Path(sys.argv[sys.argv.index("--out") + 1])
 die_in_connect = "--die-in-connect" in sys.argv and sys.argv.remove("--die-in-connect") is None

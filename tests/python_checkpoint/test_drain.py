@@ -27,8 +27,8 @@ from keepstep.checkpoint.drain.news import News
 from keepstep.checkpoint.drain.recipe import Recipe
 from keepstep.checkpoint.drain.sums import as_json, from_json
 from keepstep.checkpoint.saving import Begun
-from keepstep.torch.durable_memory import Memory
-from keepstep.torch.durable_writer import HandingOver
+from keepstep.torch.checkpoint.handing_over import HandingOver
+from keepstep.torch.checkpoint.snapshot_memory import Memory
 
 LIMIT_S = 60
 

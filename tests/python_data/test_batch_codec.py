@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from keepstep import KeepstepError
-from keepstep.torch.batch_codec import Encoded, decode
+from keepstep.torch.data.batch_codec import Encoded, decode
 
 
 def bytes_of(value):

@@ -7,7 +7,7 @@ import torch
 
 from keepstep import KeepstepError
 from keepstep.data import cached
-from keepstep.torch.stream_plan import StreamPlan
+from keepstep.torch.step.stream_plan import StreamPlan
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -1,8 +1,8 @@
 """What committed steps used is a prefix of the order, whatever the sequence of kills, resizes and epoch ends.
 
 Without processes: each rank's `BatchPlan` is asked as `run.steps` does, and what an interrupted step did is forgotten
-as a killed process forgets it. Real processes are killed in tests/integration/test_data_kills.py. A failure prints the
-seed.
+as a killed process forgets it. Real processes are killed in tests/integration/data/test_data_kills.py. A failure
+prints the seed.
 """
 
 import random
@@ -14,7 +14,7 @@ from test_token_dataset import write
 
 from keepstep import _engine
 from keepstep.data import Blend, PackedDataset, TokenDataset
-from keepstep.torch.steps import BatchPlan
+from keepstep.torch.step.steps import BatchPlan
 
 SCHEDULES = 40
 

@@ -2,7 +2,7 @@
 
 The ring is the real one: an agent's memory, filled by loader processes that are killed at random. The ranks are places
 in it that this process holds, each with the plan that `run.steps` asks. Real ranks are killed in
-tests/integration/test_cached_batches.py. A failure prints the seed.
+tests/integration/data/test_cached_batches.py. A failure prints the seed.
 """
 
 import os
@@ -14,10 +14,10 @@ from collections import Counter
 import pytest
 import torch
 
-from keepstep.torch.cached import CachedLoader
-from keepstep.torch.loader_process import Source
-from keepstep.torch.ring_place import RingPlace
-from keepstep.torch.stream_plan import StreamPlan
+from keepstep.torch.data.cached import CachedLoader
+from keepstep.torch.data.loader_process import Source
+from keepstep.torch.data.ring_place import RingPlace
+from keepstep.torch.step.stream_plan import StreamPlan
 
 MICRO_BATCH = 3
 

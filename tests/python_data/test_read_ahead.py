@@ -9,8 +9,8 @@ from test_token_dataset import write
 
 from keepstep import _engine
 from keepstep.data import Blend, PackedDataset, TokenDataset
-from keepstep.torch.data_waits import DataWaits
-from keepstep.torch.steps import BatchPlan
+from keepstep.torch.data.data_waits import DataWaits
+from keepstep.torch.step.steps import BatchPlan
 
 
 def evict(prefix):

@@ -200,7 +200,7 @@ def test_a_held_gil_lets_no_other_thread_run():
 def test_bits_are_flipped_one_at_a_time_and_where_the_seed_says():
     import torch
 
-    from keepstep.torch import bit_flip
+    from keepstep.torch.integrity import bit_flip
 
     model = torch.nn.Linear(4, 3)
     registry = SimpleNamespace(objects={"model": model, "note": 3})

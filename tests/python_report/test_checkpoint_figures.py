@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.fsdp import FSDPModule
 
-from keepstep.bench.checkpoint_figures import against, of_copies, of_saves
+from keepstep.bench.checkpoint.figures import against, of_copies, of_saves
 
 
 def our_step(kind: str, compute_s: float, blocked_s: float = 0.0, **more: float) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from keepstep.bench.commits import CommitReader, RankCommit
-from keepstep.bench.elastic_resizes import Resize, Worlds, add_phases, resizes, steps_per_s, summary
+from keepstep.bench.elastic.resizes import Resize, Worlds, add_phases, resizes, steps_per_s, summary
+from keepstep.bench.harness.commits import CommitReader, RankCommit
 
 
 def world(generation: int, ranks: int, steps: range, begin: float, step_s: float) -> list[RankCommit]:

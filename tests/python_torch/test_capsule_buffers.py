@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from keepstep import KeepstepError
-from keepstep.torch.capsule import Capsule
-from keepstep.torch.rechecks import Rechecks
-from keepstep.torch.registry import Registry
+from keepstep.torch.integrity.rechecks import Rechecks
+from keepstep.torch.state.capsule import Capsule
+from keepstep.torch.state.registry import Registry
 
 
 class Pages:
@@ -100,7 +100,7 @@ def test_after_the_first_commits_looks_are_rare(monkeypatch: pytest.MonkeyPatch)
     looks = []
     monkeypatch.setattr(mine.registry, "check_carried", lambda: looks.append(1))
     clock = iter(range(100, 10_000_000, 1))  # each look at it takes a second
-    monkeypatch.setattr("keepstep.torch.rechecks.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("keepstep.torch.integrity.rechecks.time.monotonic", lambda: next(clock))
     for step in range(1, 500):
         rechecks.after(step)
     assert len(looks) == 3  # what took a second may be done again after a thousand

@@ -8,10 +8,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import extra_state, replicas
-from keepstep.torch.bit_flip import flip_bit
-from keepstep.torch.committed import Committed, restored
-from keepstep.torch.registry import Registry
+from keepstep.torch.data_parallel import replicas
+from keepstep.torch.integrity.bit_flip import flip_bit
+from keepstep.torch.recovery.committed import Committed, restored
+from keepstep.torch.state import extra_state
+from keepstep.torch.state.registry import Registry
 
 
 class Net(torch.nn.Module):

@@ -5,10 +5,10 @@ import torch
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
-from keepstep.torch import cuda
-from keepstep.torch.checks import digests
-from keepstep.torch.memory import raw_bytes, region
-from keepstep.torch.registry import Registry
+from keepstep.torch.integrity.checks import digests
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors import cuda
+from keepstep.torch.tensors.memory import raw_bytes, region
 
 
 def test_bytes_come_in_the_order_asked_for_whatever_the_layout():

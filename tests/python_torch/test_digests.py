@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from keepstep._errors import KeepstepError
-from keepstep.torch import digests, replicas
-from keepstep.torch.digests import Digests, digest, on_device
-from keepstep.torch.registry import Registry
+from keepstep.torch.data_parallel import replicas
+from keepstep.torch.integrity import digests
+from keepstep.torch.integrity.digests import Digests, digest, on_device
+from keepstep.torch.state.registry import Registry
 
 
 class Heard:

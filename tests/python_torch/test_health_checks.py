@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from keepstep.torch import health
+from keepstep.torch.recovery import health
 
 
 @pytest.mark.parametrize("threads", [1, 2])

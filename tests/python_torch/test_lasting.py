@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from keepstep import KeepstepError
-from keepstep.torch import lasting
+from keepstep.torch.integrity import lasting
 
 _CACHE: dict[str, Any] = {}
 

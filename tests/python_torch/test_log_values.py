@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import keepstep
-from keepstep.torch.log_values import object_text
+from keepstep.torch.runtime.log_values import object_text
 
 
 class Kind(enum.IntEnum):

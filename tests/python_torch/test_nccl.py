@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from keepstep.torch import cuda, nccl, nccl_world
+from keepstep.torch.distributed import nccl, nccl_world
+from keepstep.torch.tensors import cuda
 
 LIMIT_S = 30  # a wait that takes longer is a failure of the test
 
@@ -177,7 +178,7 @@ def test_a_rank_whose_communicator_failed_does_not_vote():
 
 
 def test_the_store_answers_what_nccls_start_asks_of_it():
-    from keepstep.torch.store import AgentStore
+    from keepstep.torch.distributed.store import AgentStore
 
     class Kept(AgentStore):
         def __init__(self):

@@ -10,10 +10,10 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
 
 from keepstep import KeepstepError
-from keepstep.torch import durable_state
-from keepstep.torch.registry import Registry, manifest_json
-from keepstep.torch.shard_layout import ShardLayout
-from keepstep.torch.update import Snapshot
+from keepstep.torch.checkpoint import state_dict
+from keepstep.torch.sharded.layout import ShardLayout
+from keepstep.torch.state.registry import Registry, manifest_json
+from keepstep.torch.state.update import Snapshot
 
 
 class Preconditioned(torch.optim.Optimizer):
@@ -173,13 +173,13 @@ def test_copies_of_shards_contain_what_is_inside_lists() -> None:
 def test_a_checkpoint_makes_room_for_what_is_inside_lists() -> None:
     source, newcomer = Process().train(), Process()
     flat = source.registry.flatten()
-    names = {name: ".".join(path) for name, path in durable_state.paths(source.registry, list(flat.tensors)).items()}
+    names = {name: ".".join(path) for name, path in state_dict.paths(source.registry, list(flat.tensors)).items()}
     assert names["optimizer/state/0/Q.1"] == "optimizer.state.weight.Q.1"
     entries = {
         names[name]: TensorStorageMetadata(TensorProperties(dtype=tensor.dtype), tensor.shape, [])
         for name, tensor in flat.tensors.items()
     }
-    durable_state.make_room(newcomer.registry, Metadata(entries), flat.values)
+    state_dict.make_room(newcomer.registry, Metadata(entries), flat.values)
     there = newcomer.registry.flatten().tensors
     assert {name: tensor.shape for name, tensor in there.items()} == {
         name: tensor.shape for name, tensor in flat.tensors.items()

@@ -10,8 +10,8 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.checkpoint import Writer
-from keepstep.torch.durable_snapshot import Small
-from keepstep.torch.plan_codec import packed, unpacked
+from keepstep.torch.checkpoint.plan_codec import packed, unpacked
+from keepstep.torch.checkpoint.snapshot import Small
 
 
 @pytest.mark.parametrize("make", [FileSystemWriter, lambda path: Writer(f"file://{path}", step=7)])

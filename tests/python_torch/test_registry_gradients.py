@@ -2,7 +2,7 @@
 
 import torch
 
-from keepstep.torch.registry import Registry
+from keepstep.torch.state.registry import Registry
 
 
 def filled(*tensors):

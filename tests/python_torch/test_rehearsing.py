@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from keepstep._options import RecoverOptions
-from keepstep.torch import rehearsal
-from keepstep.torch.rehearsal_comm import RehearsalCommunicator
-from keepstep.torch.work import DONE
+from keepstep.torch.distributed.rehearsal_comm import RehearsalCommunicator
+from keepstep.torch.distributed.work import DONE
+from keepstep.torch.recovery import rehearsal
 
 FLOAT, INT64 = 0, 8  # as the engine numbers them
 
@@ -91,7 +91,7 @@ def test_only_a_spare_of_several_ranks_that_sees_no_gpu_rehearses(monkeypatch, w
 
 COMPILES = """
 import torch
-from keepstep.torch import rehearsal
+from keepstep.torch.recovery import rehearsal
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(2)).sum().backward()

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import keepstep
 from keepstep.torch import Replicate
-from keepstep.torch.buckets import make_buckets
+from keepstep.torch.data_parallel.buckets import make_buckets
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from keepstep.torch.registry import Registry
-from keepstep.torch.shard_layout import ShardLayout
+from keepstep.torch.sharded.layout import ShardLayout
+from keepstep.torch.state.registry import Registry
 
 
 class Protected:

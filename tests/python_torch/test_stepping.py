@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.optim import SGD, Optimizer
 
-from keepstep.torch.registry import Registry
-from keepstep.torch.stepping import unprotected
+from keepstep.torch.integrity.stepping import unprotected
+from keepstep.torch.state.registry import Registry
 
 
 class Around(Optimizer):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import keepstep
-from keepstep.torch.registry import Registry
+from keepstep.torch.state.registry import Registry
 
 
 def step(number=1, gradient=1.0, loss=0.5, **protected):

@@ -149,9 +149,10 @@ def test_ctrl_c_reaches_the_stage_and_the_next_call_goes_on_there(tree):
 def test_every_file_with_long_tests_is_a_stage_and_what_was_shortened_does_not_count_as_whole():
     names = [stage.name for stage in test_all.stages(None)]
     assert len(set(names)) == len(names)
-    assert {"cc", "python", "oldest", "fuzz", "long/integration/kill_matrix", "chaos", "chaos-elastic"} <= set(names)
+    kills = "long/integration/recovery/kill_matrix"
+    assert {"cc", "python", "oldest", "fuzz", kills, "chaos", "chaos-elastic"} <= set(names)
     whole = {stage.name: stage.command for stage in test_all.stages(None)}
     shorter = {stage.name: stage.command for stage in test_all.stages(600)}
-    for name in ("chaos", "chaos-elastic", "long/integration/no_false_alarm"):
+    for name in ("chaos", "chaos-elastic", "long/integration/detection/no_false_alarm"):
         assert whole[name] != shorter[name]
     assert whole["cc"] == shorter["cc"]

@@ -1,1 +1,1 @@
-"""``keepstep bench NAME`` and ``keepstep demo``: measurements one can repeat. One module per benchmark."""
+"""``keepstep bench NAME`` and ``keepstep demo``: measurements one can repeat. One module per benchmark, by subject."""

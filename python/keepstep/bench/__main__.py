@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import NamedTuple
 
-from keepstep.bench.environment import BenchError
+from keepstep.bench.harness.environment import BenchError
 from keepstep.report.journal import RunDirectoryError
 
-# Name, what it is; the module keepstep.bench.NAME (with _ for -) has main(arguments) -> exit code. It leaves
-# BenchError, RunDirectoryError and Ctrl-C to `main` here.
+
+class Benchmark(NamedTuple):
+    """Where and what: ``keepstep.bench.MODULE`` has main(arguments) -> exit code, which leaves BenchError,
+    RunDirectoryError and Ctrl-C to `main` here."""
+
+    module: str
+    what: str
+
+
 BENCHMARKS = {
-    "recovery": "how long a job stands still after a SIGKILL, against torchrun and torchft",
-    "step": "what commit, heartbeat and journal add to a step",
-    "digest": "what it costs a step that ranks compare their gradients before they vote",
-    "elastic": "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
-    "checkpoint": "copies of sharded state after every step, against torch.save and DCP's async_save",
-    "hydrate": "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",
-    "allreduce": "all_reduce within one machine, against Gloo",
-    "rendezvous": "until every rank knows where every other is, against TCPStore",
-    "membership": "what the coordinator's decisions cost at up to 100,000 ranks",
-    "reproducible": "what bits that no number of ranks changes cost, against DDP",
-    "rehearsal": "what it saves that spares rehearse their first step",
-    "transport": "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)",
-    "parity": "Reed-Solomon coding per core, beside ISA-L's own loop",
-    "data-build": "text to a corpus of tokens, against megatron-core and Hugging Face datasets",
-    "data": "batches of tokens and the first one after a start, against DataLoaders",
-    "demo": "the main job with two faults, compared bit for bit with an undisturbed run",
+    "recovery": Benchmark(
+        "recovery.command", "how long a job stands still after a SIGKILL, against torchrun and torchft"
+    ),
+    "step": Benchmark("step.command", "what commit, heartbeat and journal add to a step"),
+    "digest": Benchmark("step.digest", "what it costs a step that ranks compare their gradients before they vote"),
+    "elastic": Benchmark(
+        "elastic.command",
+        "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
+    ),
+    "checkpoint": Benchmark(
+        "checkpoint.command", "copies of sharded state after every step, against torch.save and DCP's async_save"
+    ),
+    "hydrate": Benchmark(
+        "recovery.hydrate",
+        "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",
+    ),
+    "allreduce": Benchmark("comm.allreduce", "all_reduce within one machine, against Gloo"),
+    "rendezvous": Benchmark("comm.rendezvous", "until every rank knows where every other is, against TCPStore"),
+    "membership": Benchmark("comm.membership", "what the coordinator's decisions cost at up to 100,000 ranks"),
+    "reproducible": Benchmark("step.reproducible", "what bits that no number of ranks changes cost, against DDP"),
+    "rehearsal": Benchmark("recovery.rehearsal", "what it saves that spares rehearse their first step"),
+    "transport": Benchmark(
+        "comm.transport", "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)"
+    ),
+    "parity": Benchmark("checkpoint.parity", "Reed-Solomon coding per core, beside ISA-L's own loop"),
+    "data-build": Benchmark(
+        "data.build", "text to a corpus of tokens, against megatron-core and Hugging Face datasets"
+    ),
+    "data": Benchmark("data.command", "batches of tokens and the first one after a start, against DataLoaders"),
+    "demo": Benchmark("recovery.demo", "the main job with two faults, compared bit for bit with an undisturbed run"),
 }
 
 
 def _usage() -> str:
     lines = ["usage: keepstep bench NAME [options]; --help after the name tells more", ""]
-    return "\n".join(lines + [f"  {name:<13} {what}" for name, what in BENCHMARKS.items()])
+    return "\n".join(lines + [f"  {name:<13} {each.what}" for name, each in BENCHMARKS.items()])
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +66,7 @@ def main(arguments: list[str]) -> int:
         print(f"keepstep bench: there is no '{name}'\n{_usage()}", file=sys.stderr)
         return 2
     try:
-        code = import_module(f"keepstep.bench.{name.replace('-', '_')}").main(arguments[1:])
+        code = import_module(f"keepstep.bench.{BENCHMARKS[name].module}").main(arguments[1:])
     except (BenchError, RunDirectoryError) as error:
         print(f"keepstep bench {name}: {error}", file=sys.stderr)
         return 1

@@ -25,8 +25,8 @@ import sys
 from pathlib import Path
 
 from keepstep._command import exit_with
-from keepstep.bench.environment import BenchError, keepstep_command
-from keepstep.bench.processes import Processes
+from keepstep.bench.harness.environment import BenchError, keepstep_command
+from keepstep.bench.harness.processes import Processes
 from keepstep.certify.certificate import as_json
 from keepstep.certify.options import OptionError, Options, options_of_run, parse
 from keepstep.certify.page import print_certificate, write_html

@@ -1,4 +1,4 @@
-"""What the ranks of one job wrote down (`keepstep.torch.witness`), and its journal's losses."""
+"""What the ranks of one job wrote down (`keepstep.torch.integrity.witness`), and its journal's losses."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keepstep.bench.environment import free_port
-from keepstep.bench.processes import Job, Processes
+from keepstep.bench.harness.environment import free_port
+from keepstep.bench.harness.processes import Job, Processes
 
 OTHERS_END_S = 30.0  # after node 0 has
 LOOK_S = 0.1

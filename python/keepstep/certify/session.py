@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.environment import BenchError
-from keepstep.bench.processes import Processes
-from keepstep.bench.waiting import progress_bar
+from keepstep.bench.harness.environment import BenchError
+from keepstep.bench.harness.processes import Processes
+from keepstep.bench.harness.waiting import progress_bar
 from keepstep.certify import evidence
 from keepstep.certify.certificate import Certificate
 from keepstep.certify.job import Launch, Ran, Running, run_job

@@ -198,7 +198,7 @@ def _tensor(name: Any, dtype: Any, shape: Any, layout: Any) -> tuple[str, tuple[
 
 
 def contents(texts: dict[int, str]) -> Contents:
-    """Of all ranks' texts (python/keepstep/torch/shard_layout.py). KeepstepError: they are none."""
+    """Of all ranks' texts (python/keepstep/torch/sharded/layout.py). KeepstepError: they are none."""
     found: dict[str, dict[tuple[str, tuple[int, ...]], Tensor]] = {}
     values: dict[str, None] = {}
     capsules = {}

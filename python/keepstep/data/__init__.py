@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keepstep.data.chat import write_chat as write_chat
-    from keepstep.torch.blend import Blend as Blend
-    from keepstep.torch.cached import cached as cached
-    from keepstep.torch.packed_dataset import PackedDataset as PackedDataset
-    from keepstep.torch.packed_dataset import document_mask as document_mask
-    from keepstep.torch.token_dataset import TokenDataset as TokenDataset
+    from keepstep.torch.data.blend import Blend as Blend
+    from keepstep.torch.data.cached import cached as cached
+    from keepstep.torch.data.packed_dataset import PackedDataset as PackedDataset
+    from keepstep.torch.data.packed_dataset import document_mask as document_mask
+    from keepstep.torch.data.token_dataset import TokenDataset as TokenDataset
 
 __all__ = ["Blend", "PackedDataset", "TokenDataset", "cached", "document_mask", "write_chat"]
 
 _WHERE = {
-    "Blend": "keepstep.torch.blend",
-    "PackedDataset": "keepstep.torch.packed_dataset",
-    "TokenDataset": "keepstep.torch.token_dataset",
-    "cached": "keepstep.torch.cached",
-    "document_mask": "keepstep.torch.packed_dataset",
+    "Blend": "keepstep.torch.data.blend",
+    "PackedDataset": "keepstep.torch.data.packed_dataset",
+    "TokenDataset": "keepstep.torch.data.token_dataset",
+    "cached": "keepstep.torch.data.cached",
+    "document_mask": "keepstep.torch.data.packed_dataset",
     "write_chat": "keepstep.data.chat",
 }
 

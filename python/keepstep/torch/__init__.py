@@ -8,12 +8,12 @@ from keepstep.torch import versions
 
 versions.check(torch.__version__)
 
-from keepstep.torch import rendezvous  # noqa: E402
-from keepstep.torch.backend import register_backend  # noqa: E402
-from keepstep.torch.gradient_norm import clip_grad_norm_, grad_norm  # noqa: E402
-from keepstep.torch.learning_rate import scale_lr  # noqa: E402
-from keepstep.torch.replicate import Replicate  # noqa: E402
+from keepstep.torch.data_parallel.replicate import Replicate  # noqa: E402
+from keepstep.torch.distributed import rendezvous  # noqa: E402
+from keepstep.torch.distributed.backend import register_backend  # noqa: E402
+from keepstep.torch.reduction.gradient_norm import clip_grad_norm_, grad_norm  # noqa: E402
 from keepstep.torch.seeds import seed_micro_batch  # noqa: E402
+from keepstep.torch.step.learning_rate import scale_lr  # noqa: E402
 
 __all__ = ["Replicate", "clip_grad_norm_", "grad_norm", "install", "scale_lr", "seed_micro_batch"]
 

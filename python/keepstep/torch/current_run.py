@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class CurrentRun(Protocol):
-    """What `keepstep.torch.run.Run` answers."""
+    """What `keepstep.torch.runtime.run.Run` answers."""
 
     @property
     def _step_now(self) -> int:

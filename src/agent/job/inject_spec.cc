@@ -186,8 +186,8 @@ const char* name(InjectPhase phase) {
   return std::find_if(kPhases.begin(), kPhases.end(), [&](const PhaseRow& each) { return each.phase == phase; })->name;
 }
 
-bool for_programs(InjectKind kind) { return worker::carried_out_by_programs(name(kind)); }
-std::string program_faults() { return worker::program_faults(); }
+bool for_programs(InjectKind kind) { return rank::carried_out_by_programs(name(kind)); }
+std::string program_faults() { return rank::program_faults(); }
 
 bool by_agent(InjectKind kind) { return row(kind).by_agent; }
 int signal_of(InjectKind kind) { return row(kind).signal; }

@@ -111,7 +111,7 @@ TEST(InjectSpec, a_running_job_needs_no_rank_no_step_and_no_phase) {
 }
 
 TEST(InjectSpec, what_programs_carry_out_are_kinds_of_faults) {
-  for (const std::string_view kind : worker::kProgramFaults) {
+  for (const std::string_view kind : rank::kProgramFaults) {
     const auto spec = parse_inject(std::string(kind) + (kind == "flip" ? ":what=gradient" : ""), InjectFor::kNow);
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_TRUE(for_programs(spec->kind)) << kind;

@@ -8,9 +8,9 @@ StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& p
                                                          const comm::CommConfig& config) {
   KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
                             SharedMemory::create("keepstep-generation-" + std::to_string(prepare.identity.generation),
-                                                 worker::generation_page_bytes(config)));
-  auto* page = reinterpret_cast<worker::GenerationPage*>(memory.data());
-  page->magic = worker::kGenerationMagic;
+                                                 rank::generation_page_bytes(config)));
+  auto* page = reinterpret_cast<rank::GenerationPage*>(memory.data());
+  page->magic = rank::kGenerationMagic;
   page->term = prepare.identity.term;
   page->generation = prepare.identity.generation;
   page->world = static_cast<uint32_t>(prepare.members.size());
@@ -19,19 +19,19 @@ StatusOr<std::unique_ptr<Generation>> Generation::create(const brain::Prepare& p
 }
 
 void Generation::interrupt() {
-  worker::ring(page());
-  comm::wake_all(config_, memory_.data() + worker::kHeaderBytes);
+  rank::ring(page());
+  comm::wake_all(config_, memory_.data() + rank::kHeaderBytes);
 }
 
 std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holders) {
   // The mark comes before the seals: a worker that opens its word for this generation looks at the mark afterwards,
-  // so it finds either our seal or the mark (worker::Steps::open).
+  // so it finds either our seal or the mark (rank::Steps::open).
   page().sealing.store(1);
   std::vector<brain::SealedWord> words;
   for (const Holder& member : holders) {
     const brain::StepWord was = brain::unpack_step_word(member.page->word.fetch_or(brain::kSealedBit));
     words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load()),
-                     was.vote == brain::Vote::kOpen ? std::nullopt : worker::load_digest(*member.page, was.step)});
+                     was.vote == brain::Vote::kOpen ? std::nullopt : rank::load_digest(*member.page, was.step)});
   }
   // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
   drain();
@@ -45,7 +45,7 @@ void Generation::drain() {
 
 Generation::Outcome Generation::newest_outcome() const {
   Outcome newest;
-  for (const worker::MeanSlot& slot : page().mean) {
+  for (const rank::MeanSlot& slot : page().mean) {
     if (const brain::Step step = slot.step.load(); step > newest.step) {
       newest = {step, slot.mean.load(), slot.flags.load()};
     }
@@ -55,11 +55,11 @@ Generation::Outcome Generation::newest_outcome() const {
 
 void Generation::announce(brain::Version version, std::optional<double> mean_loss, uint32_t flags) {
   if (mean_loss.has_value()) {
-    worker::store_mean(page(), version, *mean_loss, flags);
+    rank::store_mean(page(), version, *mean_loss, flags);
   }
   page().verdict_version = version;
   page().verdict_ready = 1;
-  worker::ring(page());
+  rank::ring(page());
 }
 
 void Generation::announce_end() {

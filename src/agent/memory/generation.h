@@ -30,7 +30,7 @@ class Generation {
   struct Holder {
     brain::Rank rank;
     brain::WorkerId worker;
-    worker::WorkerPage* page;
+    rank::WorkerPage* page;
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
@@ -54,7 +54,7 @@ class Generation {
  private:
   Generation(brain::Identity identity, comm::CommConfig config, SharedMemory memory)
       : identity_(identity), config_(config), memory_(std::move(memory)) {}
-  worker::GenerationPage& page() const { return *reinterpret_cast<worker::GenerationPage*>(memory_.data()); }
+  rank::GenerationPage& page() const { return *reinterpret_cast<rank::GenerationPage*>(memory_.data()); }
   void interrupt();
 
   brain::Identity identity_;

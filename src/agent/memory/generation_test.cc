@@ -32,9 +32,9 @@ using brain::StateKind;
 using brain::Step;
 using brain::Version;
 using nlohmann::json;
-using worker::Engine;
-using worker::Message;
-using worker::MessageType;
+using rank::Engine;
+using rank::Message;
+using rank::MessageType;
 
 constexpr comm::CommConfig kConfig{
     .max_world = 4, .groups = 2, .slot_bytes = 16384, .group_slot_bytes = 4096, .ring_bytes = 8192};
@@ -73,7 +73,7 @@ class Heard {
         return;
       }
       const std::lock_guard lock(mutex_);
-      messages_.push_back(*worker::decode(*packet));
+      messages_.push_back(*rank::decode(*packet));
       came_.notify_all();
     }
   }
@@ -85,7 +85,7 @@ class Heard {
 
 // A worker as its agent has it, and the engine in it.
 struct Worker {
-  Worker(brain::WorkerId id, json welcome) : process(*WorkerProcess::create(id, false, worker::WorkerLayout(kConfig))) {
+  Worker(brain::WorkerId id, json welcome) : process(*WorkerProcess::create(id, false, rank::WorkerLayout(kConfig))) {
     heard = std::make_unique<Heard>(process->socket);
     tell(MessageType::kWelcome, {}, std::move(welcome));
     Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 0));
@@ -97,14 +97,14 @@ struct Worker {
   ~Worker() { engine.reset(); }
   void tell(MessageType type, Identity identity, json body, const std::vector<int>& fds = {}) {
     const Status sent =
-        worker::send_encoded(process->socket, worker::encode({type, 0, identity, std::move(body)}), fds, true);
+        rank::send_encoded(process->socket, rank::encode({type, 0, identity, std::move(body)}), fds, true);
     ASSERT_TRUE(sent.ok()) << sent;
   }
-  std::vector<worker::CommitRecord> commits() {
-    std::vector<worker::CommitRecord> found;
+  std::vector<rank::CommitRecord> commits() {
+    std::vector<rank::CommitRecord> found;
     const Status status = process->log.collect(
-        process->memory.data() + worker::WorkerLayout::kLog,
-        [&](const worker::CommitRecord& record) { found.push_back(record); },
+        process->memory.data() + rank::WorkerLayout::kLog,
+        [&](const rank::CommitRecord& record) { found.push_back(record); },
         [](Step, std::string_view) { FAIL() << "nobody logged"; });
     EXPECT_TRUE(status.ok()) << status;
     return found;
@@ -130,15 +130,14 @@ class Job {
   Worker& worker(Rank rank) { return *workers_[rank]; }
   Engine& engine(Rank rank) { return *workers_[rank]->engine; }
   Generation& generation(uint32_t node) { return *generations_[node]; }
-  worker::WorkerPage& page(Rank rank) { return workers_[rank]->process->page(); }
+  rank::WorkerPage& page(Rank rank) { return workers_[rank]->process->page(); }
 
   void kill(Rank rank) {
     graves_.push_back(workers_[rank]->process);  // its agent keeps its memory
     workers_[rank]->engine.reset();
   }
   void start(Rank rank) {
-    workers_[rank] =
-        std::make_unique<Worker>(next_worker_++, json{{"comm", worker::to_json(kConfig)}, {"spare", false}});
+    workers_[rank] = std::make_unique<Worker>(next_worker_++, json{{"comm", rank::to_json(kConfig)}, {"spare", false}});
   }
 
   json table() const {
@@ -252,7 +251,7 @@ double mean_of(uint32_t world, Step step) {
 }
 
 void enter(Engine& engine, Identity identity, Rank rank, uint32_t world) {
-  const StatusOr<worker::Assignment> assignment = engine.wait_assignment();
+  const StatusOr<rank::Assignment> assignment = engine.wait_assignment();
   ASSERT_TRUE(assignment.ok()) << assignment.status();
   ASSERT_EQ(assignment->identity, identity);
   ASSERT_EQ(assignment->rank, rank);
@@ -262,7 +261,7 @@ void enter(Engine& engine, Identity identity, Rank rank, uint32_t world) {
   ASSERT_TRUE(formed.ok()) << formed;
 }
 
-worker::VoteResult vote(Engine& engine, Rank rank, Step step) {
+rank::VoteResult vote(Engine& engine, Rank rank, Step step) {
   engine.steps().record_loss(step, loss_of(rank, step), rank + 1);
   return engine.steps().vote(step, 0);
 }
@@ -283,8 +282,8 @@ void commit(Engine& engine, Rank rank, uint32_t world, Step step) {
 TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
   brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 2, 0, {}}}), {{0, 1, 0}, {1, 2, 0}}, "test"};
   const auto generation = *Generation::create(prepare, kConfig);
-  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), worker::kHeaderBytes);
-  const auto& page = *reinterpret_cast<const worker::GenerationPage*>(memory.data());
+  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), rank::kHeaderBytes);
+  const auto& page = *reinterpret_cast<const rank::GenerationPage*>(memory.data());
   EXPECT_EQ(page.world, 2u);
   EXPECT_EQ(page.across, 0u);
 }
@@ -292,8 +291,8 @@ TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
 TEST(GenerationTest, a_drained_page_is_interrupted_and_only_a_sealed_one_says_so_to_who_opens_its_word) {
   brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 1, 0, {}}}), {{0, 1, 0}}, "test"};
   const auto generation = *Generation::create(prepare, kConfig);
-  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), worker::kHeaderBytes);
-  const auto& page = *reinterpret_cast<const worker::GenerationPage*>(memory.data());
+  const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), rank::kHeaderBytes);
+  const auto& page = *reinterpret_cast<const rank::GenerationPage*>(memory.data());
   generation->drain();
   EXPECT_EQ(page.interrupted.load(), 1u);
   EXPECT_EQ(page.sealing.load(), 0u);
@@ -339,7 +338,7 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
   });
   EXPECT_EQ(job.worker(0).heard->await(MessageType::kFormed).identity, kFirst);
   EXPECT_EQ(job.worker(1).heard->count(MessageType::kFormed) + job.worker(2).heard->count(MessageType::kFormed), 0u);
-  const std::vector<worker::CommitRecord> commits = job.worker(2).commits();
+  const std::vector<rank::CommitRecord> commits = job.worker(2).commits();
   ASSERT_EQ(commits.size(), 20u);
   EXPECT_EQ(commits.back().step, 20u);
   EXPECT_EQ(commits.back().identity, kFirst);
@@ -459,7 +458,7 @@ TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
   }
   EXPECT_EQ(json::parse(injections.front()).at("text"), text);
   EXPECT_TRUE(absl::IsInvalidArgument(
-      job.engine(0).agent().send(MessageType::kNote, {{"because", std::string(worker::kMaxBodyBytes, 'x')}})));
+      job.engine(0).agent().send(MessageType::kNote, {{"because", std::string(rank::kMaxBodyBytes, 'x')}})));
 }
 
 TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {

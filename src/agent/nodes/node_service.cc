@@ -16,14 +16,14 @@
 
 namespace keepstep::agent {
 
-using worker::Message;
-using worker::MessageType;
+using rank::Message;
+using rank::MessageType;
 
 namespace {
 
-constexpr int64_t kLingerNs = 2'000'000'000;                // after the last client: the next init may follow at once
-constexpr int64_t kFirstClientNs = 30'000'000'000;          // whoever started us connects within this time
-constexpr uint32_t kMaxWorld = worker::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
+constexpr int64_t kLingerNs = 2'000'000'000;              // after the last client: the next init may follow at once
+constexpr int64_t kFirstClientNs = 30'000'000'000;        // whoever started us connects within this time
+constexpr uint32_t kMaxWorld = rank::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr uint32_t kGroups = 64;
 
@@ -34,11 +34,11 @@ comm::CommConfig config_for(uint32_t world) {
 }  // namespace
 
 StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job) {
-  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(worker::node_name(job)));
+  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(rank::node_name(job)));
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::create());
   KEEPSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<RingService> rings,
-      RingService::open(*loop, worker::rings_beside(name.path()), [](const RingService::News& news) {
+      RingService::open(*loop, rank::rings_beside(name.path()), [](const RingService::News& news) {
         spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch, news.because);
       }));
   KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name.path()));  // the last: whoever finds it finds all
@@ -69,7 +69,7 @@ void NodeService::stop_if_idle() {
 }
 
 void NodeService::tell(Client& client, MessageType type, nlohmann::json body, std::span<const int> fds) {
-  const Status status = client.outbox.send(client.socket, worker::encode({type, 0, {}, std::move(body)}), fds);
+  const Status status = client.outbox.send(client.socket, rank::encode({type, 0, {}, std::move(body)}), fds);
   if (!status.ok() && !absl::IsUnavailable(status)) {
     spdlog::warn("process {} is let go: {}", client.pid, std::string(status.message()));
     (void)shutdown(client.socket.fd(), SHUT_RDWR);  // both sides see the end, and nobody waits for what was not told
@@ -108,7 +108,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
     on_end(client);
     return;
   }
-  const StatusOr<Message> message = worker::decode(*packet);
+  const StatusOr<Message> message = rank::decode(*packet);
   Status bad = message.status();
   if (message.ok()) {
     try {
@@ -143,14 +143,14 @@ void NodeService::on_message(Client& client, const Message& message, std::vector
       break;
     case MessageType::kStore: {
       const nlohmann::json& body = message.body;
-      StatusOr<std::string> value = worker::store_value(body, std::move(fds));
+      StatusOr<std::string> value = rank::store_value(body, std::move(fds));
       if (!value.ok()) {
         throw nlohmann::json::other_error::create(599, std::string(value.status().message()), nullptr);
       }
       for (const StoreAnswer& answer :
            store_.handle({client.id, body.at("id"), body.at("op"), body.at("key"), *std::move(value)})) {
         if (const auto it = clients_.find(answer.worker); it != clients_.end()) {
-          const worker::StoreMessage reply = worker::store_answer(answer.id, answer.ok, answer.value);
+          const rank::StoreMessage reply = rank::store_answer(answer.id, answer.ok, answer.value);
           tell(*it->second, MessageType::kStoreReply, reply.body, reply.fds());
         }
       }
@@ -215,7 +215,7 @@ Status NodeService::admit(Client& client, const std::string& key, uint32_t rank,
 Status NodeService::open(Group& group) {
   group.config = config_for(group.world);
   KEEPSTEP_ASSIGN_OR_RETURN(group.generation,
-                            SharedMemory::create("keepstep-group", worker::generation_page_bytes(group.config)));
+                            SharedMemory::create("keepstep-group", rank::generation_page_bytes(group.config)));
   std::vector<int> fds = {group.generation.fd()};
   for (uint32_t rank = 0; rank < group.world; ++rank) {
     KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory arena, SharedMemory::create(absl::StrFormat("keepstep-arena-%d", rank),
@@ -223,10 +223,10 @@ Status NodeService::open(Group& group) {
     group.arenas.push_back(std::move(arena));
     fds.push_back(group.arenas.back().fd());
   }
-  auto* page = reinterpret_cast<worker::GenerationPage*>(group.generation.data());
-  page->magic = worker::kGenerationMagic;
+  auto* page = reinterpret_cast<rank::GenerationPage*>(group.generation.data());
+  page->magic = rank::kGenerationMagic;
   page->world = group.world;
-  tell_all(group, MessageType::kMembers, {{"comm", worker::to_json(group.config)}}, fds);
+  tell_all(group, MessageType::kMembers, {{"comm", rank::to_json(group.config)}}, fds);
   group.arenas.clear();  // the members have them
   return absl::OkStatus();
 }
@@ -236,9 +236,9 @@ void NodeService::interrupt(Group& group, const std::string& because) {
     return;
   }
   group.interrupted = true;
-  auto* page = reinterpret_cast<worker::GenerationPage*>(group.generation.data());
+  auto* page = reinterpret_cast<rank::GenerationPage*>(group.generation.data());
   page->interrupted.store(1);
-  comm::wake_all(group.config, group.generation.data() + worker::kHeaderBytes);
+  comm::wake_all(group.config, group.generation.data() + rank::kHeaderBytes);
   tell_all(group, MessageType::kInterrupt, {{"because", because}});
 }
 

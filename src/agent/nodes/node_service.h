@@ -64,7 +64,7 @@ class NodeService {
       : name_(std::move(name)), loop_(std::move(loop)), listener_(std::move(listener)) {}
   void on_connection();
   void on_packet(const std::shared_ptr<Client>& client);
-  void on_message(Client& client, const worker::Message& message, std::vector<Fd> fds);
+  void on_message(Client& client, const rank::Message& message, std::vector<Fd> fds);
   void on_join(Client& client, const nlohmann::json& body);
   Status admit(Client& client, const std::string& key, uint32_t rank, uint32_t world);
   Status open(Group& group);
@@ -72,9 +72,8 @@ class NodeService {
   void interrupt(Group& group, const std::string& because);
   void on_exit(const std::shared_ptr<Client>& client);
   void on_end(const std::shared_ptr<Client>& client);
-  void tell(Client& client, worker::MessageType type, nlohmann::json body, std::span<const int> fds = {});
-  void tell_all(const Group& group, worker::MessageType type, const nlohmann::json& body,
-                std::span<const int> fds = {});
+  void tell(Client& client, rank::MessageType type, nlohmann::json body, std::span<const int> fds = {});
+  void tell_all(const Group& group, rank::MessageType type, const nlohmann::json& body, std::span<const int> fds = {});
   void stop_if_idle();
 
   HeldName name_;  // the last to go

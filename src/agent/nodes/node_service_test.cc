@@ -13,8 +13,8 @@
 namespace keepstep::agent {
 namespace {
 
+using rank::NodeLink;
 using testing::HasSubstr;
-using worker::NodeLink;
 
 // A service in a thread of its own; it ends by itself once all links are gone.
 class NodeServiceTest : public testing::Test {
@@ -84,8 +84,7 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
   auto lost = connect_local(service_->path());
   ASSERT_TRUE(lost.ok()) << lost.status();
   ASSERT_TRUE(
-      lost->send(worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}}))
-          .ok());
+      lost->send(rank::encode({rank::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}})).ok());
   ASSERT_TRUE(survivor->join("next", 0, 2, -1).ok());
   const comm::OpId alone = survivor->communicator()->barrier(comm::kWorld);
   *lost = PacketSocket();
@@ -121,8 +120,8 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
   const auto good = link();
   for (const std::string& bytes :
        {std::string("garbage"), std::string(100'000, 'x'),
-        worker::encode({worker::MessageType::kJoin, 0, {}, {{"key", 7}}}),
-        worker::encode({static_cast<worker::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
+        rank::encode({rank::MessageType::kJoin, 0, {}, {{"key", 7}}}),
+        rank::encode({static_cast<rank::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
     auto stranger = connect_local(service_->path());
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     ASSERT_TRUE(stranger->send(bytes).ok());

@@ -51,10 +51,10 @@ std::vector<brain::NodeId> AgentCore::attending_nodes() const {
   return config.size_news ? config.size_news().nodes : std::vector<brain::NodeId>{config.node};
 }
 
-void AgentCore::tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+void AgentCore::tell(WorkerProcess& process, rank::MessageType type, brain::Identity identity, nlohmann::json body,
                      std::span<const int> fds) {
-  const worker::Message message{type, config.node, identity, std::move(body)};
-  const Status status = process.outbox.send(process.socket, worker::encode(message), fds);
+  const rank::Message message{type, config.node, identity, std::move(body)};
+  const Status status = process.outbox.send(process.socket, rank::encode(message), fds);
   if (status.ok() || absl::IsUnavailable(status)) {
     return;  // if it is gone: that is noticed elsewhere
   }

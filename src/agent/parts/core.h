@@ -64,7 +64,7 @@ struct AgentCore {
   std::vector<brain::NodeId> attending_nodes() const;
 
   // ---- telling others ----
-  void tell(WorkerProcess& process, worker::MessageType type, brain::Identity identity, nlohmann::json body,
+  void tell(WorkerProcess& process, rank::MessageType type, brain::Identity identity, nlohmann::json body,
             std::span<const int> fds = {});
   // To another node's agent: a letter for the subject (agent_nodes.cc), then a text.
   void route(brain::NodeId to, char subject, const std::string& text);

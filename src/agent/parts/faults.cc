@@ -10,7 +10,7 @@
 
 namespace keepstep::agent {
 
-using worker::MessageType;
+using rank::MessageType;
 
 namespace {
 
@@ -132,7 +132,7 @@ void Faults::write(const InjectSpec& spec, const WorkerProcess* process, int64_t
   core_.journal.write("injected", core_.brain.identity(), spec.text, fields);
 }
 
-bool Faults::on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message) {
+bool Faults::on_injected(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message) {
   const nlohmann::json& body = message.body;
   const std::string key = body.at("key");
   const auto it = faults_.find(key);

@@ -23,7 +23,7 @@ class Faults {
   // `keepstep inject`: what is done about it, in words.
   StatusOr<std::string> inject(const std::string& text);
   // A worker carries one out now. False: nobody asked for it.
-  bool on_injected(const std::shared_ptr<WorkerProcess>& process, const worker::Message& message);
+  bool on_injected(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
 
  private:
   StatusOr<std::string> signal_rank(const InjectSpec& spec);

@@ -6,7 +6,7 @@
 
 namespace keepstep::agent {
 
-using worker::MessageType;
+using rank::MessageType;
 
 bool is_notice(const JobSpec& spec, int signal) {
   return signal == SIGUSR1 || (signal == SIGTERM && !spec.slurm_job.empty());

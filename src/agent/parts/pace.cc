@@ -18,7 +18,7 @@ std::string time_text(brain::Time time) {
 
 }  // namespace
 
-void Pace::note(brain::Rank rank, const worker::CommitRecord& record) {
+void Pace::note(brain::Rank rank, const rank::CommitRecord& record) {
   window_.add(record.identity, rank, brain::Time(record.computed_ns), brain::Time(record.committed_ns));
 }
 

@@ -15,7 +15,7 @@ class Pace {
  public:
   explicit Pace(AgentCore& core) : core_(core) {}
 
-  void note(brain::Rank rank, const worker::CommitRecord& record);
+  void note(brain::Rank rank, const rank::CommitRecord& record);
   void watch();
   // 'W', to node 0. INVALID_ARGUMENT: of ranks that are not on that node.
   Status on_report(brain::NodeId from, const nlohmann::json& report);

@@ -149,7 +149,7 @@ void RingService::on_packet(uint64_t id) {
     return;
   }
   std::string bad;
-  if (packet->bytes.size() > worker::kMaxRingMessageBytes || !packet->fds.empty()) {
+  if (packet->bytes.size() > rank::kMaxRingMessageBytes || !packet->fds.empty()) {
     bad = absl::StrFormat("a message of %d bytes and %d descriptors", packet->bytes.size(), packet->fds.size());
   } else if (const auto request = nlohmann::json::parse(packet->bytes, nullptr, false); !request.is_object()) {
     bad = "a message that is no JSON object";
@@ -243,8 +243,8 @@ void RingService::open(uint64_t id, const nlohmann::json& request) {
   const auto position = whole<uint64_t>(request, "position");
   const pid_t pid = clients_.at(id).pid;
   free_row(id);
-  if (name.empty() || name.size() > worker::kMaxRingNameBytes) {
-    refuse(id, absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", worker::kMaxRingNameBytes, name.size()));
+  if (name.empty() || name.size() > rank::kMaxRingNameBytes) {
+    refuse(id, absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", rank::kMaxRingNameBytes, name.size()));
     return;
   }
   if (position > kMostPosition) {

@@ -27,11 +27,11 @@ using data::LoaderState;
 using data::RingReader;
 using data::RingSpec;
 using data::RingWriter;
+using rank::RingLink;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using worker::RingLink;
 
 constexpr RingSpec kSpec{.round = 2, .ahead = 4, .behind = 2};
 
@@ -436,7 +436,7 @@ TEST_F(RingServiceTest, a_client_that_talks_nonsense_is_let_go_and_the_others_go
       begin + R"("round":2,"position":1e300})",
       begin + R"("round":2,"position":"0"})",
       std::string(3000, '['),
-      R"({"op":")" + std::string(worker::kMaxRingMessageBytes, 'x') + "\"}",
+      R"({"op":")" + std::string(rank::kMaxRingMessageBytes, 'x') + "\"}",
       std::string("\xff\xfe\0", 3),
   };
   for (const std::string& each : nonsense) {

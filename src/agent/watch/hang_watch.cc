@@ -44,8 +44,8 @@ char process_state(const std::string& stat) {
 }
 
 RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& process, const View& view, int64_t now_ns) {
-  const worker::WorkerPage& page = process.page();
-  const worker::ProgressWords& words = page.progress;
+  const rank::WorkerPage& page = process.page();
+  const rank::ProgressWords& words = page.progress;
   const comm::CollectiveWords& collectives = words.collectives;
   const auto relaxed = std::memory_order_relaxed;
   RankProgress progress;

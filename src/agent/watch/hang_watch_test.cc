@@ -24,7 +24,7 @@ class FakeWorker {
  public:
   explicit FakeWorker(brain::WorkerId id) {
     comm::CommConfig config{.max_world = 2, .groups = 1, .slot_bytes = 4096, .group_slot_bytes = 4096};
-    process_ = *WorkerProcess::create(id, false, worker::WorkerLayout(config));
+    process_ = *WorkerProcess::create(id, false, rank::WorkerLayout(config));
     process_->recoverable = true;
     process_->pid = fork();
     if (process_->pid == 0) {
@@ -41,7 +41,7 @@ class FakeWorker {
   FakeWorker(const FakeWorker&) = delete;
   FakeWorker& operator=(const FakeWorker&) = delete;
 
-  worker::WorkerPage& page() { return process_->page(); }
+  rank::WorkerPage& page() { return process_->page(); }
   const WorkerProcess& process() const { return *process_; }
   void stop() {
     kill(process_->pid, SIGSTOP);
@@ -50,7 +50,7 @@ class FakeWorker {
   void commit(brain::Step step, int64_t at_ns) {
     page().progress.committed_ns = at_ns;
     page().progress.committed = step;
-    page().progress.place = worker::pack_place(step + 1, 1, brain::StepPhase::kMicroBatch);
+    page().progress.place = rank::pack_place(step + 1, 1, brain::StepPhase::kMicroBatch);
     page().word = brain::pack(brain::StepWord{kIdentity, step + 1, brain::Vote::kOpen, false});
   }
   void enter_collective() {

@@ -82,7 +82,7 @@ std::vector<HealthFinding> judge_health(const HealthReading& now, const std::opt
   if (!now.gpu_error.empty()) {
     findings.push_back({"gpu driver", now.gpu_error, "an answer"});
   }
-  for (const worker::GpuFinding& gpu : worker::judge_gpus(now.gpus)) {
+  for (const rank::GpuFinding& gpu : rank::judge_gpus(now.gpus)) {
     findings.push_back({gpu.check, gpu.measured, gpu.limit});
   }
   if (before.has_value()) {
@@ -113,7 +113,7 @@ HealthReading measure_health(const std::vector<std::string>& folders) {
     }
     reading.folders.push_back(std::move(folder));
   }
-  auto gpus = worker::read_gpus();
+  auto gpus = rank::read_gpus();
   if (gpus.ok()) {
     reading.gpus = *std::move(gpus);
   } else if (!absl::IsNotFound(gpus.status())) {

@@ -1,7 +1,7 @@
 // Whether a node is fit for training: what is measured now and then, what is wrong with it, and when it gives up.
 //
 // Measuring (`measure_health`, HealthWatch) is apart from judging (`judge_health`, NodeFitness), which is pure. What a
-// worker checks of itself before it joins is in python/keepstep/torch/health.py.
+// worker checks of itself before it joins is in python/keepstep/torch/recovery/health.py.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ struct FolderReading {
 struct HealthReading {
   uint64_t memory_available_bytes = 0;
   std::vector<FolderReading> folders;
-  std::vector<worker::GpuReading> gpus;
+  std::vector<rank::GpuReading> gpus;
   std::string gpu_error;  // the driver's; empty: none, or no driver
   int64_t monotonic_ns = 0;
   int64_t wall_ns = 0;  // since the epoch, at the same instant

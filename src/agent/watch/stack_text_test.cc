@@ -14,7 +14,7 @@ const StackFrame kTrain{"train", "/home/me/train.py", 40};
 const StackFrame kAllReduce{"all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py",
                             2};
 const StackFrame kWrapper{"wrapper", "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83};
-const StackFrame kWait{"wait", "/work/python/keepstep/torch/work.py", 9};
+const StackFrame kWait{"wait", "/work/python/keepstep/torch/distributed/work.py", 9};
 
 RankStacks rank(uint32_t number, std::vector<StackFrame> frames, uint64_t step = 118, std::string doing = "") {
   RankStacks each;
@@ -37,7 +37,8 @@ TEST(StackText, ranks_that_do_the_same_are_one_group_and_who_does_not_comes_firs
   EXPECT_THAT(groups[1].members, ElementsAre(0, 1, 3));
   EXPECT_EQ(groups[1].headline, "3 ranks (0, 1, 3) in all_reduce, called by train (train.py:40), step 118");
   EXPECT_THAT(stacks_as_text(ranks), StartsWith("rank 2 in __next__"));
-  EXPECT_THAT(stacks_as_text(ranks), HasSubstr("[pid 100, 101, 103]\n    wait (keepstep/torch/work.py:9)\n"));
+  EXPECT_THAT(stacks_as_text(ranks),
+              HasSubstr("[pid 100, 101, 103]\n    wait (keepstep/torch/distributed/work.py:9)\n"));
 }
 
 TEST(StackText, a_users_folder_may_have_our_name) {

@@ -17,7 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Programs that take py-spy's place: what it may do to us. The real one is met in tests/integration/test_control.py.
+// Programs that take py-spy's place: what it may do to us. The real one is met in test_control.py of
+// tests/integration/launch.
 class StacksTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -13,8 +13,8 @@ namespace keepstep::agent {
 namespace {
 
 std::string numbered(uint32_t number, size_t bytes = 10'000) {
-  return worker::encode(
-      {worker::MessageType::kVaultReply, 0, {1, 1}, {{"id", number}, {"error", std::string(bytes, 'x')}}});
+  return rank::encode(
+      {rank::MessageType::kVaultReply, 0, {1, 1}, {{"id", number}, {"error", std::string(bytes, 'x')}}});
 }
 
 TEST(Outbox, what_a_worker_does_not_read_now_it_reads_later_in_order_and_with_its_descriptors) {
@@ -31,7 +31,7 @@ TEST(Outbox, what_a_worker_does_not_read_now_it_reads_later_in_order_and_with_it
   memory = SharedMemory();  // the outbox has copies of the descriptor
   for (uint32_t next = 0; next < sent; ++next) {
     Packet packet = *pair.second.receive();
-    const auto message = worker::decode(packet);
+    const auto message = rank::decode(packet);
     ASSERT_TRUE(message.ok()) << message.status();
     EXPECT_EQ(message->body.at("id"), next);
     EXPECT_EQ(packet.fds.size(), 1U);

@@ -13,14 +13,14 @@
 namespace keepstep::agent {
 
 StatusOr<std::shared_ptr<WorkerProcess>> WorkerProcess::create(brain::WorkerId id, bool spare,
-                                                               const worker::WorkerLayout& layout) {
+                                                               const rank::WorkerLayout& layout) {
   auto process = std::make_shared<WorkerProcess>();
   process->id = id;
   process->spare = spare;
   KEEPSTEP_ASSIGN_OR_RETURN(process->memory,
                             SharedMemory::create("keepstep-worker-" + std::to_string(id), layout.bytes));
-  worker::WorkerPage& page = process->page();
-  page.magic = worker::kWorkerMagic;
+  rank::WorkerPage& page = process->page();
+  page.magic = rank::kWorkerMagic;
   page.worker = id;
   if (!page.alive.init()) {
     return absl::InternalError("this system has no robust process-shared mutexes");

@@ -19,14 +19,14 @@ namespace keepstep::agent {
 struct WorkerProcess {
   // Allocates the worker's memory and the socket pair. `child_socket` is the worker's end.
   static StatusOr<std::shared_ptr<WorkerProcess>> create(brain::WorkerId id, bool spare,
-                                                         const worker::WorkerLayout& layout);
+                                                         const rank::WorkerLayout& layout);
 
-  worker::WorkerPage& page() const { return *reinterpret_cast<worker::WorkerPage*>(memory.data()); }
+  rank::WorkerPage& page() const { return *reinterpret_cast<rank::WorkerPage*>(memory.data()); }
 
   brain::WorkerId id = brain::kNoWorker;
   bool spare = false;
   SharedMemory memory;
-  worker::LogReader log;
+  rank::LogReader log;
   PacketSocket socket;
   Outbox outbox;  // of `socket`
   PacketSocket child_socket;

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 StatusOr<std::string> flip_bit(const std::vector<NamedMemory>& pieces, const std::string& what, uint64_t seed,
                                brain::Step step) {
@@ -29,4 +29,4 @@ StatusOr<std::string> flip_bit(const std::vector<NamedMemory>& pieces, const std
   return absl::StrFormat("%s, byte %d, bit %d", piece->name, place, bit);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -1,5 +1,5 @@
 // An injected silent corruption (`keepstep run --inject flip:...`) in a C++ program: one bit of its memory changes, and
-// nobody is told. What python/keepstep/torch/bit_flip.py is for Python.
+// nobody is told. What python/keepstep/torch/integrity/bit_flip.py is for Python.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // The caller's memory, with the name it goes by.
 struct NamedMemory {
@@ -24,4 +24,4 @@ struct NamedMemory {
 StatusOr<std::string> flip_bit(const std::vector<NamedMemory>& pieces, const std::string& what, uint64_t seed,
                                brain::Step step);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 #include <bit>
 #include <set>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(BitFlip, without_memory_the_call_that_names_it_is_said) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

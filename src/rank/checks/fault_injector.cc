@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // In these a worker has no current step: they fire at the first occasion at or after the named one.
@@ -123,4 +123,4 @@ void end_this_process(const InjectedFault& fault) {
   }
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // Kinds of faults that a C++ program can carry out itself.
 inline constexpr std::array<std::string_view, 5> kProgramFaults = {"kill", "segv", "exception", "exit", "flip"};
@@ -70,4 +70,4 @@ class FaultInjector {
 // Ends this process as `fault` says.
 void end_this_process(const InjectedFault& fault);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using ::testing::ElementsAre;
@@ -127,4 +127,4 @@ TEST(ParseInjectedFault, names_what_it_does_not_know) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

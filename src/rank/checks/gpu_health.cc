@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using Device = void*;
@@ -170,4 +170,4 @@ std::vector<GpuFinding> judge_gpus(const std::vector<GpuReading>& gpus) {
   return findings;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // What the driver does not tell of a GPU has the value of one that is well.
 struct GpuReading {
@@ -40,4 +40,4 @@ struct GpuFinding {
 };
 std::vector<GpuFinding> judge_gpus(const std::vector<GpuReading>& gpus);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

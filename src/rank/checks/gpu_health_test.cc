@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using ::testing::HasSubstr;
@@ -83,4 +83,4 @@ TEST(GpuHealth, no_library_and_another_one_are_no_driver_and_a_silent_driver_is_
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -14,7 +14,7 @@
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 constexpr uint32_t kRanks = 2;
@@ -125,4 +125,4 @@ Status check_loopback(const LoopbackCheck& check) {
   return here.ok() ? there : here;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

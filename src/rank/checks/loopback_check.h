@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 struct LoopbackCheck {
   bool tcp = false;                   // else shared memory
@@ -19,4 +19,4 @@ struct LoopbackCheck {
 // Blocks; starts threads and ends them. INTERNAL or what the system said: what failed, or which bytes were wrong.
 Status check_loopback(const LoopbackCheck& check);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using ::testing::HasSubstr;
@@ -27,4 +27,4 @@ TEST(LoopbackCheck, what_takes_too_long_is_named) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

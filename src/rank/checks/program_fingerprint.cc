@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // The note that linkers write, in one PT_NOTE segment: sizes of name and description, type, then both, each padded to
@@ -72,4 +72,4 @@ nlohmann::json program_fingerprint() {
           {"cpu", absl::StrFormat("%016x", checksum(features.data(), features.size()))}};
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // {program, cpu}: the build id of this executable ("unknown" if it was linked without one) and a digest of the
 // processor's features.
 nlohmann::json program_fingerprint();
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // "float32[512, 64]"
@@ -115,4 +115,4 @@ Status ProtectedState::unchanged(uint64_t step) const {
                       step, absl::StrJoin(changed, ", ")));
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

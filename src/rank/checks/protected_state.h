@@ -1,5 +1,5 @@
 // The state that a C++ program protects: named pieces of memory, the manifest that describes them to a newcomer, and
-// the digests that find changes outside of a commit. What python/keepstep/torch/registry.py is for Python.
+// the digests that find changes outside of a commit. What python/keepstep/torch/state/registry.py is for Python.
 //
 // One thread. The memory is the caller's.
 #pragma once
@@ -13,7 +13,7 @@
 #include "rank/checks/bit_flip.h"
 #include "state/hydration.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class ProtectedState {
  public:
@@ -47,4 +47,4 @@ class ProtectedState {
   std::vector<uint64_t> digests_;  // of the pieces; empty: nothing remembered
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "comm/wait_clock.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::StateKind;
 using brain::StateWord;
@@ -116,7 +116,7 @@ Status Engine::finish(bool on_notice) {
 }
 
 void Engine::set_state(StateKind kind, Version version) {
-  worker::set_state(generation_.own_page(), StateWord{kind, version});
+  rank::set_state(generation_.own_page(), StateWord{kind, version});
 }
 
 StateWord Engine::state() const { return brain::unpack_state_word(generation_.own_page().state.load()); }
@@ -140,4 +140,4 @@ StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key
   return reply;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -16,7 +16,7 @@
 #include "rank/vote/steps.h"
 #include "state/device/cuda_copy.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class Engine {
  public:
@@ -87,4 +87,4 @@ class Engine {
   bool sharded_ = false;  // so it said when it was ready
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

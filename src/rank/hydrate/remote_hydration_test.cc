@@ -16,7 +16,7 @@
 #include "state/hydration_testing.h"
 #include "state/shared_link.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using comm::Communicator;
@@ -657,4 +657,4 @@ TEST(RemoteHydration, a_source_that_ends_early_waits_for_nobody) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

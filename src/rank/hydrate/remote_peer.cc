@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Outcome;
 
@@ -87,4 +87,4 @@ comm::OpId RemotePeer::leave() {
   return slot.sent;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "state/peer.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class RemotePeer final : public state::Peer {
  public:
@@ -51,4 +51,4 @@ class RemotePeer final : public state::Peer {
   uint64_t taken_ = 0;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -6,7 +6,7 @@
 #include "base/short_turns.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Outcome;
 using state::RemoteKind;
@@ -142,4 +142,4 @@ void RemoteSource::wait_first_sent() {
   outgoing_.pop_front();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -15,7 +15,7 @@
 #include "comm/communicator.h"
 #include "state/relay.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class RemoteSource {
  public:
@@ -64,4 +64,4 @@ class RemoteSource {
   std::thread thread_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 std::vector<uint32_t> sources_for(uint32_t target, const std::vector<uint32_t>& sources,
                                   const std::vector<uint32_t>& nodes) {
@@ -25,4 +25,4 @@ std::vector<uint32_t> sources_for(uint32_t target, const std::vector<uint32_t>& 
   return chosen;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr size_t kMostSourcesElsewhere = 8;
 
@@ -19,4 +19,4 @@ inline constexpr size_t kMostSourcesElsewhere = 8;
 std::vector<uint32_t> sources_for(uint32_t target, const std::vector<uint32_t>& sources,
                                   const std::vector<uint32_t>& nodes);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

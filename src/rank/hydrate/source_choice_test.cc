@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using ::testing::ElementsAre;
@@ -62,4 +62,4 @@ TEST(SourceChoice, sources_on_the_own_node_come_on_top_of_those_elsewhere) {
 TEST(SourceChoice, no_source_is_no_choice) { EXPECT_TRUE(sources_for(0, {}, {0, 1}).empty()); }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 
 #include "rank/hydrate/source_choice.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // Once all have formed nobody pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
@@ -157,4 +157,4 @@ void StateTransfer::leave_generation() {
   silent_source_.clear();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

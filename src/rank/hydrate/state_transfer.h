@@ -15,7 +15,7 @@
 #include "state/device/cuda_copy.h"
 #include "state/hydration.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class StateTransfer {
  public:
@@ -55,4 +55,4 @@ class StateTransfer {
   std::string silent_source_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

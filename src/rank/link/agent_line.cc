@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "rank/link/comm_config.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Identity;
 
@@ -357,4 +357,4 @@ StatusOr<StoreReply> AgentLine::ask_store(uint64_t id, const StoreMessage& reque
   return reply;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -28,7 +28,7 @@
 #include "rank/link/page.h"
 #include "rank/link/store_messages.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class AgentLine {
  public:
@@ -142,4 +142,4 @@ class AgentLine {
   std::thread thread_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -4,7 +4,7 @@
 
 #include "rank/link/page.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 std::vector<brain::ParityBlock> parity_blocks(const nlohmann::json& body) {
@@ -107,4 +107,4 @@ Activation activation_from(const Message& message) {
           parity_blocks(body)};
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

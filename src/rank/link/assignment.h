@@ -17,7 +17,7 @@
 #include "rank/link/messages.h"
 #include "rank/link/rank_places.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // A rank in a generation, as Prepare gave it.
 struct Assignment {
@@ -63,4 +63,4 @@ struct Prepared {
 StatusOr<Prepared> prepared_from(const Message& message, std::vector<Fd> fds, const comm::CommConfig& config);
 Activation activation_from(const Message& message);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

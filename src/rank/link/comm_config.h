@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline nlohmann::json to_json(const comm::CommConfig& config) {
   return {{"max_world", config.max_world},
@@ -26,4 +26,4 @@ inline comm::CommConfig comm_config_from(const nlohmann::json& json) {
           .ring_bytes = json.at("ring_bytes")};
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class CommunicatorHandle {
  public:
@@ -69,4 +69,4 @@ class CommunicatorHandle {
   bool ended_ = false;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

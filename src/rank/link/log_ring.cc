@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/futex.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 constexpr uint32_t kCommit = 1;
@@ -176,4 +176,4 @@ Status LogReader::collect(std::byte* memory, const OnCommit& on_commit, const On
   return status;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

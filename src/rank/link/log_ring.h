@@ -18,7 +18,7 @@
 #include "brain/commit/digests.h"
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr size_t kLogRingDataBytes = 256 * 1024;  // a power of two
 inline constexpr size_t kLogRingBytes = 4096 + kLogRingDataBytes;
@@ -89,4 +89,4 @@ class LogReader {
   uint64_t tail_ = 0;  // ours: the one in the ring only tells the writer
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

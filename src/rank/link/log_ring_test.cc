@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::Step;
@@ -236,4 +236,4 @@ TEST_F(LogRingTest, no_bytes_whatever_crash_the_reader) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

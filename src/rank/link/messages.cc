@@ -6,7 +6,7 @@
 
 #include "base/shared_memory.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 constexpr uint32_t kMagic = 0x5054'534b;  // "KSTP"
@@ -119,4 +119,4 @@ StatusOr<Message> decode(Packet& packet) {
   return decode(std::string_view(encoded));
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

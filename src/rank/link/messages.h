@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 enum class MessageType : uint16_t {
   // worker to agent
@@ -87,4 +87,4 @@ Status send_encoded(const PacketSocket& socket, const std::string& encoded, std:
 // is longer than kMaxBodyBytes or whose memory is not what the header says; nothing is allocated then.
 StatusOr<Message> decode(Packet& packet);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 
 #include "base/shared_memory.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 TEST(MessagesTest, what_is_encoded_is_decoded) {
@@ -119,4 +119,4 @@ TEST(MessagesTest, without_room_for_its_descriptors_a_message_still_comes_and_sa
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

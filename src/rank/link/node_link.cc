@@ -13,7 +13,7 @@
 #include "rank/link/comm_config.h"
 #include "rank/link/page.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 std::string node_name(const std::string& job) {
   return absl::StrFormat("node-%016x-%s", checksum(job.data(), job.size()), this_machine());
@@ -229,4 +229,4 @@ StatusOr<StoreReply> NodeLink::store(const std::string& op, const std::string& k
   return reply;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

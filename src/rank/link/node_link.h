@@ -24,7 +24,7 @@
 #include "rank/link/messages.h"
 #include "rank/link/store_messages.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // The name that the agent that serves `job` on this machine holds (base/runtime_folder.h). Any text; it is hashed.
 std::string node_name(const std::string& job);
@@ -87,4 +87,4 @@ class NodeLink {
   std::thread thread_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 constexpr int kTries = 20;  // each fails only when the agent ended between its start and our connection
@@ -47,4 +47,4 @@ StatusOr<std::unique_ptr<NodeLink>> connect_or_start(const std::string& job, con
   return absl::UnavailableError("this node's agent ends as soon as it starts");
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

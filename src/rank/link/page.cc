@@ -4,7 +4,7 @@
 
 #include "base/futex.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 void store_digest(WorkerPage& page, brain::Step step, const brain::StepDigest& digest) {
   DigestSlot& slot = page.digest[step % 2];
@@ -57,4 +57,4 @@ void wait_bell(GenerationPage& page, uint32_t seen) {
   page.sleepers.fetch_sub(1);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -26,7 +26,7 @@
 #include "rank/link/progress_words.h"
 #include "state/hydration.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr uint64_t kWorkerMagic = 0x3150'524b'5054'534b;      // "KSTPKRP1"
 inline constexpr uint64_t kGenerationMagic = 0x3150'4e47'5054'534b;  // "KSTPGNP1"
@@ -156,4 +156,4 @@ inline size_t generation_page_bytes(const comm::CommConfig& config) {
   return kHeaderBytes + comm::generation_bytes(config);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -8,7 +8,7 @@
 #include "brain/detect/progress.h"
 #include "comm/progress.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 struct ProgressWords {
   // Step in bits 63..24, micro-batch in 23..8 (65535: that one or a later one), brain::StepPhase in 7..0.
@@ -38,4 +38,4 @@ class Waiting {
   ProgressWords& words_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

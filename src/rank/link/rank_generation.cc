@@ -7,7 +7,7 @@
 #include "comm/tcp/tcp_transport.h"
 #include "comm/transport.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // Beyond what the communicator waited for a broken link already. Then it is the link's own fault, and told as that.
@@ -95,4 +95,4 @@ Status RankGeneration::passed_on(const Status& status) const {
   return absl::IsUnavailable(status) ? await_interruption(status) : status;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -16,7 +16,7 @@
 #include "rank/link/assignment.h"
 #include "rank/link/page.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // What came of an operation. ABORTED: interrupted; UNAVAILABLE: a link broke.
 Status status_of(const comm::Completion& completion);
@@ -62,4 +62,4 @@ struct RankGeneration {
   Status passed_on(const Status& status) const;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 constexpr uint64_t kMaxPort = 65535;
@@ -49,4 +49,4 @@ StatusOr<RankPlaces> rank_places_from(const nlohmann::json& entries, uint32_t ma
   return places;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -8,7 +8,7 @@
 #include "base/socket/tcp_socket.h"
 #include "base/status.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 struct RankPlaces {
   std::vector<uint32_t> nodes;           // by rank
@@ -22,4 +22,4 @@ struct RankPlaces {
 // `max_world` ranks with a numeric address and a port each.
 StatusOr<RankPlaces> rank_places_from(const nlohmann::json& entries, uint32_t max_world);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using nlohmann::json;
@@ -51,4 +51,4 @@ TEST(RankPlacesTest, a_full_table_may_use_the_last_port) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

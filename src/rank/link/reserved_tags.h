@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr uint32_t kTagHydrationRequest = 0xFFFF'0100;
 inline constexpr uint32_t kTagHydrationAnswer = 0xFFFF'0101;
@@ -19,4 +19,4 @@ inline constexpr uint32_t kTagShardRequest = 0xFFFF'0321;
 inline constexpr uint32_t kTagShardPieces = 0xFFFF'0322;
 inline constexpr uint32_t kTagShardBlock = 0xFFFF'0311;  // to who makes one again (lost_shards.h)
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -6,7 +6,7 @@
 
 #include "base/socket/local_socket.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 RingLink::RingLink(PacketSocket socket) : socket_(std::move(socket)), pid_(getpid()) {}
 
@@ -64,4 +64,4 @@ StatusOr<Fd> RingLink::ask_for_loader() {
   return answer.fds.empty() ? Fd() : std::move(answer.fds[0]);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

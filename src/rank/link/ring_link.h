@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "data/ring/ring.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr size_t kMaxRingNameBytes = 200;
 inline constexpr size_t kMaxRingMessageBytes = 4096;
@@ -50,4 +50,4 @@ class RingLink {
   std::shared_ptr<data::RingMemory> memory_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

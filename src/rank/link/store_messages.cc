@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 // In hexadecimal twice that; with the largest key it is well within a packet.
@@ -85,4 +85,4 @@ StoreReply store_reply(const nlohmann::json& body, std::vector<Fd> fds) {
   return reply;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -13,7 +13,7 @@
 #include "base/shared_memory.h"
 #include "base/status.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 inline constexpr size_t kMaxStoreValueBytes = size_t{8} << 20;
 inline constexpr size_t kMaxStoreKeyBytes = size_t{16} << 10;
@@ -44,4 +44,4 @@ StoreMessage store_answer(uint64_t id, bool ok, const std::string& value);
 StatusOr<std::string> store_value(const nlohmann::json& body, std::vector<Fd> fds);
 StoreReply store_reply(const nlohmann::json& body, std::vector<Fd> fds);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

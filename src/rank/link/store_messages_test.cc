@@ -8,7 +8,7 @@
 #include "base/socket/packet_socket.h"
 #include "rank/link/messages.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 std::string pattern(size_t bytes) {
@@ -73,4 +73,4 @@ TEST(StoreMessages, a_body_that_promises_more_than_came_is_refused) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 #include "rank/link/rank_generation.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Version;
 using comm::Rank;
@@ -260,4 +260,4 @@ Status CapsuleCopies::copy(Version version, std::string_view own) {
   return absl::OkStatus();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -23,7 +23,7 @@
 #include "comm/communicator.h"
 #include "rank/shards/kept_capsules.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class CapsuleCopies {
  public:
@@ -74,4 +74,4 @@ class CapsuleCopies {
 // By rank: who keeps its capsule. Empty if all ranks are on one node.
 std::vector<comm::Rank> keepers_of(const std::vector<uint32_t>& nodes);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

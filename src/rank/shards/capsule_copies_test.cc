@@ -9,7 +9,7 @@
 
 #include "comm/test_world.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using comm::Communicator;
@@ -217,4 +217,4 @@ TEST_F(Copies, a_capsule_of_another_version_is_no_capsule) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Version;
 
@@ -96,4 +96,4 @@ Status Capsules::copy(Version version) {
   return absl::IsAborted(status) ? absl::OkStatus() : status;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -11,7 +11,7 @@
 #include "rank/link/rank_generation.h"
 #include "rank/shards/capsule_copies.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class Capsules {
  public:
@@ -40,4 +40,4 @@ class Capsules {
   bool wanted_ = false;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 StatusOr<KeptCapsules> KeptCapsules::create(size_t ranks, size_t most_bytes) {
   KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
@@ -52,4 +52,4 @@ std::optional<std::string> KeptCapsules::find(brain::Rank rank, brain::Version v
   return std::nullopt;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

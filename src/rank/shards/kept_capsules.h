@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class KeptCapsules {
  public:
@@ -62,4 +62,4 @@ class KeptCapsules {
   size_t most_bytes_ = 0;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -10,7 +10,7 @@
 #include "rank/link/reserved_tags.h"
 #include "state/vault/parity_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::ParityBlock;
 using brain::Rebuild;
@@ -322,4 +322,4 @@ Status LostShards::rebuild_own(const Rebuild& plan, brain::Version version) {
   return absl::OkStatus();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -13,7 +13,7 @@
 #include "rank/link/rank_generation.h"
 #include "rank/shards/shard_memory.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class LostShards {
  public:
@@ -42,4 +42,4 @@ class LostShards {
   std::vector<std::vector<std::byte>> incoming_;  // what a receive that stays behind would write to
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

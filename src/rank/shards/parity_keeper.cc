@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::OpId;
 using comm::Rank;
@@ -213,4 +213,4 @@ void ParityGiver::finish() {
   (void)line_.end_all(ops);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

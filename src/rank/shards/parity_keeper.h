@@ -13,7 +13,7 @@
 #include "rank/shards/shard_line.h"
 #include "state/vault/parity_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // As VaultOf (shard_replicas.h), for a parity block.
 using ParityVaultOf =
@@ -63,4 +63,4 @@ class ParityGiver {
   std::vector<ShardAnswer> answers_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

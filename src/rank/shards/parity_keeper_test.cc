@@ -15,7 +15,7 @@
 #include "rank/shards/shard_replicas.h"
 #include "rank/shards/shard_testing.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::ParityBlock;
@@ -291,4 +291,4 @@ INSTANTIATE_TEST_SUITE_P(Codes, Parity,
                          });
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

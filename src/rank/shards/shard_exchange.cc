@@ -12,7 +12,7 @@
 #include "brain/reshard/strided_copy.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::StridedCopy;
 using comm::Rank;
@@ -474,4 +474,4 @@ Status ShardExchange::take(Rank from, const std::vector<Ask>& asks, std::span<st
   return absl::OkStatus();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

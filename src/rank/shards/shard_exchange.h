@@ -22,7 +22,7 @@
 #include "state/vault/shard_manifest.h"
 #include "state/vault/shard_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class ShardExchange {
  public:
@@ -83,4 +83,4 @@ class ShardExchange {
   std::vector<std::byte> receiving_[2];
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

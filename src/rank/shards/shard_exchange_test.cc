@@ -16,7 +16,7 @@
 #include "brain/reshard/strided_copy.h"
 #include "comm/test_world.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::Box;
@@ -261,4 +261,4 @@ TEST(ShardExchange, AnInterruptionEndsIt) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

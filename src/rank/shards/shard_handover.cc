@@ -3,7 +3,7 @@
 #include "rank/link/reserved_tags.h"
 #include "rank/shards/shard_line.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Rank;
 
@@ -36,4 +36,4 @@ Status take_shard(RankGeneration& generation, ShardMemory& memory, Rank shard, R
   return memory.keep_if_sound(vault, version, vault.verify(version));
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -4,7 +4,7 @@
 #include "rank/link/rank_generation.h"
 #include "rank/shards/shard_memory.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // To one that has memory for the shard of rank `shard`; the giver knows its copy to be sound. Statuses as of
 // RankGeneration::exchange.
@@ -14,4 +14,4 @@ Status give_shard(RankGeneration& generation, ShardMemory& memory, comm::Rank sh
 Status take_shard(RankGeneration& generation, ShardMemory& memory, comm::Rank shard, comm::Rank from,
                   brain::Version version);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

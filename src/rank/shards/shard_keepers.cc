@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "brain/copies/copy_placement.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Rank;
 
@@ -69,4 +69,4 @@ ShardDuties ShardKeepers::of(Rank rank) const {
   return duties;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

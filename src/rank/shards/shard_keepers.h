@@ -11,7 +11,7 @@
 #include "brain/copies/parity_rebuild.h"
 #include "comm/communicator.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // What was asked for: copies, or groups of up to `data` ranks with `parity` blocks each, if that is not 0.
 struct Protection {
@@ -44,4 +44,4 @@ class ShardKeepers {
   std::string shortfall_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using Ranks = std::vector<comm::Rank>;
@@ -87,4 +87,4 @@ TEST(ShardKeepers, WithTooFewNodesParityBecomesWhatTheyCan) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

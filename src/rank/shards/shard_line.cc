@@ -2,7 +2,7 @@
 
 #include "rank/link/rank_generation.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Outcome;
 
@@ -31,4 +31,4 @@ Status ShardLine::end_all(std::span<const comm::OpId> ops) {
   return absl::OkStatus();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -11,7 +11,7 @@
 #include "comm/communicator.h"
 #include "state/vault/parity_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // From a rank to who keeps copies or parity of its shard: the version that comes next. kNoMoreVersions: none.
 using ShardHead = state::MemberShard;
@@ -52,4 +52,4 @@ class ShardLine {
   const std::atomic<bool>& stop_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

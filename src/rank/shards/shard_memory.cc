@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::ParityBlock;
 using brain::Version;
@@ -80,4 +80,4 @@ void ShardMemory::forget() {
   mapped_.clear();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -13,7 +13,7 @@
 #include "rank/link/rank_generation.h"
 #include "state/vault/shard_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // Any thread. A vault lives as long as the generation. ABORTED, CANCELLED: the generation, or the job, ended before the
 // answer came. RESOURCE_EXHAUSTED: the agent has no such memory; it says why.
@@ -50,4 +50,4 @@ class ShardMemory {
   std::map<uint64_t, Mapped> mapped_;  // by inode
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

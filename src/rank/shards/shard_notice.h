@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class ShardNotice {
  public:
@@ -25,4 +25,4 @@ class ShardNotice {
   std::vector<uint8_t> bytes_;
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

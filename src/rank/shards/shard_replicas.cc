@@ -9,7 +9,7 @@
 #include "base/short_turns.h"
 #include "rank/link/reserved_tags.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Rank;
 
@@ -259,4 +259,4 @@ Status ShardReplicas::take(Buffers& of, bool* over) {
   return line_.send(owner, &answer, sizeof(answer), kTagShardAnswer);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

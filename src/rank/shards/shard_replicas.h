@@ -27,7 +27,7 @@
 #include "rank/shards/shard_line.h"
 #include "state/vault/shard_vault.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // Where a rank's versions lie on this node, made or found by the agent; as often as wanted, from any thread. The vault
 // lives as long as the generation.
@@ -99,4 +99,4 @@ class ShardReplicas {
   std::vector<std::unique_ptr<ParityKeeper>> parity_keepers_;  // likewise
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -15,7 +15,7 @@
 #include "rank/shards/shard_keepers.h"
 #include "rank/shards/shard_testing.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using comm::Communicator;
@@ -208,4 +208,4 @@ TEST_F(Replicas, a_shard_that_changed_its_size_gets_other_memory) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

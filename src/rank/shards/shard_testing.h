@@ -12,7 +12,7 @@
 #include "comm/test_world.h"
 #include "rank/shards/shard_replicas.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // All ranks of a generation with their replicas, which outlive the communicators, as they must.
 inline void run_generation(comm::TestWorld& world,
@@ -40,4 +40,4 @@ inline void stay(comm::Communicator& comm, comm::Rank self) {
   comm.forget(op);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -6,7 +6,7 @@
 
 #include "rank/shards/shard_handover.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Rank;
 
@@ -189,4 +189,4 @@ void Shards::leave_generation() {
   memory_.forget();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

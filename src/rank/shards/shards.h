@@ -20,7 +20,7 @@
 #include "rank/shards/shard_replicas.h"
 #include "state/device/cuda_copy.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class Shards {
  public:
@@ -78,4 +78,4 @@ class Shards {
   std::string shortfall_;  // of protection, as it was told last
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -7,7 +7,7 @@
 #include "rank/shards/shards.h"
 #include "state/vault/shard_manifest.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using comm::Rank;
 
@@ -83,4 +83,4 @@ Status Shards::leave(brain::Version version) {
   return absl::OkStatus();
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

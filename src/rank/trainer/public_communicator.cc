@@ -79,15 +79,14 @@ std::unique_ptr<Work::State> Communicator::Impl::start(const Queue& queue, bool 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::join(const Options& options) {
-  KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<worker::NodeLink> link,
-                            worker::connect_or_start(options.job, options.command));
+  KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<rank::NodeLink> link, rank::connect_or_start(options.job, options.command));
   KEEPSTEP_RETURN_IF_ERROR(link->join("world", options.rank, options.world, options.join_timeout_ms));
   auto impl = std::make_unique<Impl>();
   impl->rank = options.rank;
   impl->world = options.world;
   impl->timeout_ns = options.timeout_ms < 0 ? -1 : options.timeout_ms * 1'000'000;
   impl->comm = link->communicator();
-  const std::shared_ptr<worker::NodeLink> shared = std::move(link);
+  const std::shared_ptr<rank::NodeLink> shared = std::move(link);
   impl->owner = std::make_shared<Impl::Owner>(
       Impl::Owner{.why_interrupted = [shared] { return shared->why_interrupted(); },
                   .abort = [shared](const std::string& because) { shared->abort(because); }});

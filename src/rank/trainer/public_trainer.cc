@@ -19,7 +19,7 @@ Status own_failure(const Status& status) {
   return absl::IsAborted(status) || absl::IsCancelled(status) ? absl::UnknownError(status.message()) : status;
 }
 
-Status log_json(worker::Engine& engine, uint64_t step, const std::string& name, nlohmann::json value) {
+Status log_json(rank::Engine& engine, uint64_t step, const std::string& name, nlohmann::json value) {
   nlohmann::json values = nlohmann::json::object();
   values[name] = std::move(value);
   const std::string text = values.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -231,10 +231,10 @@ void Trainer::Impl::record_digests() {
   if (!digests || assignment->world == 1) {
     return;
   }
-  const auto of = [](const std::vector<worker::NamedMemory>& memory) {
+  const auto of = [](const std::vector<rank::NamedMemory>& memory) {
     std::vector<Piece> pieces;
     pieces.reserve(memory.size());
-    for (const worker::NamedMemory& each : memory) {
+    for (const rank::NamedMemory& each : memory) {
       pieces.push_back({each.data, each.bytes});
     }
     return pieces.empty() ? 0 : digest_of(pieces);
@@ -248,9 +248,9 @@ void Trainer::Impl::record_digests() {
 
 Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
   voted = true;
-  const worker::VoteResult result = engine->steps().vote(step, 0);
-  noticed = result.decided && (result.flags & worker::kFlagDrain) != 0;
-  pauses = result.decided && (result.flags & worker::kFlagPause) != 0;
+  const rank::VoteResult result = engine->steps().vote(step, 0);
+  noticed = result.decided && (result.flags & rank::kFlagDrain) != 0;
+  pauses = result.decided && (result.flags & rank::kFlagPause) != 0;
   if (!result.decided) {
     KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->steps().wait_verdict());
     if (verdict < step) {

@@ -21,7 +21,7 @@
 namespace keepstep {
 
 struct Trainer::Impl {
-  Impl(std::unique_ptr<worker::Engine> engine, Communicator::Impl* binding, std::unique_ptr<Communicator> communicator);
+  Impl(std::unique_ptr<rank::Engine> engine, Communicator::Impl* binding, std::unique_ptr<Communicator> communicator);
 
   // public_trainer.cc: the loop
   Status advance(uint64_t until);
@@ -32,7 +32,7 @@ struct Trainer::Impl {
   // public_trainer_membership.cc: joining a generation and leaving it
   Status join();
   Status form();
-  Status hydrate(const worker::Activation& activation);
+  Status hydrate(const rank::Activation& activation);
   Status report(const Status& why);
   Status leave_after(const Status& why);
   void leave();
@@ -47,14 +47,14 @@ struct Trainer::Impl {
   void record_digests();                  // of what this rank votes for
   bool checking() const { return check_all || checks_left > 0; }
 
-  std::unique_ptr<worker::Engine> engine;
+  std::unique_ptr<rank::Engine> engine;
   Communicator::Impl* binding;  // of `communicator`
   std::unique_ptr<Communicator> communicator;
-  worker::ProtectedState state;
-  std::vector<worker::NamedMemory> compared;  // each step; the same on all ranks
-  bool digests = true;                        // unless --digests off
-  uint64_t digest_every = 0;                  // steps, of the protected memory; 0: never
-  std::optional<worker::Assignment> assignment;
+  rank::ProtectedState state;
+  std::vector<rank::NamedMemory> compared;  // each step; the same on all ranks
+  bool digests = true;                      // unless --digests off
+  uint64_t digest_every = 0;                // steps, of the protected memory; 0: never
+  std::optional<rank::Assignment> assignment;
   Status status;
   bool parked = false;
   bool ever_formed = false;
@@ -76,7 +76,7 @@ struct Trainer::Impl {
   std::optional<Status> failed;
   bool mistaken = false;
   std::mutex injecting;
-  worker::FaultInjector injector;
+  rank::FaultInjector injector;
 };
 
 }  // namespace keepstep

@@ -1,5 +1,5 @@
 // The trainer's second half: attaching, joining a generation, leaving it. In the order of python/keepstep/torch/
-// membership.py and loop.py.
+// recovery/membership.py and runtime/loop.py.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -20,8 +20,8 @@
 namespace keepstep {
 
 using brain::StateKind;
-using worker::InjectedFault;
-using worker::MessageType;
+using rank::InjectedFault;
+using rank::MessageType;
 
 namespace {
 
@@ -49,11 +49,11 @@ void leave_notices_to_the_agent(const nlohmann::json& welcome) {
 
 using Flip = std::function<StatusOr<std::string>(const InjectedFault& fault, brain::Step step)>;
 
-worker::FaultInjector::Hooks hooks_of(worker::Engine& engine, Flip flip) {
+rank::FaultInjector::Hooks hooks_of(rank::Engine& engine, Flip flip) {
   return {
       .claim =
           [&engine](const std::string& key) {
-            const StatusOr<worker::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
+            const StatusOr<rank::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
             return reply.ok() && reply->answered && reply->ok && reply->value == "1";
           },
       .announce =
@@ -62,7 +62,7 @@ worker::FaultInjector::Hooks hooks_of(worker::Engine& engine, Flip flip) {
                 MessageType::kInjected,
                 {{"key", fault.key}, {"spec", fault.text}, {"detail", detail}, {"ns", monotonic_ns()}, {"last", true}});
           },
-      .carry_out = worker::end_this_process,
+      .carry_out = rank::end_this_process,
       .flip = std::move(flip)};
 }
 
@@ -84,9 +84,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
         "Trainer::attach: an earlier program of this worker attached and let go of the job; a script around programs "
         "runs one that trains");
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<worker::Engine> engine,
-      worker::Engine::attach(std::move(socket), std::move(memory), worker::program_fingerprint()));
+  KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<rank::Engine> engine,
+                            rank::Engine::attach(std::move(socket), std::move(memory), rank::program_fingerprint()));
   KEEPSTEP_RETURN_IF_ERROR(engine->agent().send(MessageType::kRecoverable, {{"timeout_s", 0}}));
   leave_notices_to_the_agent(engine->agent().welcome());
   auto binding = std::make_unique<Communicator::Impl>();
@@ -95,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(engine), raw, std::move(communicator))));
 }
 
-Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl* binding_,
+Trainer::Impl::Impl(std::unique_ptr<rank::Engine> engine_, Communicator::Impl* binding_,
                     std::unique_ptr<Communicator> communicator_)
     : engine(std::move(engine_)),
       binding(binding_),
@@ -106,7 +105,7 @@ Trainer::Impl::Impl(std::unique_ptr<worker::Engine> engine_, Communicator::Impl*
       injector(engine->agent().welcome().at("inject"), engine->agent().welcome().at("spare").get<bool>(),
                hooks_of(*engine, [this](const InjectedFault& fault, brain::Step at) {
                  const uint64_t seed = fault.seed.value_or(this->engine->agent().welcome().at("seed").get<uint64_t>());
-                 return worker::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
+                 return rank::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
                })) {
   using Moment = Communicator::Impl::Moment;
   binding->owner = std::make_shared<Communicator::Impl::Owner>(Communicator::Impl::Owner{
@@ -146,7 +145,7 @@ Status Trainer::Impl::join() {
 }
 
 Status Trainer::Impl::form() {
-  KEEPSTEP_ASSIGN_OR_RETURN(const worker::Activation activation, engine->ready());
+  KEEPSTEP_ASSIGN_OR_RETURN(const rank::Activation activation, engine->ready());
   bool publishes = false;
   if (std::find(activation.targets.begin(), activation.targets.end(), assignment->rank) != activation.targets.end()) {
     KEEPSTEP_RETURN_IF_ERROR(hydrate(activation));
@@ -171,7 +170,7 @@ Status Trainer::Impl::form() {
   return absl::OkStatus();
 }
 
-Status Trainer::Impl::hydrate(const worker::Activation& activation) {
+Status Trainer::Impl::hydrate(const rank::Activation& activation) {
   engine->set_state(StateKind::kHydrating, activation.version);
   KEEPSTEP_ASSIGN_OR_RETURN(const std::string manifest, engine->transfer().pull_manifest(activation));
   const Status same = state.same_as(manifest, absl::StrFormat("rank %d", assignment->rank),

@@ -1,6 +1,6 @@
 #include "rank/vote/digest_vote.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 void DigestSum::add(const DigestSum& other) {
   if (other.kind == Kind::kNone || kind == Kind::kDiffer) {
@@ -24,4 +24,4 @@ DigestSum digests_of(const std::vector<const WorkerPage*>& members, brain::Step 
   return sum;
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -10,7 +10,7 @@
 #include "brain/commit/digests.h"
 #include "rank/link/page.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 struct DigestSum {
   enum class Kind : uint32_t { kNone = 0, kSame = 1, kDiffer = 2 };
@@ -23,4 +23,4 @@ struct DigestSum {
 // Over the pages in `members` that are not null.
 DigestSum digests_of(const std::vector<const WorkerPage*>& members, brain::Step step);
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

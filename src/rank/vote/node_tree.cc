@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Rank;
 
@@ -43,4 +43,4 @@ NodeTree::NodeTree(const std::vector<uint32_t>& nodes, Rank self) {
   ranks = under[here];
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

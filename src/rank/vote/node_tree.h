@@ -10,7 +10,7 @@
 
 #include "brain/types.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 struct NodeTree {
   static constexpr size_t kFanOut = 4;
@@ -30,4 +30,4 @@ struct NodeTree {
   std::vector<brain::Rank> ranks;  // of our node and of all nodes below, rising
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

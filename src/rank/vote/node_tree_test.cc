@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::Rank;
@@ -75,4 +75,4 @@ TEST(NodeTreeTest, all_leaders_see_the_same_tree) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

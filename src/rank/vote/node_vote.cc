@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Rank;
 using brain::Step;
@@ -197,4 +197,4 @@ double NodeVote::mean() const {
   return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(count);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -23,7 +23,7 @@
 #include "rank/vote/digest_vote.h"
 #include "rank/vote/node_tree.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // Tags in the world group that votes between nodes own.
 inline constexpr uint32_t kVoteTagUp = 0xffff'0000;
@@ -92,4 +92,4 @@ class NodeVote {
   std::vector<comm::OpId> sending_;  // downwards, from the exchange before
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -23,7 +23,7 @@
 #include "comm/transport.h"
 #include "rank/vote/step_vote.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::Identity;
@@ -484,4 +484,4 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

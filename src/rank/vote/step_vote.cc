@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "rank/vote/digest_vote.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::Step;
 using brain::StepWord;
@@ -118,4 +118,4 @@ bool StepVote::decide_across(Step step, bool last_here) {
 
 bool StepVote::close(Step step) { return swap(step, Vote::kDecided, step + 1, Vote::kOpen); }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

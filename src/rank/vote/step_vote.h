@@ -20,11 +20,11 @@
 #include "rank/link/page.h"
 #include "rank/vote/node_vote.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 // Flags a rank may raise with its vote; all ranks see their union after the same step.
 // The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank
-// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/durable.py).
+// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/checkpoint/manager.py).
 enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16, kFlagFirstPlace = 1 << 8 };
 
 struct VoteResult {
@@ -74,4 +74,4 @@ class StepVote {
   bool recorded_ = false;  // by the root, before the others hear of the decision
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -13,7 +13,7 @@
 
 #include "base/futex.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 namespace {
 
 using brain::Identity;
@@ -209,4 +209,4 @@ TEST(StepVoteTest, a_seal_at_any_instant_never_splits_the_ranks) {
 }
 
 }  // namespace
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -9,7 +9,7 @@
 #include "comm/wait_clock.h"
 #include "rank/vote/node_tree.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 using brain::StateKind;
 using brain::StateWord;
@@ -204,4 +204,4 @@ void Steps::slow(int change) {
   depth.store(depth.load(std::memory_order_relaxed) + static_cast<uint32_t>(change), std::memory_order_relaxed);
 }
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

@@ -15,7 +15,7 @@
 #include "rank/vote/node_vote.h"
 #include "rank/vote/step_vote.h"
 
-namespace keepstep::worker {
+namespace keepstep::rank {
 
 class Steps {
  public:
@@ -80,4 +80,4 @@ class Steps {
   int64_t waited_ns_ = 0;        // for others until then
 };
 
-}  // namespace keepstep::worker
+}  // namespace keepstep::rank

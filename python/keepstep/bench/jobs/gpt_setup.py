@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import default_collate
 
-from keepstep.bench.workload import CONTEXT, HEADS, LAYERS, WIDTH
+from keepstep.bench.harness.workload import CONTEXT, HEADS, LAYERS, WIDTH
 from model import GPT, GPTConfig
 from text import Text
 

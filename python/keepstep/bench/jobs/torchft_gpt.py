@@ -1,7 +1,7 @@
 """The compared job under torchft: one process is one replica group of one rank (no torchrun of its own).
 
 With ``--lighthouse-here`` this is the lighthouse instead: it prints its address and serves until it is ended.
-Tuned: see bench/torchft_job.py.
+Tuned: see bench/recovery/torchft_job.py.
 """
 
 from __future__ import annotations

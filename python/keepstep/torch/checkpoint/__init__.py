@@ -4,12 +4,26 @@
     dcp.load(state, storage_reader=Reader("s3://bucket/run"), planner=LoadPlanner())
 
 What is written is DCP's own layout, which DCP alone loads, and a manifest beside it. docs/reference/checkpoint.md.
+
+``run.checkpoint`` is made of the same parts (manager.py). DCP takes long to import, so it is when it is used.
 """
 
 from __future__ import annotations
 
-from keepstep.torch.checkpoint.planner import LoadPlanner
-from keepstep.torch.checkpoint.reader import Reader
-from keepstep.torch.checkpoint.writer import Writer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keepstep.torch.checkpoint.planner import LoadPlanner as LoadPlanner
+    from keepstep.torch.checkpoint.reader import Reader as Reader
+    from keepstep.torch.checkpoint.writer import Writer as Writer
 
 __all__ = ["LoadPlanner", "Reader", "Writer"]
+
+_WHERE = {"LoadPlanner": "planner", "Reader": "reader", "Writer": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

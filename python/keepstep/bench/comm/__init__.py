@@ -1,0 +1,1 @@
+"""Between processes and nodes: `allreduce`, `transport`, `rendezvous`; `membership`, the coordinator's decisions."""

@@ -1,0 +1,1 @@
+"""Batches of tokens, and text made into corpora: `data` and `data-build`."""

@@ -1,0 +1,26 @@
+"""How much memory eight ranks of a node take for one corpus."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from keepstep.bench.data.corpus import Corpus, run_job
+
+RANKS = 8
+
+
+def measure(corpus: Corpus) -> dict[str, Any]:
+    """Proportional set sizes of all ranks together: a page that n processes share counts 1/n in each."""
+    found = {}
+    for side in ("keepstep", "loaded"):
+        lines = run_job("data_memory_job", "--side", side, "--prefix", corpus.prefix, "--ranks", str(RANKS))
+        found[side] = json.loads(lines[-1])["pss_bytes"]
+    return {
+        "ranks": RANKS,
+        "corpus_bytes": corpus.bytes,
+        "keepstep_pss_bytes": found["keepstep"],
+        "loaded_pss_bytes": found["loaded"],
+        "keepstep_copies": round(found["keepstep"] / corpus.bytes, 3),
+        "loaded_copies": round(found["loaded"] / corpus.bytes, 3),
+    }

@@ -1,0 +1,1 @@
+"""What a step costs beside its computation: `step`, `digest`, `reproducible`."""

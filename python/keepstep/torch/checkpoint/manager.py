@@ -1,0 +1,265 @@
+"""``run.checkpoint``: the protected state to disk or S3, every so many steps, while training goes on; and back.
+
+At a save each rank's state is copied in the background while the next step computes. A thread of this process for each
+place that it is due at plans a DCP checkpoint with the other ranks and hands it over to a process of the node, which
+writes it whatever becomes of this one (`keepstep.checkpoint.drain`). A fault while the ranks agree cancels the save,
+and the next step makes another. Whoever starts the job again begins with the newest complete checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import sys
+import uuid
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
+from keepstep._session import Assignment, Session
+from keepstep.checkpoint import owners, places
+from keepstep.torch.checkpoint import small_values
+from keepstep.torch.checkpoint import state_dict as states
+from keepstep.torch.checkpoint.exchange import Cancelled, Exchange
+from keepstep.torch.checkpoint.place import Place
+from keepstep.torch.checkpoint.snapshot import Pool, Snapshot
+from keepstep.torch.checkpoint.terms import MOST_PLACES, Terms
+from keepstep.torch.sharded import fsdp
+from keepstep.torch.state.capsule import Capsule
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors.memory import dense
+
+FLAG_BUSY = _engine.FLAG_FIRST_PLACE  # of a vote, for the first place
+FLAG_BEHIND = FLAG_BUSY << MOST_PLACES
+
+
+class CheckpointManager:
+    """All places, and what is under way. One per process; the main thread's."""
+
+    def __init__(
+        self, session: Session, registry: Registry, terms: tuple[Terms, ...], sharded: Callable[[], bool]
+    ) -> None:
+        from keepstep import _checkpoint
+        from keepstep.checkpoint.drain.link import Link
+
+        if not session.welcome["drain"]:
+            raise KeepstepError("run.checkpoint: the agent of this node takes no checkpoints; its log says why")
+        self.terms = terms
+        self._session = session
+        self._registry = registry
+        self._sharded = sharded  # whether ranks hold different things
+        self._checkpoints = _checkpoint
+        self._open = places.open_store
+        for each in terms:
+            self._open(each.url)  # what is wrong with it is told here
+        self._job = _job_of(session)
+        self._links = [Link(session.welcome["drain"], each.url, self._job) for each in terms]
+        for link in self._links:
+            with contextlib.suppress(KeepstepError):  # a save will find out
+                link.connect()  # what writes is started while the script goes on
+        self._places: list[Place] = []  # made when this process has a rank
+        self._announced = False
+        self._pool = Pool()
+        self._snapshot: Snapshot | None = None  # the newest
+
+    # ---- the beginning ----
+
+    def announce(self) -> None:
+        """By rank 0, before the first generation forms: the places are ours, and all go on from the newest checkpoint.
+
+        A place that cannot be reached ends the job: it may have a newer one than all others.
+        """
+        if self._announced:
+            return
+        self._announced = True
+        found: list[tuple[int, str]] = []
+        for each, link in zip(self.terms, self._links, strict=True):
+            try:
+                link.claim()  # another job that uses it is told of at once
+                found += [(step, each.url) for step in self._complete(self._open(each.url))]
+            except (KeepstepError, self._checkpoints.Error) as error:
+                raise KeepstepError(f"run.checkpoint: {error}") from None
+        if found:
+            newest = max(step for step, _ in found)
+            where = next(url for step, url in found if step == newest)
+            print(f"keepstep: goes on from step {newest} of {where}", file=sys.stderr)
+            self._session.send(MessageType.SAVED, {"version": newest, "generation": 0, "where": where})
+
+    def _complete(self, store: object) -> list[int]:
+        return [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]  # type: ignore[arg-type]
+
+    def load(self, version: int, capsule: Capsule) -> None:
+        """Fills the protected state with that of `version`, from the first place that has it whole."""
+        failures = []
+        for each in self.terms:
+            try:
+                if version not in self._complete(self._open(each.url)):
+                    failures.append(f"{each.url} has no complete checkpoint of step {version}")
+                    continue
+                self._load(each.url, version, capsule)
+            except CheckpointException as error:  # no Exception: DCP's own, around what a rank raised
+                failures.append("; ".join(str(raised) for raised, _ in error.failures.values()))
+            except (KeepstepError, self._checkpoints.Error) as error:
+                failures.append(str(error))
+            else:
+                for failure in failures:
+                    print(f"keepstep: {failure}; it was loaded from {each.url}", file=sys.stderr)
+                for place in self._all_places():
+                    place.saved = version if place.terms is each else 0
+                return
+        raise KeepstepError(
+            f"run.checkpoint: step {version} cannot be loaded: {'; '.join(failures)}. To go on from an older one, "
+            "remove this one (keepstep ckpt rm PLACE@STEP --last)"
+        )
+
+    def _load(self, url: str, version: int, capsule: Capsule) -> None:
+        from keepstep.torch.checkpoint import LoadPlanner, Reader
+
+        given = self._session.assignment
+        assert given is not None
+        reader = Reader(url, step=version)
+        metadata = reader.open()
+        states.check_saved(metadata, f"{url}, step {version}")
+        written: dict[str, Any] = {states.VALUES: ""}
+        load = functools.partial(dcp_load, storage_reader=reader, planner=LoadPlanner(), no_dist=True)
+        names = states.parameter_names(self._registry)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process, as it should
+            load(written)
+        values = small_values.taken(written[states.VALUES], self._registry, names, given.rank, given.world_size)
+        states.allocate_optimizers(self._registry, metadata)
+        states.make_room(self._registry, metadata, values)
+        # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
+        tensors = list(self._registry.flatten().tensors)
+        where_of = states.paths(self._registry, tensors)
+        capsule.release([name for name in tensors if ".".join(where_of[name]) in metadata.state_dict_metadata])
+        flat = self._registry.flatten(capsule.ids)
+        state = states.live_state(self._registry, flat)
+        kept = states.saved_capsule(metadata, given.rank)
+        if kept is not None and not capsule.empty:
+            state[kept[0]] = torch.empty(kept[1], dtype=torch.uint8)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            load(state)
+        self._registry.load_values(values, flat.tensors)
+        if kept is not None and not capsule.empty:
+            tensor = state[kept[0]]
+            self._session.engine.save_capsule(version, ctypes.string_at(tensor.data_ptr(), tensor.numel()))
+
+    # ---- saving ----
+
+    def enter(self) -> None:
+        """In each generation, before its first step: finds out what processes before this one have handed over."""
+        self._all_places()
+
+    def flags(self) -> int:
+        """Of this rank's vote: where it has not ended the save before; on rank 0, which places rest or are behind."""
+        found = 0
+        first = self._given().rank == 0
+        for number, place in enumerate(self._all_places()):
+            if place.busy or (first and place.resting):
+                found |= FLAG_BUSY << number
+            elif first and place.behind:
+                found |= FLAG_BEHIND << number
+        return found
+
+    def after_step(self, version: int, flags: int, capsule_ids: set[int]) -> None:
+        """Saves `version`, which the protected state is at, where it is due. By all ranks, with the same `flags`."""
+        now = []
+        for number, place in enumerate(self._all_places()):
+            due = place.due(version)
+            if flags & (FLAG_BUSY << number):
+                if due:
+                    place.leave_out(version, self._given().rank)
+            elif due or flags & (FLAG_BEHIND << number):
+                now.append(place)
+        self._start(version, capsule_ids, now, "due")
+
+    def _start(self, version: int, capsule_ids: set[int], places: list[Place], why: str) -> None:
+        if not places:
+            return
+        given = self._given()
+        fsdp.reshard(self._registry.modules())
+        flat = self._registry.flatten(capsule_ids)
+        # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
+        where = states.paths(self._registry, list(flat.tensors))
+        compared = not self._sharded() or all(place.compared for place in places)
+        same = set() if compared else states.same_on_all_ranks(self._registry)
+        values = small_values.named(self._registry, states.parameter_names(self._registry), flat.values)
+        held = {name: dense(tensor) for name, tensor in flat.tensors.items()}
+
+        def capsule() -> tuple[str, bytes] | None:
+            saved = self._session.engine.load_capsule(version)
+            return None if saved is None else (states.capsule_name(given.rank), saved)
+
+        self._snapshot = Snapshot(self._pool, len(places), held, flat.dtensors, where, values, same, capsule)
+        for place in places:
+            number = self._places.index(place)
+            exchange = Exchange(self._session, given, f"{version}/{number}/{why}")
+            place.start(version, exchange, self._snapshot, copies=place is places[0])
+
+    def wait_copied(self) -> None:
+        """Before the update: nothing of the state is read any more."""
+        if self._snapshot is not None and not self._snapshot.copied.is_set():
+            self._snapshot.copied.wait()
+
+    def forget(self) -> None:
+        """Lets go of what was protected: it is built anew."""
+        self._snapshot = None
+        self._pool = Pool()
+
+    def save_last(self, version: int, capsule_ids: set[int]) -> None:
+        """At the end of training, by all ranks: returns when `version` is saved everywhere, or could not be."""
+        places = self._all_places()
+        for place in places:
+            place.join()
+            place.enter(self._given())
+            place.join()
+        given = self._given()
+        missing = [number for number, place in enumerate(places) if place.saved != version]
+        try:
+            # Others need not know what is saved.
+            told = [missing] * given.world_size if given.rank == 0 else None
+            missing = Exchange(self._session, given, f"{version}/missing").scatter("missing", told)
+        except Cancelled:
+            raise Interruption("the generation ended before the last checkpoint") from None
+        if given.rank == 0 and missing:
+            where = " and ".join(places[number].terms.url for number in missing)
+            print(f"keepstep: saves step {version} to {where}", file=sys.stderr)
+        self._start(version, capsule_ids, [places[number] for number in missing], "last")
+        for place in places:
+            place.join()
+
+    def _given(self) -> Assignment:
+        assert self._session.assignment is not None
+        return self._session.assignment
+
+    def _all_places(self) -> list[Place]:
+        given = self._given()
+        if not self._places:
+            self._places = [
+                Place(self._session, each, self._job, link) for each, link in zip(self.terms, self._links, strict=True)
+            ]
+        for place in self._places:
+            place.enter(given)
+        return self._places
+
+
+def _job_of(session: Session) -> str:
+    """The same on all processes that ever are rank 0 of this job."""
+    named = owners.job_name()
+    if named:
+        return named
+    # An empty expectation: set by the first that asks, told to all others.
+    mine = f"job {uuid.uuid4()}".encode()
+    pair = b"0:" + mine
+    answered, _, _, value = session.store("compare_set", "job/checkpoint-owner", pair, -1, ends_with_generation=False)
+    return (value if answered and value else mine).decode()

@@ -1,0 +1,1 @@
+"""Replicas of a model: `Replicate` and its gradients in buckets, DDP's wrappers, what reproducible mode refuses."""

@@ -1,0 +1,77 @@
+"""The checking mode: finds state that changes where nobody protects it.
+
+On for the first steps of a job, with ``--check`` for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors.memory import dense, piece
+
+CHECKED_STEPS = 3  # without --check
+
+
+def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:
+    """XXH3 of each protected tensor."""
+    result = {}
+    for name, tensor in registry.flatten(capsule_ids).tensors.items():
+        held = dense(tensor).cpu()
+        result[name] = _engine.digest(*piece(held))
+    return result
+
+
+def compare(before: dict[str, int], after: dict[str, int], step: int) -> None:
+    """Raises if protected tensors changed between a commit and the next one."""
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if changed:
+        listed = ", ".join(f"'{name}'" for name in changed[:8]) + (
+            f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+        )
+        raise KeepstepError(
+            f"check: protected state changed outside run.commit in step {step}: {listed}. A step that is redone would "
+            "not start from the committed state. Move what changes it (optimizer.step, an average, a reset) into "
+            "run.commit(...), or, where it is temporary, into `with run.restored():`."
+        )
+
+
+def loop_frame(function_code: Any) -> FrameType | None:
+    """The frame of the training function, seen from inside one of its calls."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not function_code:
+        frame = frame.f_back
+    return frame
+
+
+def unprotected(frame: FrameType | None, registry: Registry) -> list[str]:
+    """Modules with state, and optimizers, that the loop can reach by a name but that are not protected."""
+    if frame is None:
+        return []
+    covered: set[int] = set()
+    for item in registry.objects.values():
+        covered.add(id(item))
+        if isinstance(item, torch.nn.Module):
+            covered.update(id(module) for module in item.modules())
+            covered.update(id(parameter) for parameter in item.parameters())
+    found = []
+    for name, value in frame.f_locals.items():
+        if id(value) in covered:
+            continue
+        if isinstance(value, Optimizer):
+            found.append(f"optimizer '{name}'")
+        elif isinstance(value, torch.nn.Module):
+            state = [*value.parameters(), *value.buffers()]
+            own = [tensor for tensor in state if id(tensor) not in covered]
+            if own and not all(
+                any(tensor is buffer for module in registry.modules() for buffer in module.buffers()) for tensor in own
+            ):
+                found.append(f"module '{name}'")
+    return found

@@ -1,0 +1,112 @@
+"""Looks again at what is protected once training runs: what was empty when it was registered may hold anything later.
+
+A replacement builds what `run.keep` builds and is filled from a peer. So what a peer holds must be something that can
+be carried, and modules and optimizers must still have the parameters that they had before the first step. Otherwise the
+first fault would end the job; here the first commit that makes it so does, by name.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from keepstep._errors import KeepstepError
+from keepstep.torch.state.registry import Registry, buffer_in, buffer_slots, describe, parameters_of
+
+FIRST_COMMITS = 3  # of this process: looked at after each of them
+_SHARE = 1000  # from then on looking takes at most this part of the time
+
+
+class Rechecks:
+    """Of one worker, made before it is hydrated for the first time. Main thread."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        built = _of_build(registry)
+        for name, tensor in built.items():
+            if is_lazy(tensor):
+                raise KeepstepError(
+                    f"protect: '{name}' has no shape before the first forward, so a replacement could not be filled. "
+                    "Write model(example), with a batch of the right shape, in the function that run.keep calls"
+                )
+        self._tensors = {name: (list(tensor.shape), describe(tensor)) for name, tensor in built.items()}
+        self._may_come = _empty_buffers(registry)
+        self._parameters = {name: len(parameters_of(item)) for name, item in _optimizers(registry)}
+        self._looks = 0
+        self._next = 0.0  # on the monotonic clock
+
+    def after(self, step: int) -> None:
+        """After the commit of `step`, while its state is there.
+
+        Raises:
+            KeepstepError: a fault would end the job from here on; names the entry and what to write.
+        """
+        began = time.monotonic()
+        if self._looks >= FIRST_COMMITS and began < self._next:
+            return
+        self._looks += 1
+        self._check_built(step)
+        self._registry.check_carried()
+        ended = time.monotonic()
+        self._next = ended + _SHARE * (ended - began)
+
+    def _check_built(self, step: int) -> None:
+        since = f"by step {step}; it was not so when training began, and a replacement is built as it was then"
+        now = _of_build(self._registry)
+        for name, tensor in now.items():
+            known = self._tensors.get(name)
+            if known is None and name in self._may_come:
+                continue
+            if known is None:
+                raise KeepstepError(
+                    f"protect: '{name}' {describe(tensor)} was added {since}, so it could not be filled after a fault. "
+                    "Add it in the function that run.keep calls; what is not used yet can have requires_grad=False"
+                )
+            if known[0] != list(tensor.shape):
+                raise KeepstepError(
+                    f"protect: '{name}' is {describe(tensor)} {since}: {known[1]}. Give it this shape in the function "
+                    "that run.keep calls"
+                )
+        for name in self._tensors.keys() - now.keys():
+            raise KeepstepError(
+                f"protect: '{name}' {self._tensors[name][1]} was removed {since}, with it. Remove it in the function "
+                "that run.keep calls"
+            )
+        for name, item in _optimizers(self._registry):
+            count = len(parameters_of(item))
+            if count != self._parameters.get(name, count):
+                raise KeepstepError(
+                    f"protect: the optimizer '{name}' has {count} parameters {since}, with "
+                    f"{self._parameters[name]}. Give it all of them in the function that run.keep calls; a group that "
+                    "is not trained yet can have lr=0.0 and parameters with requires_grad=False"
+                )
+
+
+def _optimizers(registry: Registry) -> list[tuple[str, torch.optim.Optimizer]]:
+    return [(name, item) for name, item in registry.objects.items() if isinstance(item, torch.optim.Optimizer)]
+
+
+def _empty_buffers(registry: Registry) -> set[str]:
+    """Names of what a replacement can make when it is hydrated."""
+    return {
+        f"{owner}/{path}"
+        for owner, item in registry.objects.items()
+        if isinstance(item, torch.nn.Module)
+        for path, slot in buffer_slots(item)
+        if (buffer := buffer_in(slot)) is None or (not is_lazy(buffer) and buffer.numel() == 0)
+    }
+
+
+def _of_build(registry: Registry) -> dict[str, torch.Tensor]:
+    """What has the same names and shapes in each process that builds: all but buffers that are None or empty."""
+    found: dict[str, torch.Tensor] = {}
+    for name, item in registry.objects.items():
+        if isinstance(item, torch.Tensor):
+            found[name] = item
+        elif isinstance(item, torch.nn.Module):
+            found.update((f"{name}/{key}", parameter) for key, parameter in item.named_parameters())
+            buffers = item.named_buffers()
+            found.update((f"{name}/{key}", each) for key, each in buffers if is_lazy(each) or each.numel() > 0)
+    return found

@@ -1,0 +1,769 @@
+"""What the last commit left, kept so cheaply that every commit can: what is put back when the function was left, and
+what shows that protected state was changed outside of a commit (docs/design/left_anywhere.md).
+
+Everything is walked once and listed; after that a commit makes a few calls that loop in C, over lists.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter, is_
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep.torch.sharded import fsdp
+from keepstep.torch.state.registry import Registry, parameters_of, with_state
+from keepstep.torch.state.update import Snapshot
+from keepstep.torch.tensors import dtensor
+
+PIECE_BYTES = 64  # read of each tensor, from its middle
+QUICK_TENSORS = 16  # of all, looked at before each forward in a validation
+STATE_PARAMETERS = 16  # whose state is looked at, of each optimizer
+MOST_NEW_STATES = 8  # an optimizer whose state is in other tensors more often than that is not looked at
+
+_version = attrgetter("_version")
+_place = torch.Tensor.data_ptr
+_requires_grad = attrgetter("requires_grad")
+_training = attrgetter("training")
+_state = attrgetter("state")
+
+
+def line_to_write(name: str, where: str) -> str:
+    """What an error says about a protected tensor that was changed outside of a commit."""
+    return (
+        f"'{name}' was changed outside of run.commit; {where}. A rank that is replaced, or left at any line, would go "
+        "on with other values than an undisturbed run. If it is to count, move it into run.commit(...). If it is "
+        "temporary (averaged weights, an optimizer's eval()), write:\n\n    with run.restored():\n        ...  # swap, "
+        "evaluate\n\nwhich puts everything back at its end, bit for bit."
+    )
+
+
+class Pieces:
+    """A fixed list of tensors, of which 64 bytes each are read; the tensors' memory is held as long as this is."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.names: list[str] = []
+        self.tensors: list[torch.Tensor] = []
+        self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
+        self._here: list[memoryview] = []
+        self._moved: list[int] = []  # numbers of those that had other memory when it was made
+        self._elsewhere: dict[torch.device, list[torch.Tensor]] = {}
+        self._number: dict[str, list[int]] = {"cpu": []}  # by device: whose the parts are
+        for name, tensor in named:
+            if tensor.is_inference():
+                continue
+            held = dtensor.local(tensor).detach()
+            if type(held) is not torch.Tensor or held.layout is not torch.strided or held.numel() == 0:
+                continue
+            self.names.append(name)
+            self.tensors.append(tensor)
+            self.memory.append(held)
+            if (part := _middle(held)) is None:
+                continue
+            if held.device.type != "cpu":
+                self._elsewhere.setdefault(held.device, []).append(part)
+            self._number.setdefault(str(held.device), []).append(len(self.names) - 1)
+        # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
+        self._placed = [
+            held if dtensor.is_dtensor(tensor) else tensor
+            for tensor, held in zip(self.tensors, self.memory, strict=True)
+        ]
+        self._watch = _engine.TensorWatch(self.tensors, self._placed)
+        self._taken_elsewhere: dict[torch.device, torch.Tensor] = {}
+        self._find()
+
+    def _find(self) -> None:
+        """Where they are now. Memory itself may move, too: ``share_memory()`` and ``resize_()`` give a storage another
+        place."""
+        now, own = map(_place, self._placed), map(_place, self.memory)
+        self._moved = [number for number, (a, b) in enumerate(zip(now, own, strict=True)) if a != b]
+        parts = [_part(self.memory[number]) for number in self._number["cpu"]]
+        self._here = [memoryview((ctypes.c_ubyte * size).from_address(at) if size else b"") for at, size in parts]
+        self._watch.settle(parts)
+
+    def spread(self, most: int) -> Pieces:
+        """At most so many of them, from all parts of the list."""
+        every = list(zip(self.names, self.tensors, strict=True))
+        return Pieces(every[:: max(1, -(-len(every) // most))])
+
+    def take(self) -> bool:
+        """Notes what they hold now. Whether all have the memory that they had when they were listed."""
+        if self._moved or not self._watch.take():  # where memory was freed only _find knows what may be read
+            self._find()
+            self._watch.take()
+        self._taken_elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
+        return not self._moved
+
+    def moved(self) -> list[int]:
+        """Numbers of those that have other memory than when they were listed."""
+        if not self._watch.in_place():
+            self._find()
+        return self._moved
+
+    def _holds_same(self, number: int) -> bool:
+        """Whether other memory holds the same bytes: cuDNN moves the weights of an LSTM in each forward."""
+        now, own = self.tensors[number].detach(), self.memory[number]
+        if (now.shape, now.dtype, now.device) != (own.shape, own.dtype, own.device):
+            return False
+        return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (now, own)))
+
+    def first_changed(self, quick: bool = False, written: bool = True) -> str | None:
+        """The name of the first that is not as it was at the last `take`. `quick`: never waits for a device. Without
+        `written`, what was written to and holds the same bytes as before is none."""
+        found = [] if not self._moved and self._watch.same(written) else self._changed_here(written)
+        if not quick:
+            for device, parts in self._elsewhere.items():
+                before, now = self._taken_elsewhere[device], torch.cat(parts)
+                if not torch.equal(now, before):
+                    found += self._different(str(device), parts, bytes(before.tolist()), bytes(now.tolist()))
+        return self.names[min(found)] if found else None
+
+    def _changed_here(self, written: bool) -> list[int]:
+        self._find()
+        same = {number for number in self._moved if self._holds_same(number)}
+        versions = zip(self._watch.versions, map(_version, self.tensors), strict=True)
+        touched = [number for number, (before, now) in enumerate(versions) if before != now] if written else []
+        found = [number for number in self._moved + touched if number not in same]
+        return found + self._different("cpu", self._here, self._watch.bytes, b"".join(self._here))
+
+    def _different(self, device: str, parts: Sequence[Any], before: bytes, now: bytes) -> list[int]:
+        if len(before) == len(now) and (int.from_bytes(before, "big") ^ int.from_bytes(now, "big")).bit_count() == 1:
+            return []  # hardware, not code: digests find this rank, and it is replaced (docs/design/corruption.md)
+        found, at = [], 0
+        for number, part in zip(self._number[device], parts, strict=True):
+            end = at + len(part)
+            if before[at:end] != now[at:end]:
+                found.append(number)
+            at = end
+        return found
+
+
+class Slots:
+    """A fixed list of places in dicts: ``dict.get(key) is value`` of all, in a few calls."""
+
+    def __init__(self, found: Iterable[tuple[dict[Any, Any], Any, Any]] = ()) -> None:
+        self._dicts: list[dict[Any, Any]] = []
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        for holder, key, value in found:
+            self._dicts.append(holder)
+            self._keys.append(key)
+            self._values.append(value)
+
+    def others(self) -> list[int]:
+        """Numbers of those that hold something else now."""
+        now = [*map(dict.get, self._dicts, self._keys)]
+        if all(map(is_, now, self._values)):
+            return []
+        return [number for number, (a, b) in enumerate(zip(now, self._values, strict=True)) if a is not b]
+
+    def put_back(self) -> None:
+        for number in self.others():
+            self._dicts[number][self._keys[number]] = self._values[number]
+
+
+class Schedules:
+    """Learning-rate schedules among `objects`, and how many steps each has made."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self._named = {name: item for name, item in objects.items() if isinstance(item, LRScheduler)}
+        self._steps = self._now()
+
+    def _now(self) -> list[Any]:
+        return [getattr(item, "last_epoch", None) for item in self._named.values()]
+
+    def stepped(self) -> str | None:
+        """The name of one that has made more since."""
+        return next((n for n, was, now in zip(self._named, self._steps, self._now(), strict=True) if was != now), None)
+
+
+class OptimizerStates:
+    """Tensors in the state of optimizers; of each only some: to walk all would take longer than the rest of a commit.
+
+    `objects`: by name, the optimizers among them count.
+    """
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.named: list[tuple[str, torch.Tensor]] = []
+        optimizers = {owner: item for owner, item in objects.items() if isinstance(item, Optimizer)}
+        self._holders = [with_state(optimizer) for optimizer in optimizers.values()]  # those in partitioned ones
+        self._states: list[Any] = [*map(_state, self._holders)]
+        self._sized = [*self._states]  # these, and the dicts in them that are looked at
+        self._owners = [*optimizers]
+        self._names: list[str] = []  # of slots
+        slots: list[tuple[dict[Any, Any], Any, Any]] = []
+        for (owner, optimizer), states in zip(optimizers.items(), self._states, strict=True):
+            parameters = list(enumerate(parameters_of(optimizer)))
+            for index, parameter in parameters[:: max(1, -(-len(parameters) // STATE_PARAMETERS))]:
+                state = states.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                self._sized.append(state)
+                name = f"{owner}/state/{index}"
+                if isinstance(states, dict):
+                    self._names.append(name)
+                    slots.append((states, parameter, state))
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        self.named.append((f"{name}/{key}", value))
+                        self._names.append(f"{name}/{key}")
+                        slots.append((state, key, value))
+        self._slots = Slots(slots)
+        self._sizes = [*map(len, self._sized)]
+
+    def others(self) -> bool:
+        """Whether there are other tensors now, or more or fewer."""
+        return [*map(len, self._sized)] != self._sizes or self.replaced() is not None
+
+    def replaced(self) -> str | None:
+        """The name of a state that is gone, or another one now (``optimizer.state.clear()``)."""
+        for owner, now, state in zip(self._owners, map(_state, self._holders), self._states, strict=True):
+            if now is not state:
+                return f"{owner}/state"
+        others = self._slots.others()
+        return self._names[others[0]] if others else None
+
+
+def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Up to 64 bytes from the middle of a tensor's memory, as bytes; None where they cannot be read so."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    count = min(span, max(1, PIECE_BYTES // tensor.element_size()))
+    try:
+        return tensor.as_strided((count,), (1,), tensor.storage_offset() + (span - count) // 2).view(torch.uint8)
+    except RuntimeError:
+        return None  # of a storage that is not there, or a dtype without bytes of its own
+
+
+def _part(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes of `_middle` in main memory; of no bytes where its storage was freed."""
+    part = _middle(tensor)
+    return (0, 0) if part is None else (part.data_ptr(), part.numel())
+
+
+class Manner(NamedTuple):
+    """Of one moment: how modules and optimizers stand, beside the tensors that they hold."""
+
+    training: list[bool]  # of each module
+    requires_grad: list[bool]  # of each parameter
+    wrapped: dict[int, bool]  # requires_grad by parameter, when DDP was made around it
+    groups: list[dict[str, Any]]  # of all optimizers
+    options: dict[int, tuple[int, torch.Tensor]]  # by id, of those in groups that are tensors: version, and a copy
+
+
+class Holders:
+    """Modules and optimizers, walked once: what is theirs can be taken and put back. `without`: ids of buffers that are
+    not, because the capsule has them."""
+
+    def __init__(self, registry: Registry, without: Iterable[int] = ()) -> None:
+        self._registry = registry
+        self.modules: list[torch.nn.Module] = []
+        self.parameters: list[torch.nn.Parameter] = []
+        self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
+        buffers: list[tuple[str, dict[str, Any], str, torch.Tensor]] = []  # where modules hold theirs, with names
+        self._paths: list[str] = []  # of modules
+        self.optimizers = list(registry.optimizers())
+        fsdp.reshard(registry.modules())  # what a forward without backward left whole is freed later
+        self.untrained: set[int] = set()  # numbers of modules that are protected with no parameter of an optimizer
+        stepped = {id(parameter) for optimizer in self.optimizers for parameter in parameters_of(optimizer)}
+        seen = set(without)
+        for owner, item in registry.objects.items():
+            if isinstance(item, torch.nn.Module):
+                first = len(self.modules)
+                buffers += self._walk(owner, item, seen)
+                if not any(id(parameter) in stepped for parameter in item.parameters()):
+                    self.untrained.update(range(first, len(self.modules)))
+            elif isinstance(item, torch.Tensor) and id(item) not in seen:
+                self.named.append((owner, item))
+        self._buffer_names = [name for name, *_ in buffers]
+        self._buffers = Slots((slots, key, buffer) for _, slots, key, buffer in buffers)
+
+    def _walk(
+        self, owner: str, root: torch.nn.Module, seen: set[int]
+    ) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:
+        for path, module in root.named_modules():
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            self.modules.append(module)
+            self._paths.append(f"{owner}/{path}" if path else owner)
+            prefix = f"{owner}/{path}." if path else f"{owner}/"
+            if type(module).__name__ == "FullyShardedDataParallel":
+                continue  # FSDP1 frees and refills the memory of what it holds
+            for key, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    self.parameters.append(parameter)
+                    self.named.append((prefix + key, parameter))
+            for key, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    self.named.append((prefix + key, buffer))
+                    if isinstance(module._buffers, dict):
+                        yield prefix + key, module._buffers, key, buffer
+
+    def take(self, wrapped: dict[int, bool]) -> Manner:
+        """How they stand now."""
+        groups = [*map(dict, self._groups())]
+        options = {
+            id(value): (value._version, value.detach().clone())
+            for group in groups
+            for value in group.values()
+            if isinstance(value, torch.Tensor)
+        }
+        requires_grad = [*map(_requires_grad, self.parameters)]
+        return Manner(self.modes(), requires_grad, wrapped, groups, options)
+
+    def modes(self) -> list[bool]:
+        """Of each module, whether it is in training."""
+        return [*map(_training, self.modules)]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def put_back(self, manner: Manner, with_groups: bool = True) -> None:
+        """They stand as they did, whatever was done to them since."""
+        for module, training in zip(self.modules, manner.training, strict=True):
+            module.training = training
+        for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
+            if parameter.requires_grad != wanted:
+                parameter.requires_grad_(wanted)
+        self._buffers.put_back()
+        groups = self._groups()
+        if with_groups and len(groups) == len(manner.groups):
+            for group, values in zip(groups, manner.groups, strict=True):
+                for key, value in values.items():
+                    if key != "params":
+                        group[key] = value
+                    if isinstance(value, torch.Tensor):
+                        version, copy = manner.options[id(value)]
+                        if value._version != version:
+                            with torch.no_grad():
+                                value.copy_(copy)
+                            manner.options[id(value)] = value._version, copy
+
+    def replaced(self) -> str | None:
+        """The name of a buffer that is another tensor now (``module.buffer = ...``)."""
+        others = self._buffers.others()
+        return self._buffer_names[others[0]] if others else None
+
+    def late_change(self, manner: Manner) -> str | None:
+        """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
+        groups = self._groups()
+        if len(groups) == len(manner.groups) and (manner.options or not _same(groups, manner.groups)):
+            for group, values in zip(groups, manner.groups, strict=True):
+                for key, value in values.items():
+                    if isinstance(value, torch.Tensor):
+                        same = _as_copied(value, manner.options) and group.get(key) is value
+                    else:
+                        same = key == "params" or _same(group.get(key), value)
+                    if not same:
+                        return f"the optimizer's option '{key}'"
+        if [*map(_requires_grad, self.parameters)] != manner.requires_grad:
+            for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
+                if parameter.requires_grad != wanted:
+                    return f"requires_grad of '{self._name(parameter)}'"
+        return None
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        return next(name for name, tensor in self.named if tensor is parameter)
+
+    def other_modes(self, training: list[bool]) -> list[int]:
+        """Numbers of modules that are in another mode than in `training`."""
+        now = self.modes()
+        if now == training:
+            return []
+        return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
+
+    def modes_since(self, manner: Manner) -> str | None:
+        """What is in another mode than in `manner`, or needs gradients where it did not or not where it did."""
+        found = [f"the mode of '{self._paths[number]}'" for number in self.other_modes(manner.training)]
+        now = zip(self.parameters, manner.requires_grad, strict=True)
+        found += [f"requires_grad of '{self._name(p)}'" for p, before in now if p.requires_grad != before]
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return ", ".join(found[:3]) + more if found else None
+
+    def whole(self, number: int) -> bool:
+        """Whether this module was protected by itself, and not a part of one."""
+        return "/" not in self._paths[number]
+
+    def around(self, numbers: Iterable[int]) -> set[int]:
+        """Ids of the objects that these modules are parts of, and of what those are only wrapped around."""
+        owners = {self._paths[number].partition("/")[0] for number in numbers}
+        wholes = [self._registry.objects[owner] for owner in owners]
+        return {id(module) for whole in wholes for module in (whole, getattr(whole, "module", whole))}
+
+    def path(self, number: int) -> str:
+        """Of a module."""
+        return self._paths[number]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    try:
+        return bool(a == b)
+    except (RuntimeError, ValueError):
+        return False  # of tensors and arrays
+
+
+def _as_copied(value: torch.Tensor, options: dict[int, tuple[int, torch.Tensor]]) -> bool:
+    """Whether an option is what `Manner.options` has; what was written to it may be the same."""
+    version, copy = options[id(value)]
+    if value._version == version:
+        return True
+    if not torch.equal(value, copy):
+        return False
+    options[id(value)] = (value._version, copy)
+    return True
+
+
+def point_back(pieces: Pieces) -> None:
+    """Tensors that were given other memory (``parameter.data = ...``) get their own again."""
+    for number in pieces.moved():
+        pieces.tensors[number].data = pieces.memory[number]
+
+
+class Committed:
+    """What the last commit left in this process. From the main thread."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        capsule_ids: Callable[[], set[int]],
+        capsule_versions: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self._registry = registry
+        self._capsule_ids = capsule_ids
+        self._capsule_versions = capsule_versions
+        self.forget()
+
+    def forget(self) -> None:
+        """Everything is built and protected again."""
+        self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
+        self._holders: Holders | None = None
+        self._manner = Manner([], [], {}, [], {})
+        self._loop = [0, 0]  # how many ranks make the commits of this one, and which step is its last
+        self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none was made since the job was started
+        self._came_to_it = False  # this entry came to that loop: what follows is as in an undisturbed run
+        self._began: tuple[int, Manner] | None = None  # version and manner where an undisturbed run began a loop
+        self._set_between: str | None = None  # what such a run has changed between two loops
+        self._modes: list[bool] = []  # in which a step may begin, of each module
+        self._pieces = self._quick = Pieces([])
+        self._states = OptimizerStates({})
+        self._schedules = Schedules({})
+        self._new_states = 0  # how often they were others than before
+        self._looked = False  # since the last commit, before a forward
+        self._in_capsule: dict[str, Any] = {}  # its versions
+        self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
+        self._late_wholes: set[int] = set()  # ids of what they are in, where no optimizer trains it
+
+    # ---- the end of a commit, and of joining a generation ----
+
+    def commit(self, list_again: bool = False) -> None:
+        """As `record`, at a commit."""
+        self._committed_in = self._loop
+        # What a validation left of an average is in the mode of before, for good: an entry after a fault has it so.
+        late, modes = self._late_untrained(), self._modes
+        self.record(list_again=list_again)
+        for number in late:
+            self._manner.training[number] = modes[number]
+
+    def start(self) -> None:
+        """The job was started, from a checkpoint: what its function sets is meant, also where commits left another."""
+        self._committed_in = [0, 0]
+
+    def record(self, manner: bool = True, list_again: bool = False) -> None:
+        """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
+        belong to the capsule now."""
+        in_place = self._pieces.take()
+        if self._holders is None or list_again or not in_place or self._holders.replaced() or self._other_states():
+            self._list()
+            self._pieces.take()
+        assert self._holders is not None
+        if manner:
+            self._manner = self._holders.take(self.wrapped)
+            self._modes = self._manner.training
+        self._schedules = Schedules(self._registry.objects)
+        self._in_capsule = self._capsule_versions()
+        self._looked = False
+
+    def begin_loop(self, version: int, world: int, until: int) -> str | None:
+        """Before each loop of an entry. What the user should be told, where an undisturbed run may have begun the loop
+        with other modes and options.
+
+        The last commit was made in one of them, or none of this start and of this many ranks was: then what the entry
+        sets is meant. In front of that loop, and in it, an undisturbed run has what the commit left; between it and the
+        next one it does what this entry does, so that holds.
+
+        Raises:
+            KeepstepError: what is protected was changed, or an undisturbed run began this loop with other options.
+        """
+        self._loop = [world, until]
+        ranks, last = self._committed_in
+        came_to_it = self._came_to_it
+        self._came_to_it = came_to_it or ranks != world or until > version or until >= last
+        if version == 0:
+            joined = self._manner
+            self._holders = None  # modules may have other parts now, and each entry does it again, alike on all ranks
+            self.record()
+            if [*map(len, joined[:2])] == [*map(len, self._manner[:2])]:
+                self._manner = joined  # and what it does to options and modes it does to these
+            return None
+        if name := self.changed():
+            where = f"this entry of the function, which begins at step {version}, did it"
+            if came_to_it:
+                where = f"what follows the loop that ended with step {version} did it"
+            raise KeepstepError(line_to_write(name, where))
+        assert self._holders is not None
+        self._modes = modes = self._holders.modes()
+        doubt = None
+        if ranks == world and not came_to_it and (version < last or until <= version):
+            self._holders.put_back(self._manner)
+            self._modes = self._manner.training
+        elif ranks == world and not came_to_it:
+            doubt = self._another_beginning(version)
+        elif ranks == world and version < last:
+            self._refuse_after_break(version)
+            self._modes = self._manner.training
+        elif ranks == world and version == last:
+            self._began = version, self._holders.take({})
+            self._set_between = self.late_change() or self._set_between
+            untrained = self._holders.untrained
+            left = set(self._holders.other_modes(self._manner.training)) - untrained
+            # Where a whole module is in evaluation, a validation left it so.
+            of_commit = any(self._holders.whole(n) and not modes[n] for n in left)
+            both = enumerate(zip(self._manner.training, modes, strict=True))
+            self._modes = [was if of_commit or number in untrained else now for number, (was, now) in both]
+        self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
+        return doubt
+
+    def _another_beginning(self, version: int) -> str | None:
+        """The entry begins with this loop; the one of the last commit ended in front of it. See `begin_loop`."""
+        assert self._holders is not None
+        before = self._began
+        if before and before[0] == version and (what := self._holders.late_change(before[1])):
+            raise KeepstepError(
+                f"{what} is another one in front of the loop that begins at step {version} than it was before the "
+                "fault. What changes between two loops must follow from the step alone, and be set in front of the "
+                'next one. Write group["lr"] = base * 0.1 ** (epoch // 30) in front of run.steps, not '
+                'group["lr"] *= 0.1 behind it; what only the beginning of training needs belongs into run.keep'
+            )
+        if what := self.late_change():
+            return (
+                f"{what} stays as it was set in front of the loop that begins at step {version}; the commit of that "
+                "step left another"
+            )
+        if self._set_between:
+            return (
+                f"{self._set_between} was changed between earlier loops, but not in front of the one that begins at "
+                f"step {version}, where the function was entered after a fault. If it changes behind each loop, this "
+                "change is missing: set it in front of run.steps, by a rule that follows from the step"
+            )
+        return None
+
+    def _refuse_after_break(self, version: int) -> None:
+        """The loop of the last commit was left by `break`: after a fault the function is in the middle of it."""
+        if what := self.late_change():
+            last = self._committed_in[1]
+            raise KeepstepError(
+                f"{what} was changed after the loop over run.steps(until={last}) was left at step {version}. A fault "
+                "puts it back as the commit left it, so the job would go on differently. Write "
+                f"run.steps(until={version}), without break, for a loop that ends here, or set it at the beginning of "
+                "the step"
+            )
+
+    def _list(self) -> None:
+        self._holders = Holders(self._registry, self._capsule_ids())
+        named = self._holders.named
+        self._states = OptimizerStates(self._registry.objects if self._new_states < MOST_NEW_STATES else {})
+        self._pieces = Pieces([*named, *self._states.named])
+        self._quick = Pieces(named).spread(QUICK_TENSORS)
+
+    def _other_states(self) -> bool:
+        """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
+        if self._new_states >= MOST_NEW_STATES or not self._states.others():
+            return False
+        self._new_states += 1
+        return True
+
+    # ---- what was changed since ----
+
+    def changed(self, written: bool = True) -> str | None:
+        """The name of the first protected tensor, or schedule, that is not as the commit left it, as far as can be
+        seen."""
+        if self._holders is None:
+            return None
+        return (
+            self._holders.replaced()
+            or self._states.replaced()
+            or self._schedules.stepped()
+            or self._pieces.first_changed(written=written)
+        )
+
+    def changed_in_capsule(self) -> str | None:
+        """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
+        now = self._capsule_versions()
+        return next((name for name, version in now.items() if self._in_capsule.get(name, version) != version), None)
+
+    def late_change(self) -> str | None:
+        """What else is not as the commit left it, and would be lost at a fault; None also before a commit."""
+        return None if self._holders is None else self._holders.late_change(self._manner)
+
+    def begin_step(self) -> None:
+        """The loop's body begins: a mode that it does not set itself was left by what came after the commit."""
+        late = [] if self._holders is None else self._holders.other_modes(self._modes)
+        if late != self._late_modes:
+            self._late_modes = late
+            self._late_wholes = set() if self._holders is None else self._holders.around(self._late_untrained())
+
+    def left_mode(self) -> str | None:
+        """The path of a trained module that has been in another mode since before the step began."""
+        if self._holders is None or not self._late_modes:
+            return None
+        still = self._still_late() - self._holders.untrained
+        return self._holders.path(min(still)) if still else None
+
+    def left_mode_of_untrained(self, module: torch.nn.Module) -> str | None:
+        """The same of a part of `module` that no optimizer trains: its mode matters where it computes, in a step."""
+        if id(module) not in self._late_wholes:
+            return None
+        assert self._holders is not None
+        parts = {id(part) for part in module.modules()}
+        late = [number for number in self._late_untrained() if id(self._holders.modules[number]) in parts]
+        return self._holders.path(min(late)) if late else None
+
+    def _late_untrained(self) -> set[int]:
+        return set() if self._holders is None or not self._late_modes else self._still_late() & self._holders.untrained
+
+    def _still_late(self) -> set[int]:
+        assert self._holders is not None
+        return set(self._holders.other_modes(self._modes)) & set(self._late_modes)
+
+    def changed_before_forward(self) -> str | None:
+        """The same, in the first forward after a commit; before further ones of some tensors only."""
+        if self._holders is None:
+            return None
+        if not self._looked:
+            self._looked = True
+            self._quick.take()
+            return self.changed()
+        return self._quick.first_changed(quick=True)
+
+    # ---- the function was left ----
+
+    def manner(self) -> Manner | None:
+        """How modules and optimizers stand now; None before the first loop."""
+        return None if self._holders is None else self._holders.take(self.wrapped)
+
+    def left(self) -> None:
+        """The function was: the next entry comes to its loops."""
+        self._came_to_it = False
+        self.put_back()
+
+    def put_back(self, manner: Manner | None = None) -> None:
+        """How modules and optimizers stood, and which memory the tensors had; not what is in it. Without `manner` as
+        the commit left them."""
+        if self._holders is None:
+            return
+        point_back(self._pieces)
+        self._holders.put_back(self._manner if manner is None else manner)
+
+    def put_back_manner(self) -> None:
+        """How modules and optimizers stood as the commit left them."""
+        if self._holders is not None:
+            self._holders.put_back(self._manner)
+
+    @contextmanager
+    def modes_kept(self) -> Iterator[None]:
+        """Training or evaluation, and what needs gradients, are at the end as they were."""
+        manner = self.manner()
+        yield
+        if self._holders is not None and manner is not None and len(manner.training) == len(self._holders.modules):
+            self._holders.put_back(manner, with_groups=False)
+
+    @contextmanager
+    def as_wrapped(self, module: torch.nn.Module) -> Iterator[None]:
+        """While DDP is made around `module`: it waits for the parameters that need gradients then.
+
+        In front of the loop of the last commit these are those of when it was made before, also where the commit left
+        others (a GAN's frozen critic), unless this entry of the function has changed that itself.
+        """
+        before = {} if self._came_to_it else self._manner.wrapped
+        known = (
+            dict(zip(map(id, self._holders.parameters), self._manner.requires_grad, strict=True))
+            if self._holders
+            else {}
+        )
+        unchanged = self._holders is not None and self.changed() is None
+        turned = []
+        for parameter in module.parameters():
+            was = before.get(id(parameter), parameter.requires_grad)
+            if was != parameter.requires_grad == known.get(id(parameter)):
+                parameter.requires_grad_(was)
+                turned.append(parameter)
+        self.wrapped = self.wrapped | {id(parameter): parameter.requires_grad for parameter in module.parameters()}
+        try:
+            yield
+        finally:
+            for parameter in turned:
+                parameter.requires_grad_(not parameter.requires_grad)
+            if unchanged and self.changed(written=False) is None:
+                self.record(manner=False)  # DDP made by hand broadcasts what is equal already
+
+    # ---- for newcomers ----
+
+    def value(self) -> dict[str, Any]:
+        """How modules stood, for JSON: of all protected ones, in order."""
+        if self._holders is None:
+            return {}
+        wrapped = [self._manner.wrapped.get(id(parameter), 2) for parameter in self._holders.parameters]
+        return {
+            "training": bytes(self._manner.training).hex(),
+            "requires_grad": bytes(self._manner.requires_grad).hex(),
+            "wrapped": bytes(wrapped).hex(),
+            "committed_in": self._committed_in,
+        }
+
+    def load(self, value: dict[str, Any]) -> None:
+        """A peer's `value`, or a checkpoint's; nothing where that is of other modules."""
+        if not value:
+            return
+        self._committed_in = value.get("committed_in", [0, 0])
+        holders = Holders(self._registry)
+        training, requires_grad, wrapped = (
+            bytes.fromhex(value[key]) for key in ("training", "requires_grad", "wrapped")
+        )
+        if len(training) != len(holders.modules) or {len(requires_grad), len(wrapped)} != {len(holders.parameters)}:
+            return
+        manner = Manner([*map(bool, training)], [*map(bool, requires_grad)], {}, [], {})
+        holders.put_back(manner, with_groups=False)
+        self.wrapped = {
+            id(parameter): bool(was) for parameter, was in zip(holders.parameters, wrapped, strict=True) if was != 2
+        }
+
+
+@contextmanager
+def restored(registry: Registry) -> Iterator[Callable[[], bool]]:
+    """Everything protected is put back at the end, bit for bit; costs as much memory as it takes.
+
+    What it yields tells afterwards whether all was put back.
+    """
+    back = False
+    holders = Holders(registry)
+    pieces = Pieces(holders.named)
+    manner = holders.take({})
+    snapshot = Snapshot(registry)
+    try:
+        yield lambda: back
+    finally:
+        point_back(pieces)
+        holders.put_back(manner)
+        snapshot.restore()
+        back = True

@@ -1,0 +1,91 @@
+"""Joining a generation: tell what we hold, hydrate or serve, and go on together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+
+from keepstep._errors import KeepstepError
+from keepstep._session import Session
+from keepstep.torch.state.capsule import Capsule
+from keepstep.torch.state.registry import Registry, manifest_json
+from keepstep.torch.tensors import cuda
+from keepstep.torch.tensors.memory import dense, region
+
+
+def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
+    """Takes part in forming the current generation; returns the version all ranks are clean at.
+
+    `load`: fills the state from where it was saved, for when no peer has it.
+
+    Raises `_engine.Interrupted` when the generation ends before it formed, `KeepstepError` when this rank's protected
+    state does not match its peers'.
+    """
+    engine = session.engine
+    assignment = session.assignment
+    assert assignment is not None
+    activation = engine.ready()
+    staged: list[torch.Tensor] = []  # what others may read until the generation formed
+    if assignment.rank in activation.targets and not activation.sources:
+        engine.set_state("hydrating", activation.version)
+        if load is None:
+            raise KeepstepError(
+                f"the state of step {activation.version} was saved, but this rank does not say where: call "
+                "run.checkpoint on all ranks alike"
+            )
+        load(int(activation.version))
+    elif assignment.rank in activation.targets:
+        staged = _hydrate(session, registry, capsule, activation)
+    elif activation.targets and activation.sources:
+        flat = registry.flatten(capsule.ids)
+        staged = [dense(tensor) for tensor in flat.tensors.values()]
+        cuda.drain()  # the engine reads beside torch's streams
+        engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
+    try:
+        engine.set_state("clean", activation.version)
+        restored = capsule.restore(engine, activation.version)
+        if not restored and activation.version == 0:
+            capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
+            restored = True
+        engine.want_capsule(not capsule.empty)
+        engine.form()
+    finally:
+        if staged:
+            engine.stop_publishing()
+    # What was lost with its node came from another one while the generation formed, if any had a copy.
+    if not restored and not capsule.restore(engine, activation.version):
+        raise KeepstepError(
+            f"the per-rank buffers of rank {assignment.rank} at step {activation.version} (BatchNorm statistics and "
+            "the like) are lost with the processes that held them, and no other node has a copy; the job cannot go on "
+            "with the same bits"
+        )
+    session.formed = True
+    return int(activation.version)
+
+
+def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation: object) -> list[torch.Tensor]:
+    """Fills the registry. Returns what other newcomers of this node may read until `stop_publishing`."""
+    engine = session.engine
+    engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
+    manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
+    capsule.release([name for name, _, _ in manifest["tensors"]])
+    tensors = registry.prepare(manifest["tensors"], manifest["values"], capsule.ids)
+    targets = list(tensors.values())
+    # Where a tensor is not dense, its bytes arrive in a stand-in.
+    stand_ins = [dense(tensor) for tensor in targets]
+    session.injector.at("hydrate", activation.version + 1)  # type: ignore[attr-defined]
+    cuda.drain()  # fresh memory may have been somebody's whose kernels still run
+    engine.pull(activation, [region(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
+    try:
+        with torch.no_grad():
+            for tensor, stand_in in zip(targets, stand_ins, strict=True):
+                if tensor is not stand_in:
+                    tensor.copy_(stand_in)
+        registry.load_values(manifest["values"], tensors)
+    except BaseException:
+        engine.stop_publishing()
+        raise
+    registry.reserved.clear()
+    return stand_ins

@@ -1,0 +1,422 @@
+"""A spare's rehearsal: it goes through its first step up to the first ``run.commit`` before it waits for a rank.
+
+The first step of a process costs more than the ones after it: memory is taken, kernels are chosen, DDP is built,
+``torch.compile`` compiles. A spare pays that before anybody waits for it. It enters the user's function as the last
+rank of the job's world would (never as rank 0, which is the one that writes files), computes at most two micro-batches
+of step 1, and leaves at the commit, as an interruption would make it leave. Nobody answers its collectives
+(`rehearsal_comm`). Then everything it touched is put back, and compared.
+
+A rehearsal only saves time: whatever goes wrong in it means that the spare waits without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import torch
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._inject import Injector
+from keepstep._options import RecoverOptions
+from keepstep._session import Assignment, Session
+from keepstep.torch.distributed import nccl
+from keepstep.torch.distributed.rehearsal_comm import RehearsalCommunicator
+from keepstep.torch.distributed.work import Completer, GroupOps
+from keepstep.torch.integrity import checks
+from keepstep.torch.recovery import health, rehearsal_objects
+from keepstep.torch.state.update import Snapshot
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+LIMIT_S = 300  # of a rehearsal; the coordinator waits 600 s for a worker to park
+AGAIN_S = 5  # after the limit, for functions that catch what ends them
+MICRO_BATCHES = 2  # at most: one that accumulates and one that synchronizes
+_SAID = "job/rehearsal/said"
+_SPOILT = "job/rehearsal/spoilt"
+
+
+class Over(BaseException):
+    """Leaves the user's function at the end of a rehearsal; empty if all went well, else what went wrong.
+
+    A ``BaseException`` like `Interruption`: the function must let it pass.
+    """
+
+
+class NotWorthIt(Over):
+    """Nothing in the first step of this function is dear enough; said to nobody."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function returned before anything in it asked for a rank."""
+
+    value: Any
+
+
+def compiles() -> bool:
+    """Whether ``torch.compile`` was called in this process, on whatever."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    # What it was called with. A private name: where it is gone we know nothing, and a rehearsal does no harm.
+    backends: dict[int, Any] = getattr(frames, "cached_backends", {0: True})
+    return frames is not None and any(backend is not None for backend in backends.values())
+
+
+def wanted(session: Session, options: RecoverOptions) -> bool:
+    """Whether this process is to rehearse."""
+    if options.rehearse is False or not session.spare or session.assignment is not None:
+        return False
+    if int(session.welcome["world"]) < 2:
+        return False  # the only rank is rank 0
+    if torch.cuda.device_count() > 0 or nccl.available():
+        return False  # GPU memory belongs to the ranks that train, and NCCL without peers was never tried
+    return _count(session, _SPOILT) == 0
+
+
+def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> Returned | None:
+    """Calls `function`, the first entry, until something needs a rank, and from there as a rehearsal.
+
+    What it raises before that is raised here. Afterwards this process is as it was before, and has no rank.
+
+    Raises:
+        SystemExit: the protected state could not be put back; the process is of no use any more, and has said so.
+    """
+    rehearsal = Rehearsal(run, only_compiled=options.rehearse is None)
+    run._session.rehearsal = rehearsal
+    why: str | None = ""
+    try:
+        result = function()
+        if not rehearsal.begun:
+            return Returned(result)
+        why = "the function returned before its first run.commit"
+    except NotWorthIt:
+        why = None
+    except Over as over:
+        why = str(over)
+    except _engine.JobEnded:
+        raise
+    except (Exception, SystemExit, Interruption, _engine.Interrupted) as error:
+        if not rehearsal.begun:
+            raise
+        why = f"{type(error).__name__}: {error}"
+    finally:
+        run._session.rehearsal = None
+        if rehearsal.begun:
+            rehearsal.leave()
+    # Here the exception is gone, and with it the frames that hold wrappers and graphs.
+    rehearsal.put_back(why)
+    return None
+
+
+class Rehearsal:
+    """One, of this process. `begun`: the function runs as a rank that there is not."""
+
+    def __init__(self, run: Run, only_compiled: bool) -> None:
+        self._run = run
+        self._only_compiled = only_compiled
+        self._session = run._session
+        self.begun = False
+        self._entered = False
+        self._ops: GroupOps | None = None
+        self._keys: dict[str, bytes] = {}  # of the Store
+        self._surroundings = contextlib.ExitStack()
+        self._snapshot: Snapshot | None = None
+        self._digests: dict[str, int] = {}
+        self._values: dict[str, Any] = {}
+        self._seconds = 0.0
+
+    # ---- by the session: something asks for a rank ----
+
+    def begin(self) -> None:
+        """From here on this process passes for the last rank of the world."""
+        self.begun = True
+        self._seconds = time.monotonic()
+        session = self._session
+        world = int(session.welcome["world"])
+        because = "a spare rehearses a step before it waits for a rank"
+        session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because, 0, 0)
+        self._random = _RandomState()
+        self._injector, session.injector = session.injector, Injector(session, [], listens=False)
+        self._variables = _rank_variables(session.welcome["rank_variables"], world)
+        os.environ.update(self._variables)
+        # What is printed on the way would be there twice.
+        nothing = self._surroundings.enter_context(open(os.devnull, "w"))
+        self._surroundings.enter_context(contextlib.redirect_stdout(nothing))
+        self._surroundings.enter_context(contextlib.redirect_stderr(nothing))
+        self._surroundings.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        self._surroundings.enter_context(rehearsal_objects.answered())
+        self._surroundings.enter_context(_memory_limit())
+        if threading.current_thread() is threading.main_thread():
+            self._surroundings.enter_context(_alarm(LIMIT_S))
+
+    # ---- by the run ----
+
+    def enter(self) -> None:
+        """The function has protected its objects and needs its peers: what is there now is put back later."""
+        if self._entered:
+            return
+        self._entered = True
+        registry = self._run._registry
+        self._run._get_ready()
+        flat = registry.flatten()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors.values())
+        free = health.available_bytes()
+        if 4 * size > free:  # the copy, gradients and buckets, and what forward keeps
+            raise Over(f"the protected state has {size >> 20} MiB and {free >> 20} MiB of memory are free")
+        self._snapshot = Snapshot(registry)
+        self._digests = checks.digests(registry, set())
+        self._values = flat.values
+        self._session.formed = True
+
+    def begin_steps(self) -> None:
+        """The loop over steps begins; ends the rehearsal where it would save nothing."""
+        if self._only_compiled and not compiles():
+            raise NotWorthIt
+
+    def host(self) -> RehearsalHost:
+        """Of a process group that the function makes."""
+        if self._ops is None:
+            assert self._session.assignment is not None
+            made = RehearsalCommunicator(self._session.assignment.rank, self._session.assignment.world_size)
+            comm = cast(_engine.Communicator, made)
+            self._ops = GroupOps(comm, Completer(comm))
+        return RehearsalHost(self._ops)
+
+    def ask(self, op: str, key: str, value: bytes) -> tuple[bool, bytes]:
+        """The Store of a world without others: a wait is over at once, and a key that they would set is an error."""
+        keys = self._keys
+        known = key in keys
+        if op == "set":
+            keys[key] = value
+        elif op == "get" and not known:
+            raise RuntimeError(f"a rehearsal has no peer that would set '{key}' in the store")
+        elif op == "add":
+            keys[key] = str(int(keys.get(key, b"0")) + int(value)).encode()
+        elif op == "compare_set":
+            length, _, rest = value.partition(b":")
+            expected, desired = rest[: int(length)], rest[int(length) :]
+            if (keys[key] == expected) if known else not expected:
+                keys[key] = desired
+            return True, keys.get(key, expected)
+        elif op == "check":
+            return known, b""
+        elif op == "delete":
+            return keys.pop(key, None) is not None, b""
+        elif op == "count":
+            return True, str(len(keys)).encode()
+        return True, keys.get(key, b"")
+
+    # ---- afterwards ----
+
+    def leave(self) -> None:
+        """The function was left: what it sees of the world from here on is real again."""
+        self._surroundings.close()
+        for name in self._variables:
+            os.environ.pop(name, None)
+        self._session.injector = self._injector
+        self._session.assignment = None
+
+    def put_back(self, why: str | None) -> None:
+        """Everything as it was before; tells the agent how it went, unless it is None, when the process parks."""
+        run = self._run
+        protected = dict(run._registry.objects)
+        try:
+            if self._ops is not None:
+                self._ops.completer.close()
+                self._ops.release()
+            run._drop_generation(keep_world=False)
+            run._store = None
+            changed = self._restore()
+        except Exception as error:
+            changed = {f"{type(error).__name__}: {error}": list(protected)}
+        run._registry.objects.clear()  # the next entry protects them again
+        self._random.put_back()
+        if changed:
+            why = self._build_again(changed, protected)
+        if why is None:
+            return
+        seconds = time.monotonic() - self._seconds
+        self._session.parked_note = {"rehearsed": not why, "seconds": seconds, "because": why[:2000]}
+        if why and _count(self._session, _SAID, 1) == 1:
+            print(
+                f"keepstep: a spare could not rehearse its first step: {why}. Spares wait without it, and the first "
+                "step after a fault takes longer; run.rehearsing tells the function, "
+                "@keepstep.recoverable(rehearse=False) leaves it out.",
+                file=sys.stderr,
+            )
+
+    def _restore(self) -> dict[str, list[str]]:
+        """Puts the protected state back; what differs all the same, with the protected objects that it is of."""
+        if self._snapshot is None:
+            return {}
+        try:
+            if not self._changed():
+                return {}
+            self._snapshot.restore()
+            return {name: [name.partition("/")[0]] for name in self._changed()}
+        finally:
+            self._snapshot = None
+
+    def _changed(self) -> list[str]:
+        registry = self._run._registry
+        digests, values = checks.digests(registry, set()), registry.flatten().values
+        before = self._digests
+        tensors = {name for name in digests.keys() | before.keys() if digests.get(name) != before.get(name)}
+        others = {name for name in values.keys() & self._values.keys() if not _same(values[name], self._values[name])}
+        return sorted(tensors | others | (values.keys() ^ self._values.keys()))
+
+    def _build_again(self, changed: dict[str, list[str]], protected: dict[str, Any]) -> str:
+        """What holds a state that is nobody's is forgotten, and built again by ``run.keep``; returns what to tell.
+
+        What the script built elsewhere stays as it is: then this process ends.
+        """
+        _count(self._session, _SPOILT, 1)
+        what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
+        kept = _identities(self._run._kept)
+        lost = [name for names in changed.values() for name in names if id(protected.get(name)) not in kept]
+        if lost:
+            what += (
+                f" ('{lost[0]}' was not built in run.keep, else it would be built again); the spares after it wait "
+                "without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
+            )
+            health.end_unfit(self._session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
+        protected.clear()
+        self._run._divide_anew()
+        self._run._ready = False
+        return f"{what}; run.keep builds it again"
+
+
+def _identities(kept: list[Any]) -> set[int]:
+    """Of everything in `kept`: members of containers and attributes of objects too, a few levels deep."""
+    found: set[int] = set()
+    level: list[Any] = list(kept)
+    for _ in range(4):
+        found.update(id(each) for each in level)
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, (list, tuple, set)):
+                inner.extend(each)
+            elif isinstance(each, dict):
+                inner.extend(each.values())
+            elif not isinstance(each, (torch.Tensor, type)):
+                inner.extend(getattr(each, "__dict__", {}).values())
+        level = [each for each in inner if id(each) not in found]
+    return found
+
+
+class RehearsalHost:
+    """A `keepstep.torch.distributed.hosts.Host` without peers."""
+
+    def __init__(self, ops: GroupOps) -> None:
+        self._ops = ops
+
+    def enter(self, what: str) -> tuple[GroupOps, int]:
+        return self._ops, 1
+
+    def interruption(self, what: str) -> BaseException | None:
+        return None
+
+    def after_allreduce(self) -> None:
+        pass
+
+    def release_group(self, group: int, generation: int) -> None:
+        pass
+
+    def abort(self, because: str) -> None:
+        raise KeepstepError("a process group of `keepstep run` is interrupted by its agent, not by dist.abort")
+
+    def close(self) -> None:
+        pass
+
+
+class _RandomState:
+    """Of torch (all devices in use), random, and numpy where it is imported."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = None if numpy is None else numpy.random.get_state()
+
+    def put_back(self) -> None:
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Any:
+    """Ends a rehearsal that waits for what never comes; user code that sets an alarm itself has its own way."""
+
+    def over(*_: Any) -> NoReturn:
+        raise Over(f"it took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _memory_limit() -> Any:
+    """Nothing in a rehearsal may take more memory than there is: such a wish fails, and the machine goes on."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        mine = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
+    limits = [limit for limit in (*before, mine + health.available_bytes()) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _rank_variables(names: list[str], world: int) -> dict[str, str]:
+    last_local = str(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
+    known = {
+        "RANK": str(world - 1),
+        "ROLE_RANK": str(world - 1),
+        "LOCAL_RANK": last_local,
+        "GROUP_RANK": str(int(os.environ.get("GROUP_WORLD_SIZE", "1")) - 1),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    return {name: known.get(name, "") for name in names}
+
+
+def _same(mine: Any, before: Any) -> bool:
+    """Whether two values of a state are equal; a number that its object keeps as float32 (a GradScaler does, once it
+    was used) may be rounded to it."""
+    if isinstance(mine, float) and isinstance(before, float) and mine != before:
+        with contextlib.suppress(OverflowError):
+            return struct.pack("<f", mine) == struct.pack("<f", before)
+        return False
+    return bool(mine == before)
+
+
+def _count(session: Session, key: str, add: int = 0) -> int:
+    """A counter of the whole job."""
+    answered, _, ok, value = session.store("add", key, str(add).encode(), -1, ends_with_generation=False)
+    return int(value) if answered and ok else 0

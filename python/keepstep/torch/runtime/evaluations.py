@@ -1,0 +1,71 @@
+"""What ``run.evaluate`` registered: called after committed steps, and again where a call was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from keepstep._errors import KeepstepError
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+
+class Evaluations:
+    """Of one entry of the training function. `step`: whose evaluation runs now; 0: none."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._session = run._session
+        self._functions: list[tuple[Callable[[int], Any], int]] = []
+        self.step = 0
+
+    def add(self, function: Callable[[int], Any], every: int) -> None:
+        if every < 1:
+            raise KeepstepError(f"run.evaluate: every={every}; it counts steps, from 1")
+        if not self._run._first_loop:
+            raise KeepstepError("run.evaluate comes too late: call it in every entry, before run.steps")
+        self._functions.append((function, every))
+
+    def clear(self) -> None:
+        """The function was left; the next entry registers its own."""
+        self._functions.clear()
+        self.step = 0
+
+    def after(self, step: int) -> None:
+        """All ranks committed `step`."""
+        for index, (function, every) in enumerate(self._functions):
+            if step % every == 0:
+                # A restart of the job comes to this step once more.
+                self._session.store("delete", self._key(index, step), ends_with_generation=False)
+                self._call(index, function, step)
+                self._session.store("delete", self._key(index, step - every), ends_with_generation=False)
+
+    def resume(self, step: int) -> None:
+        """An entry begins after `step`: calls that did not end on all ranks are made again, on all."""
+        if step == 0 or self._run.generation == 1:
+            return
+        for index, (function, every) in enumerate(self._functions):
+            if step % every == 0 and not self._ended(index, step):
+                self._call(index, function, step)
+
+    def _call(self, index: int, function: Callable[[int], Any], step: int) -> None:
+        self.step = step
+        self._run._engine.at(step + 1, 0)  # as after a commit: a rank that hangs here is found
+        with self._run._committed.modes_kept():
+            function(step)
+        self.step = 0
+        key = self._key(index, step)
+        # Only when all ranks were through is it over: all that enter again then know the same.
+        through = f"{key}/{self._run.generation}"
+        if self._session.count(through.removeprefix("job/")) == self._run.world_size:
+            self._session.store("set", key, b"1", ends_with_generation=False)
+            self._session.store("delete", through, ends_with_generation=False)
+
+    def _ended(self, index: int, step: int) -> bool:
+        _, _, ok, _ = self._session.store("check", self._key(index, step), ends_with_generation=False)
+        return ok
+
+    @staticmethod
+    def _key(index: int, step: int) -> str:
+        return f"job/evaluated/{index}/{step}"

@@ -1,0 +1,117 @@
+"""The life of a recoverable function: enter, be interrupted, join the next generation, enter again."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
+from keepstep._options import RecoverOptions
+from keepstep._session import Session, session
+from keepstep.torch.current_run import after_commit, current_step
+from keepstep.torch.data import user_loaders
+from keepstep.torch.data_parallel import replicas
+from keepstep.torch.distributed import nccl
+from keepstep.torch.recovery import rehearsal
+from keepstep.torch.runtime.repeated_warnings import RepeatedWarnings
+from keepstep.torch.runtime.run import Run
+from keepstep.torch.tensors import cuda
+from keepstep.worker import shortened, user_traceback
+
+
+def run_recoverable(
+    function: Callable[..., Any], options: RecoverOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs `function(run, ...)` until it returned on all ranks, however often it is entered."""
+    current = session(f"@keepstep.recoverable {getattr(function, '__name__', 'function')}()")
+    if current.recoverable:
+        raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
+    current.recoverable = True
+    _leave_notices_to_the_agent(current)
+    current.users_health_check = options.health_check
+    current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
+    replicas.track()
+    user_loaders.track(current)
+    repeated = RepeatedWarnings()
+    repeated.install()
+    run = Run(current, options, function)
+    run.entered_with += [args, kwargs]
+    enter = functools.partial(function, run, *args, **kwargs)
+    returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
+    reason: str | None = None  # why the previous entry was left
+    exits: SystemExit | None = None
+    while True:
+        try:
+            if reason is not None:
+                repeated.next_entry()
+                run._unwind(reason)
+            result, exits = _left(current, enter) if returned is None else (returned.value, None)
+            returned = None
+            run._finish()
+            break
+        except (Interruption, _engine.Interrupted) as interruption:
+            reason = str(interruption)
+            if isinstance(interruption, _engine.Interrupted) and current.formed and not current.engine.interrupted():
+                reason = _take_exception(current, _left_over(interruption))
+        except Exception as error:
+            if current.assignment is None:
+                raise  # before it had a rank this process is nobody's peer: it ends, and says why
+            reason = _take_exception(current, error)
+        # Here the exception is gone, and with it the frames that hold the old wrappers and graphs.
+    if options.finalize is not None:
+        options.finalize()
+    if exits is not None:
+        raise exits
+    return result
+
+
+def _left(current: Session, enter: Callable[[], Any]) -> tuple[Any, SystemExit | None]:
+    """What the function returned; or how it ended the script, without failing. Then it has ended like one that returns:
+    who is alone in that is told of (docs/design/hangs.md), and the process ends once all ranks are through."""
+    try:
+        return enter(), None
+    except SystemExit as exits:
+        if current.assignment is None or exits.code not in (None, 0):
+            raise
+        return None, exits.with_traceback(None)  # its frames hold the loop open
+
+
+def _leave_notices_to_the_agent(current: Session) -> None:
+    """Slurm signals every process of a job; the agent says here what that means. A handler of the user's stays."""
+    main = threading.current_thread() is threading.main_thread()
+    if current.welcome["term_is_notice"] and main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _left_over(interruption: _engine.Interrupted) -> KeepstepError:
+    """This generation goes on, so the exception is of an earlier one: no other rank would leave the function for it."""
+    error = KeepstepError(
+        f"{interruption}: what was asked for belongs to a generation that is over. Futures and threads end with the "
+        "entry of the function that made them: make new ones in each entry, and join threads or take results in a "
+        "`finally`"
+    )
+    return error.with_traceback(interruption.__traceback__)
+
+
+def _take_exception(current: Session, error: Exception) -> str:
+    """Reports what user code raised and waits for the generation to end; an error after the seal is no error."""
+    what = f"{type(error).__name__}: {error}"
+    cuda.end_if_broken(error)
+    if not nccl.wait_for_news(error, current.engine.interrupted):
+        body = {
+            "step": current_step(),
+            "what": what[:4000],
+            "traceback": shortened(user_traceback(error, __file__)),
+            "fatal": isinstance(error, KeepstepError),
+            "after_commit": after_commit(),
+            # Whatever torch made of it: once a link broke, what fails is the link's fault and not user code's.
+            "link": bool(current.engine.broken_link()),
+        }
+        current.send(MessageType.FAULT, body)
+        current.engine.wait_interruption()
+    return what

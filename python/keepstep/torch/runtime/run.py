@@ -1,0 +1,1147 @@
+"""The handle a recoverable training function gets: `Run`."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from keepstep import _engine
+from keepstep._errors import Interruption, KeepstepError
+from keepstep._messages import MessageType
+from keepstep._options import RecoverOptions
+from keepstep._session import Assignment, Session
+from keepstep.torch import seeds
+from keepstep.torch.checkpoint import terms as checkpoint_terms
+from keepstep.torch.current_run import set_current
+from keepstep.torch.data.map_dataset import MapDataset
+from keepstep.torch.data_parallel import replicas
+from keepstep.torch.data_parallel.replicate import Replicate
+from keepstep.torch.distributed import nccl, nccl_world
+from keepstep.torch.integrity import bit_flip, checks, digests, lasting, stepping
+from keepstep.torch.integrity.rechecks import Rechecks
+from keepstep.torch.integrity.released import Released
+from keepstep.torch.recovery import membership, parked, rehearsal
+from keepstep.torch.recovery.committed import Committed, Holders, line_to_write, restored
+from keepstep.torch.runtime import log_values
+from keepstep.torch.runtime.evaluations import Evaluations
+from keepstep.torch.sharded import fsdp, pipelining
+from keepstep.torch.sharded.shards import ShardCounts, Shards
+from keepstep.torch.state.capsule import Capsule
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.state.update import Snapshot
+from keepstep.torch.step import early_exit
+from keepstep.torch.step.batch_sizes import Batches, checked_position
+from keepstep.torch.step.steps import Step
+from keepstep.torch.step.stream_plan import plan_for
+from keepstep.torch.tensors import cuda, dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from keepstep.scaling import PerWorld
+    from keepstep.torch.checkpoint.manager import CheckpointManager
+    from keepstep.torch.data.cached import CachedLoader
+
+T = TypeVar("T")
+
+MAX_LOG_BYTES = 100_000
+# Flags of a vote.
+FLAG_PAUSE = _engine.FLAG_PAUSE  # the world changes after this step
+FLAG_DRAIN = _engine.FLAG_DRAIN  # the job stops after this step
+FLAG_VETO = _engine.FLAG_VETO  # nobody updates anything in this step
+
+
+class Run:
+    """A training run as one rank sees it. Made by `keepstep.recoverable`; use from the main thread.
+
+    The order in a training function: ``keep``, ``protect``, ``replicate``, ``steps``. The first thing that needs a rank
+    (``rank``, ``world_size``, ``replicate``, ``steps``) waits until this process has one: a spare waits there.
+    """
+
+    def __init__(self, session: Session, options: RecoverOptions, function: Callable[..., Any]) -> None:
+        self._session = session
+        self._engine = session.engine
+        self._options = options
+        self._code = getattr(function, "__code__", None)
+        self.entered_with: list[object] = [function]  # and its arguments: the same in every entry
+        self._registry = Registry()
+        session.choose_flip = functools.partial(bit_flip.choose, self._registry)
+        self._capsule: Capsule | None = None
+        self._kept: list[Any] = []
+        self._keeps = 0
+        if options.parity != (0, 0) and session.welcome["elastic"]:
+            raise KeepstepError(
+                "recoverable(parity=...): this job is elastic (--nnodes MIN:MAX or --min-replicas), and parity groups "
+                "cannot follow another number of ranks yet; use copies=2 or more"
+            )
+        self._shards = self._no_shards()
+        self._checkpoints: CheckpointManager | None = None
+        self._save_settings: checkpoint_terms.Settings = {}  # of run.checkpoint; empty: not called
+        self._save_flags = 0  # what all ranks said of places to save to, in the last vote
+        self._sharded: list[Any] = []  # what run.shard built
+        self._shard_calls = 0
+        self._built_for = 0  # the division of the state (`Assignment.sharding`)
+        self._assigned = False  # the entry begins with the assignment that is there already
+        session.capsule_ids = self._capsule_ids
+        self._store: object | None = None  # of the process group that replicate() made
+        self._world = nccl_world.WorldConnection(session)
+        self._ready = False  # a spare: to park
+        self._joined = False  # once: then the registry is complete
+        self._version = 0
+        self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
+        self._step: Step | None = None
+        self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
+        self._votes = digests.Digests(session, self._registry)
+        self._committed = Committed(self._registry, self._capsule_ids, self._capsule_versions)
+        self._registry.beside = self._committed
+        replicas.around_wrap = self._committed.as_wrapped
+        self._borrowed = 0  # how many `restored` sections this is in
+        self._in_update = False
+        self._before_update: dict[str, Any] = {}  # versions of the capsule's buffers when the update began
+        self._entering = False  # left, and put back; the entry has not come to what needs peers yet
+        self._first_loop = True  # of this entry
+        self._evaluations = Evaluations(self)
+        self._not_mine: str | None = None  # a tensor that was not as the last commit left it, when this was left
+        self._noticed = False  # all ranks know that the job stops after the last committed step
+        self._pauses = False  # all ranks know that the world changes after it
+        self._on_notice: list[Callable[[], Any]] = []  # of this entry
+        self._on_resize: list[Callable[[int, int], Any]] = []
+        self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
+        self._digests: dict[str, int] | None = None
+        self._check_all = bool(session.welcome["check_all"])
+        self._checks_left = checks.CHECKED_STEPS
+        self._checked_unprotected = False
+        self._rechecks: Rechecks | None = None
+        self._released = Released(session)
+        set_current(self)
+
+    # ---- what others may ask of the current run (current_run.py) ----
+
+    @property
+    def _step_now(self) -> int:
+        """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+        return self._evaluations.step or (0 if self._step is None else self._step.number)
+
+    @property
+    def _step_committed(self) -> bool:
+        """Whether that step was committed before what runs now."""
+        return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
+
+    @property
+    def _world_changes(self) -> bool:
+        """Whether all ranks know that the world changes after the last committed step."""
+        return self._pauses
+
+    # ---- who we are ----
+
+    def _assignment(self, what: str) -> Assignment:
+        return self._session.need_rank(what)
+
+    @property
+    def rank(self) -> int:
+        """This process's rank. Asking for it in ``build`` is an error: a rank comes later."""
+        return self._assignment("run.rank").rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the current generation."""
+        return self._assignment("run.world_size").world_size
+
+    @property
+    def generation(self) -> int:
+        """Counts memberships from 1; each fault makes a new one."""
+        return self._assignment("run.generation").generation
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether a spare is only rehearsing its first step (see `RecoverOptions.rehearse`).
+
+        Its rank is then the world's last, its generation 0, and it leaves the function at ``run.commit``.
+        """
+        return self._session.rehearsing
+
+    @property
+    def entry(self) -> str:
+        """Why this entry of the function happened.
+
+        "start"; "recovery" (a survivor of a fault) or "replacement"; "resize" (a rank that goes on in another world) or
+        "joined"; "rehearsal".
+        """
+        return self._assignment("run.entry").entry
+
+    @property
+    def because(self) -> str:
+        """The same as a sentence, from the coordinator."""
+        return self._assignment("run.because").because
+
+    @property
+    def seed(self) -> int:
+        """The job's seed (``--seed``)."""
+        return int(self._session.welcome["seed"])
+
+    @property
+    def version(self) -> int:
+        """Committed steps so far."""
+        return self._version
+
+    # ---- state ----
+
+    def keep(self, build: Callable[[], T]) -> T:
+        """What `build` returned: built once per process, before it has a rank, the same objects in every entry.
+
+        Random numbers are seeded with the job's seed first, so every process builds the same. Several ``keep`` calls
+        are told apart by their order.
+        """
+        index = self._keeps
+        self._keeps += 1
+        if index < len(self._kept):
+            return self._kept[index]  # type: ignore[no-any-return]
+        self._session.injector.at("build", self._version + 1)
+        seeds.seed_all(_engine.mix_seed(self.seed, index))
+        self._session.building = True
+        try:
+            built = build()
+        finally:
+            self._session.building = False
+        self._kept.append(built)
+        return built
+
+    def shard(self, build: Callable[[], T]) -> T:
+        """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard`` and the like.
+
+        Built once per process, when it has a rank; the same objects in every entry. When an elastic job changes its
+        size it is built again, in the same process, and so is what ``run.keep`` built; the state moves into it. The
+        process group is there, and ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried
+        out**: a process that takes a rank over builds alone, and every process comes to the same numbers by itself,
+        because they are seeded alike. Whatever is built so and protected is copied in every step
+        (`RecoverOptions.copies`, or ``parity``). Stages and schedules of ``torch.distributed.pipelining`` begin every
+        entry as they were built.
+        """
+        self._assignment("run.shard")
+        if self.rehearsing:
+            raise rehearsal.NotWorthIt
+        index = self._shard_calls
+        self._shard_calls += 1
+        if index < len(self._sharded):
+            return self._sharded[index]  # type: ignore[no-any-return]
+        if self._session.formed:
+            raise KeepstepError("run.shard comes too late: this rank trains already. Call it before run.steps.")
+        from keepstep.torch.distributed.hosts import shard_building
+
+        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, index))
+        self._session.sharding = True
+        try:
+            self._init_process_group()
+            with dtensor.alone():
+                built = build()
+        finally:
+            self._session.sharding = False
+            shard_building.close()
+        replicas.keep_groups()
+        pipelining.remember()
+        self._shards.built_by_rank()
+        self._sharded.append(built)
+        self._built_for = self._assignment("run.shard").sharding
+        return built
+
+    def protect(self, **objects: Any) -> None:
+        """Names what a peer can be hydrated from: modules, optimizers, schedules, scalers, tensors, dicts of tensors.
+
+        All ranks must protect the same names with the same shapes and dtypes. Call it in every entry, with the same
+        objects, before the first thing that needs peers.
+
+        Raises:
+            KeepstepError: an object cannot be carried to another process, or is not the one of the previous entry.
+        """
+        for name, item in objects.items():
+            if "/" in name:
+                raise KeepstepError(f"protect: the name '{name}' holds a '/'")
+            if self._session.formed and name not in self._registry.objects:
+                raise KeepstepError(
+                    f"protect: '{name}' comes too late: this rank trains already. Call run.protect before "
+                    "run.replicate, run.steps and init_process_group."
+                )
+            if name not in self._registry.objects:
+                lasting.require(name, item, [self._kept, self._sharded], self.entered_with)
+            self._registry.add(name, item)
+        fsdp.check_can_recover(self._registry.modules())
+        self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
+
+    def checkpoint(
+        self,
+        *,
+        durable: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        every: int | Sequence[int] = 100,
+        keep: int | Sequence[int | None] | None = 3,
+        max_age_s: float | Sequence[float | None] | None = None,
+        memory_every: int | None = None,
+    ) -> None:
+        """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
+
+        Call it in every entry, with the same arguments, after ``run.protect`` and before ``run.steps``. The first entry
+        of a job begins with the newest complete checkpoint that it finds there: ``run.version`` says at which step. The
+        last step is saved, too, and the one after which a job stops because of a notice.
+
+        Args:
+            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone, or a list of up to 8 of
+                them: then each of the next three may be a list, too, with a value for each. What lies there are DCP
+                checkpoints; ``keepstep ckpt`` lists and checks them.
+            every: steps. Where the save before is still under way when one is due, that one is left out; once two were,
+                or a save failed, the newest state is saved as soon as the place takes it.
+            keep: so many complete checkpoints stay, the newest; None: all.
+            max_age_s: older ones go, too; never the newest complete one, or one that is pinned. None: of any age stay.
+            memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
+                all workers die at once. Of sharded state they always do; with a larger number only after steps that it
+                divides, and when a generation begins: then a lost shard takes all ranks back to the newest of these, at
+                most so many steps. The same on all ranks. None: 1 for sharded state, none of other state.
+
+        Raises:
+            KeepstepError: a place cannot be used.
+        """
+        checkpoint_terms.check_memory_every(memory_every, elastic=bool(self._session.welcome["elastic"]))
+        terms = checkpoint_terms.terms_of(durable, every, keep, max_age_s)
+        if self.rehearsing:
+            return
+        if self._checkpoints is None:
+            from keepstep.torch.checkpoint.manager import CheckpointManager
+
+            self._checkpoints = CheckpointManager(self._session, self._registry, terms, lambda: self._shards.wanted)
+        elif self._checkpoints.terms != terms:
+            raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
+        self._save_settings = checkpoint_terms.settings_of(terms, memory_every)
+        if memory_every == 1:
+            self._shards.built_by_rank()
+        self._shards.copy_every(memory_every or 1)
+
+    @overload
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: Literal[False] = False, **options: Any
+    ) -> DistributedDataParallel: ...
+
+    @overload
+    def replicate(self, model: torch.nn.Module, *, reproducible: Literal[True], **options: Any) -> Replicate: ...
+
+    @overload
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: bool, **options: Any
+    ) -> DistributedDataParallel | Replicate: ...
+
+    def replicate(
+        self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
+    ) -> DistributedDataParallel | Replicate:
+        """DDP around `model`: over the backend "keepstep", and over NCCL for what is on a GPU. `options` go to
+        DistributedDataParallel.
+
+        Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
+        buckets unless ``gradient_as_bucket_view=False``.
+
+        With `reproducible`: `keepstep.torch.Replicate` instead, which `options` then go to. Gradients, ``step.loss``
+        and random numbers have the same bits for every number of ranks; what cannot be so is refused.
+        """
+        self._form("run.replicate")
+        self._init_process_group()
+        return replicas.wrap_reproducibly(model, **options) if reproducible else replicas.wrap(model, **options)
+
+    def _init_process_group(self) -> None:
+        if not dist.is_initialized():
+            from keepstep.torch.distributed.store import GenerationStore
+
+            self._store = GenerationStore(self._session)  # torch holds it, but only as C++ sees it
+            backend = "keepstep"
+            options: dict[str, Any] = {}
+            if self._registry.cuda_devices():
+                nccl.check_usable()
+                backend = "cpu:keepstep,cuda:nccl"
+                nccl.before_group(self._session, self.world_size)
+                if nccl_world.reconfigures(self.world_size):
+                    options["enable_reconfigure"] = True
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size, **options)
+        self._world.connect()
+
+    # ---- the loop ----
+
+    def steps(
+        self,
+        dataset: MapDataset | CachedLoader,
+        *,
+        global_batch: int | PerWorld[int],
+        micro_batch: int | PerWorld[int],
+        until: int,
+        shuffle: bool = True,
+        collate: Callable[[list[Any]], Any] | None = None,
+        position: torch.Tensor | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> Iterator[Step]:
+        """The steps this job has still to make, from the last committed one to number `until`.
+
+        Args:
+            dataset: map-style; sample i is ``dataset[i]``. Or what `keepstep.data.cached` made of a loader: each of its
+                batches is one micro-batch, and order and collating are the loader's.
+            global_batch: samples per step over all ranks. A number: constant whatever the world size. Or what
+                ``keepstep.scale_config(...).value("global_batch")`` says; then `position` is needed.
+            micro_batch: samples per forward; must divide `global_batch`. A number, or by world size, too.
+            until: the number of the last step.
+            shuffle: another order each epoch, from the job's seed; else the dataset's own.
+            collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
+                torch's default_collate.
+            position: how many samples the committed steps have taken: an int64 tensor of one element, in main memory,
+                made in ``run.keep`` and known to ``run.protect``. Each commit moves it on; training begins where it
+                stands. None: the steps so far times `global_batch`.
+            mesh: of the ranks among which the samples are divided, one-dimensional: the data-parallel part of a mesh
+                that has others (``mesh["dp"]``). Ranks at the same place of it get the same samples and random numbers.
+                None: all ranks.
+
+        Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
+        reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
+        """
+        self._form("run.steps")
+        if self._session.witness is not None:
+            until = self._session.witness.bounded(until)
+        batches = Batches.of(global_batch, micro_batch)
+        place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
+        even = fsdp.check_can_recover(self._registry.modules())
+        sizes = batches.even_sizes(self.world_size // parts) if even else []
+        self._tell_useful(batches.most_ranks, sizes)
+        fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
+        if self._version < until and not fits and self._may_change_size():
+            self._pause()
+        self._position = checked_position(position, self._registry, batches)
+        origin = None if self._position is None else (self._version + 1, int(self._position.item()))
+        plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
+        if even and plan.micro_batches % parts:
+            raise KeepstepError(
+                f"run.steps: {plan.micro_batches} micro-batches a step cannot be shared evenly by {parts} ranks, and "
+                "FSDP2 needs each rank to have as many forward and backward passes as the others; choose global_batch "
+                "and micro_batch so that they can"
+            )
+        if self.rehearsing:
+            self._session.rehearsal.begin_steps()
+            plan = plan.shortened(rehearsal.MICRO_BATCHES)
+        self._registry.list_parameters()
+        self._cuda_devices = self._registry.cuda_devices()
+        pipelining.ask_quietly()
+        for module in self._registry.modules():
+            early_exit.install(module, self._session, self._check_before_forward)
+        if not self.rehearsing:
+            self._begin_loop(until)
+        while self._version < until:
+            self._check_interrupted()
+            if self._pauses:
+                self._leave_shard()
+                self._pause()
+            if self._noticed:
+                self._stop_on_notice()
+            number = self._version + 1
+            self._session.injector.at("between", number)
+            self._engine.at(number, 0)
+            plan.read_ahead(number)
+            step = Step(self, plan, number)
+            self._step = step
+            self._check_before(number)
+            self._committed.begin_step()
+            try:
+                yield step
+            except GeneratorExit:
+                if self._step is step:  # left by `break`; after an interruption the loop is another one by now
+                    self._engine.leave_loop()
+                raise
+            if not step.committed:
+                raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
+            self._evaluations.after(number)
+            if number < until:
+                self._refuse_late(number)
+        self._engine.leave_loop()
+        self._step = None
+        self._save_last()
+
+    def _begin_loop(self, until: int) -> None:
+        self._check_in_capsule()
+        first, self._first_loop = self._first_loop, False
+        doubt = self._committed.begin_loop(self._version, self.world_size, until)
+        if doubt and self.rank == 0:
+            print(f"keepstep: {doubt}", file=sys.stderr)
+        if first:
+            self._evaluations.resume(self._version)
+
+    def _save_last(self) -> None:
+        """At the end of the loop: what was not saved yet, and until it is."""
+        checkpoints = self._checkpoints
+        if checkpoints is None or self.rehearsing:
+            return
+        self._refuse_changed("the last checkpoint found it")  # no commit follows that would
+        with self.slow("the last checkpoint"):
+            checkpoints.save_last(self._version, self._capsule_ids())
+
+    def _tell_useful(self, ranks: int, sizes: list[int]) -> None:
+        """Each rank needs a micro-batch of its own: an elastic job grows no further. `sizes`: only so many ranks."""
+        if self.rank == 0 and not self.rehearsing and self._useful != (ranks, sizes):
+            self._useful = (ranks, sizes)
+            self._session.send(MessageType.USEFUL, {"ranks": ranks, "sizes": sizes})
+
+    def _may_change_size(self) -> bool:
+        return bool(self._session.welcome["elastic"]) and not self.rehearsing
+
+    def commit(
+        self,
+        *update: Callable[[], Any],
+        communicates: bool = False,
+        veto: Callable[[Step], str | bool | None] | None = None,
+    ) -> None:
+        """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
+
+        What changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step, averages);
+        clipping and unscaling come before. Afterwards gradients are None.
+
+        Args:
+            communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
+                the vote comes after the update, and a redo restores the copy.
+            veto: looks at the step, its gradients reduced, and returns a reason to skip the update, or None. If any
+                rank's does, no rank runs any of `update`: the step counts, its gradients are dropped, ``step.vetoed``
+                is True, and nothing else changed. See `keepstep.veto`.
+        """
+        step = self._step
+        if step is None or step.committed:
+            raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
+        if self.rehearsing:
+            raise rehearsal.Over
+        if self._borrowed:
+            raise KeepstepError("run.commit inside run.restored(): what it commits would be put back; end that section")
+        if step.voted:
+            raise KeepstepError(
+                f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
+                "state is hydrated again"
+            )
+        engine = self._engine
+        number = step.number
+        if self._capsule is not None:
+            if not self._capsule.empty:
+                self._capsule.save(engine, number)
+            engine.copy_capsule(number)
+        step._check_done(len(step._micros))
+        if self._shards.wanted:
+            self._shards.wait(number - 1)
+        if self._checkpoints is not None:
+            self._checkpoints.wait_copied()
+        engine.record_loss(number, *step._loss_to_record())
+        if waited := step.data_waits.line(self.rank):
+            engine.log(number, waited)
+        self._check_at_commit(number)
+        self._refuse_changed(f"run.commit of step {number} found it")
+        self._refuse_mode(self._committed.left_mode())
+        if self._session.witness is not None:
+            self._session.witness.computed(number, step.sample_ids)
+        self._session.injector.at("before_vote", number)
+        flags = 0 if veto is None else self._ask(veto, step)
+        self._votes.record(number)
+        step.voted = True
+        if communicates:
+            step.vetoed = self._commit_after(update, number, flags)
+        else:
+            step.vetoed = self._commit_before(update, number, flags)
+        step.committed = True
+        self._version = number
+        if self._shards.wanted:
+            self._shards.protect(number)
+        if self._checkpoints is not None:
+            self._checkpoints.after_step(number, self._save_flags, self._capsule_ids())
+        step._global_loss = engine.mean_loss(number)
+        if self._session.witness is not None:
+            self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
+        self._check_after(number)
+        if self._rechecks is not None:
+            self._rechecks.after(number)
+
+    def _ask(self, veto: Callable[[Step], str | bool | None], step: Step) -> int:
+        """The flags of this rank's vote."""
+        reason = veto(step)
+        if not reason:
+            return 0
+        text = reason if isinstance(reason, str) else "its veto function said so"
+        self._session.note("veto", step.number, f"rank {self.rank} vetoes the update of step {step.number}: {text}")
+        return FLAG_VETO
+
+    def _vote(self, number: int, flags: int) -> bool:
+        """Whether the update is to be skipped; the step counts either way. Raises if it does not."""
+        if broken := self._engine.broken_link():
+            raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
+        if self._cuda_devices:
+            cuda.settle(self._cuda_devices, nccl.backends())
+        if self._checkpoints is not None:
+            flags |= self._checkpoints.flags()
+        decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
+        if not decided:
+            if self._engine.wait_verdict() < number:
+                raise Interruption(f"step {number} is redone")
+            all_flags = self._engine.decided_flags(number)
+        self._save_flags = all_flags
+        self._noticed = bool(decided and all_flags & FLAG_DRAIN)
+        self._pauses = bool(decided and all_flags & FLAG_PAUSE)
+        return bool(all_flags & FLAG_VETO)
+
+    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
+        vetoed = self._vote(number, flags)
+        self._session.injector.at("after_vote", number)
+        self._engine.begin_update(number)
+        self._before_update = self._capsule_versions()
+        self._apply((*(() if vetoed else update), self._move_on), number)
+        self._end_update(number)
+        return vetoed
+
+    def _end_update(self, number: int) -> None:
+        """What is there now is what the commit of this step leaves."""
+        moved = {} if self._capsule is None else self._capsule.release_changed(self._before_update)
+        self._committed.commit(list_again=bool(moved))
+        self._engine.end_update(number)
+        if self._capsule is not None:
+            self._released.after(self._capsule, moved, self.rank, number)
+
+    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
+        snapshot = Snapshot(self._registry)
+        manner = self._committed.manner()
+        self._before_update = self._capsule_versions()
+        self._engine.set_state("updating", number - 1)
+        try:
+            self._call(update, number)
+            vetoed = self._vote(number, flags)
+        except BaseException:
+            self._committed.put_back()
+            snapshot.restore()
+            self._committed.record(manner=False)
+            self._engine.set_state("clean", number - 1)
+            raise
+        self._session.injector.at("after_vote", number)
+        if vetoed:
+            self._committed.put_back(manner)
+            snapshot.restore()
+            self._before_update = self._capsule_versions()  # nothing was changed
+        self._move_on()
+        self._registry.drop_gradients()
+        self._end_update(number)
+        return vetoed
+
+    def _move_on(self) -> None:
+        """With the update, so that a step that is redone takes its samples again, and one that counts never does."""
+        if self._position is not None and self._step is not None:
+            self._position += self._step.global_batch
+
+    def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        try:
+            self._call(update, number)
+        except BaseException:
+            # Half an update: this state is nobody's source; it will be hydrated.
+            self._engine.set_state("empty", 0)
+            raise
+        self._registry.drop_gradients()
+
+    def _call(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
+        """Faults of the phase "update" happen after an optimizer's step."""
+        self._in_update = True
+        hooks = [register_optimizer_step_pre_hook(lambda optimizer, *_: self._refuse_unprotected(optimizer, number))]
+        if self._session.injector.active:
+            hooks.append(register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number)))
+        try:
+            for function in update:
+                function()
+        finally:
+            self._in_update = False
+            for hook in hooks:
+                hook.remove()
+
+    def log(self, **values: Any) -> None:
+        """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
+
+        Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
+        """
+        number = self._step_now
+        if number == 0:
+            raise KeepstepError("run.log belongs into the loop over run.steps")
+        text = log_values.object_text(values)
+        if len(text) > MAX_LOG_BYTES:
+            raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
+        if not self.rehearsing:
+            self._engine.log(number, text)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Puts back everything protected at the end of the section, bit for bit, however it is left.
+
+        For what changes protected state for a while: averaged weights that are swapped in, a schedule-free optimizer's
+        ``eval()``. Values and memory of tensors, modes, ``requires_grad``, the optimizers' options are as they were
+        before. Costs as much memory as the protected state takes. No ``run.commit`` in it.
+
+        Raises:
+            KeepstepError: protected state was changed before the section.
+        """
+        if not self._borrowed and not self._in_update:
+            self._refuse_changed("run.restored() found it when it was entered")
+            if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
+                self._check_in_capsule()
+        if self._shards.wanted and self._session.formed and not self.rehearsing:
+            self._shards.wait(self._version)  # what is copied after a commit must not change meanwhile
+        if self._checkpoints is not None:
+            self._checkpoints.wait_copied()
+        self._borrowed += 1
+        entered = self._capsule_versions()
+        put_back: Callable[[], bool] = functools.partial(bool, True)
+        try:
+            with restored(self._registry) as put_back:
+                yield
+        finally:
+            self._borrowed -= 1
+            if self._in_update:  # what is as before this section was not changed by the update
+                for name, version in self._capsule_versions().items():
+                    if name in entered and self._before_update.get(name) == entered[name]:
+                        self._before_update[name] = version
+            elif self._session.formed and not self.rehearsing:
+                if put_back():
+                    self._committed.record(manner=False)
+                else:
+                    self._engine.set_state("empty", 0)  # half of it: to be hydrated, and no source
+
+    def evaluate(self, function: Callable[[int], Any], *, every: int) -> None:
+        """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
+
+        A call that was interrupted on any rank is made again on all, as soon as the function was entered again; one
+        that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call.
+        ``run.log`` in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that
+        order. A ``break`` right after ``run.commit`` leaves out the calls of that step.
+        """
+        self._evaluations.add(function, every)
+
+    @contextmanager
+    def slow(self, what: str) -> Iterator[None]:
+        """Marks a section that may take this rank much longer than a step, while others may wait for it.
+
+        Within ``with run.slow("evaluation"):`` this rank is never taken for hung. What all ranks do alike needs no
+        mark, however long it takes; what only some do does, unless it is in `once`. `what` is for whoever reads the
+        script.
+        """
+        if not what:
+            raise KeepstepError('run.slow: say what takes long, as in run.slow("evaluation")')
+        self._engine.slow(1)
+        try:
+            yield
+        finally:
+            self._engine.slow(-1)
+
+    def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
+
+        Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
+        is not repeated. Like a section of `slow` it may take long.
+        """
+        if self.rehearsing:
+            return None
+        if not self._session.claim_once(f"once/{name}"):
+            return None
+        with self.slow(name or "once"):
+            return function(*args, **kwargs)
+
+    # ---- a notice: the job has to stop soon ----
+
+    @property
+    def notice(self) -> str | None:
+        """Why the job stops after the step that was just committed; None: it goes on. The same on all ranks.
+
+        A notice is a signal to a launcher: SIGUSR1, under Slurm also SIGTERM.
+        """
+        if not self._noticed:
+            return None
+        return self._engine.notice() or "a notice came to another node"
+
+    def on_notice(self, function: Callable[[], Any]) -> None:
+        """Calls `function` on every rank after the last step of a job that stops because of a notice.
+
+        That is the place to save: all ranks hold the same ``run.version``, and peers can be reached. Then the job ends
+        with exit code 75; what follows the loop over ``run.steps`` does not run. After the job's last step there is
+        nothing to stop. Call it in every entry. A fault meanwhile makes all ranks do one more step and call it again.
+        """
+        self._on_notice.append(function)
+
+    def _stop_on_notice(self) -> None:
+        """Leaves the loop for good, with all other ranks. Does not return."""
+        self._engine.leave_loop()
+        self._step = None
+        self._save_last()
+        with self.slow("on_notice"):
+            for function in self._on_notice:
+                function()
+        self._engine.finish(on_notice=True)
+        self._engine.wait_interruption()  # raises JobEnded, which unwinds the script
+        raise Interruption("the generation ended before the job stopped")
+
+    # ---- an elastic job: the world changes ----
+
+    def on_resize(self, function: Callable[[int, int], Any]) -> None:
+        """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process.
+
+        Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
+        another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. What it does to options of
+        optimizers holds, also on a process that joins; that begins with ``run.entry`` "joined" instead. Most loops need
+        neither: ``run.steps`` hands out the new split. Call it in every entry.
+        """
+        self._on_resize.append(function)
+
+    def _pause(self) -> None:
+        """Waits at the end of a step, with all other ranks, for the world to change."""
+        self._step = None
+        self._engine.pause()
+        raise Interruption("the world changes")
+
+    def _leave_shard(self) -> None:
+        """Before the world changes: what this rank holds alone is safe on a node that stays."""
+        if self._shards.wanted:
+            self._shards.wait(self._version)
+            self._engine.leave_shard(self._version)
+
+    def _no_shards(self) -> Shards:
+        return Shards(self._session, self._registry, self._options.copies, self._options.parity)
+
+    def _divide_anew(self) -> None:
+        """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
+        self._sharded.clear()
+        self._kept.clear()
+        self._registry.clear()
+        self._shards = self._no_shards()
+        self._capsule = None
+        self._digests = None
+        self._votes = digests.Digests(self._session, self._registry)
+        self._committed.forget()
+        self._cuda_devices = []
+        self._joined = False
+        if self._checkpoints is not None:
+            self._checkpoints.forget()
+        gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
+
+    def _note_resize(self, before: int, left_with: int | None) -> None:
+        now = self.world_size
+        if now == before:
+            return
+        if left_with is not None:
+            # Perhaps another world came in between, that not all ranks heard of: all get to this one by one step.
+            self._committed.put_back()
+        for function in self._on_resize:
+            function(before if left_with is None else left_with, now)
+
+    # ---- sharded state ----
+
+    def shard_counts(self) -> ShardCounts:
+        """What the copies of this rank's shard have cost, in this generation."""
+        return ShardCounts(*self._engine.shard_counts())
+
+    # ---- checking mode ----
+
+    def _checking(self) -> bool:
+        return not self.rehearsing and (self._check_all or self._checks_left > 0)
+
+    def _capsule_ids(self) -> set[int]:
+        return set() if self._capsule is None else self._capsule.ids
+
+    def _capsule_versions(self) -> dict[str, Any]:
+        return {} if self._capsule is None else self._capsule.versions()
+
+    def _check_before(self, number: int) -> None:
+        if self._checking():
+            now = checks.digests(self._registry, self._capsule_ids())
+            if self._digests is not None:
+                checks.compare(self._digests, now, number)
+            self._digests = now
+            if not self._checked_unprotected and self._code is not None:
+                self._checked_unprotected = True
+                found = checks.unprotected(checks.loop_frame(self._code), self._registry)
+                if found:
+                    raise KeepstepError(
+                        f"check: the training loop uses {', '.join(found)}, which run.protect does not know: after a "
+                        "fault a replaced rank would go on with fresh values. Protect it."
+                    )
+
+    def _check_at_commit(self, number: int) -> None:
+        if self._digests is not None and self._checking():
+            checks.compare(self._digests, checks.digests(self._registry, self._capsule_ids()), number)
+
+    def _check_after(self, _number: int) -> None:
+        if self._checking():
+            self._digests = checks.digests(self._registry, self._capsule_ids())
+            self._checks_left -= 1
+        else:
+            self._digests = None
+
+    # ---- what the last commit left ----
+
+    def _refuse_changed(self, where: str) -> None:
+        """Raises where protected state is not as the last commit left it."""
+        if self._session.formed and not self.rehearsing and not self._borrowed:
+            name = self._committed.changed()
+            if name is not None:
+                raise KeepstepError(line_to_write(name, where))
+
+    def _refuse_late(self, number: int) -> None:
+        """Raises where the loop's body changed after `run.commit` what a fault would put back as the commit left it."""
+        if what := self._committed.late_change():
+            raise KeepstepError(
+                f"{what} was changed after run.commit of step {number}. A fault puts it back as the commit left it, so "
+                "the job would go on differently. Write run.commit(optimizer.step, schedule.step), or set it at the "
+                "beginning of the step"
+            )
+        self._refuse_in_capsule(number)
+
+    def _check_in_capsule(self) -> None:
+        """Outside of a step. A forward in front of an entry's first loop may be: an undisturbed run made it once."""
+        if self._version == 0 or self._capsule is None:
+            return
+        if not self._first_loop:
+            self._refuse_in_capsule(self._version)
+        elif self._committed.changed_in_capsule() or self._capsule.changed_extra():
+            self._capsule.restore(self._engine, self._version)
+
+    def _refuse_in_capsule(self, number: int) -> None:
+        """Raises where a forward after step `number` changed what is in the capsule."""
+        if name := self._committed.changed_in_capsule():
+            raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
+        if self._capsule is not None and (name := self._capsule.changed_extra()):
+            raise KeepstepError(line_to_write(f"{name} (get_extra_state)", f"a forward after step {number} did it"))
+
+    def _refuse_unprotected(self, optimizer: Optimizer, number: int) -> None:
+        """Raises where a fault would take this optimizer away, or its state."""
+        if name := stepping.unprotected(self._registry, optimizer):
+            kind = type(optimizer).__name__
+            raise KeepstepError(
+                f"run.commit of step {number}: this {kind} steps '{name}', which is protected, and run.protect does "
+                "not know it: after a fault it would be gone, or without its state. Make it in the function that "
+                f"run.keep calls, also where it is needed later only, and write run.protect(..., {kind.lower()}=...)"
+            )
+
+    def _refuse_mode(self, module: str | None) -> None:
+        if module is not None:
+            raise KeepstepError(
+                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
+                f"{self._version}. A fault puts modes back as the commit left them, so the job would go on "
+                "differently. Write model.train() behind the validation, or set the mode at the beginning of each step"
+            )
+
+    def _check_before_forward(self, module: torch.nn.Module) -> None:
+        """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
+        step = self._step
+        in_step = step is not None and not step.committed
+        if in_step and not self._borrowed:
+            self._refuse_mode(self._committed.left_mode_of_untrained(module))
+        computing = in_step and torch.is_grad_enabled()
+        if computing or self._in_update or self._borrowed or self.rehearsing or not self._session.formed:
+            return
+        name = self._committed.changed_before_forward()
+        if name is not None:
+            raise KeepstepError(line_to_write(name, f"a forward after step {self._version} found it"))
+
+    def _as_committed(self) -> None:
+        """This process was left at any line. What cannot be put back here comes from a peer."""
+        self._entering = True
+        state, version = self._engine.state()
+        name = self._committed.changed() if state == "clean" else None
+        if name is None:
+            return
+        what = line_to_write(name, f"rank {self.rank} was left while it was so")
+        if version == 0:
+            raise KeepstepError(what)  # what peers built is compared with rank 0's, whatever that holds
+        self._engine.set_state("empty", 0)
+        print(f"keepstep: {what}\nIt takes the state of step {version} from a peer now.", file=sys.stderr, flush=True)
+        self._not_mine = name
+
+    def _refuse_stale_copy(self) -> None:
+        """Copies in memory are made while training goes on: one may hold what was changed when it should not have."""
+        changed, self._not_mine = self._not_mine, None
+        if changed is None or not self._shards.wanted:
+            return
+        if (name := self._committed.changed(written=False)) is not None:
+            raise KeepstepError(line_to_write(name, f"the copy of step {self._version} was made while it was so"))
+
+    # ---- membership ----
+
+    def _check_interrupted(self) -> None:
+        if self._engine.interrupted():
+            raise Interruption("the generation ended")
+
+    def _form(self, what: str) -> None:
+        """Joins the generation if this process has not yet: waits for a rank, and for the state."""
+        if self._session.formed or self._session.sharding:
+            if self._entering and self._session.formed:
+                self._entering = False
+                set_here = self._committed.late_change()
+                self._committed.put_back_manner()  # as on a newcomer, which joins here
+                if set_here and self.entry == "resize" and self.rank == 0:
+                    print(
+                        f"keepstep: {set_here} was set before {what}, where a newcomer gets what its peers have, so it "
+                        "was put back. What is meant for the new number of ranks belongs between run.replicate and "
+                        "run.steps",
+                        file=sys.stderr,
+                    )
+            return
+        if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
+            self._get_ready()
+        self._session.need_rank(what)
+        if self.rehearsing:
+            self._session.rehearsal.enter()
+        else:
+            self._join()
+
+    def _get_ready(self) -> None:
+        if not self._ready:
+            self._ready = True
+            parked.get_ready_quietly(self._registry)
+
+    def _join(self, left_with: int | None = None) -> None:
+        """Joins the current generation, or a newer one if it is interrupted meanwhile. `left_with`: see
+        `_next_assignment`."""
+        from keepstep.torch.distributed.hosts import communication
+
+        if self._capsule is None:
+            self._capsule = Capsule(self._registry)
+        if not self._joined:
+            self._rechecks = Rechecks(self._registry)
+        self._shards.check()
+        if not self._joined:
+            checkpoint_terms.require_same(self._session, self.rank, self._save_settings)
+        if self._engine.state()[0] != "clean":
+            left_with = None  # a peer's options are for its world already
+        load = None if self._checkpoints is None else functools.partial(self._load, self._checkpoints, self._capsule)
+        while True:
+            try:
+                if self._checkpoints is not None and self.rank == 0 and self._assignment("join").version == 0:
+                    self._checkpoints.announce()
+                if self._shards.wanted:
+                    self._version = self._shards.join(self._capsule, load)
+                else:
+                    self._version = membership.join(self._session, self._registry, self._capsule, load)
+            except _engine.Interrupted:
+                if self._next_assignment(left_with):
+                    self._assigned = True
+                    raise Interruption("the state is divided anew") from None
+                continue
+            break
+        communication.attach(self._session)
+        if self._checkpoints is not None:
+            self._checkpoints.enter()
+            if self._version == 0:
+                self._began_with(0)
+        self._joined = True
+        self._refuse_stale_copy()
+        self._committed.record()
+        self._votes.enter(self.rank, self.world_size)
+        self._digests = None
+        if self._assignment("checks").generation > 1:
+            self._checks_left = 0  # digests of the whole state would lengthen the recovery
+
+    def _load(self, checkpoints: CheckpointManager, capsule: Capsule, version: int) -> None:
+        holders = Holders(self._registry)
+        manner = holders.take({})
+        checkpoints.load(version, capsule)
+        if self._began_with(version) != version:
+            return
+        self._committed.start()
+        if self.rank == 0 and (what := holders.modes_since(manner)):
+            print(
+                f"keepstep: the checkpoint of step {version} changed {what}: what it holds counts. What is to be "
+                "otherwise from here on belongs between run.replicate and run.steps",
+                file=sys.stderr,
+            )
+
+    def _began_with(self, version: int) -> int:
+        """The step that the job was started with; `version` where this process is the first to ask."""
+        pair = f"0:{version}".encode()
+        answered, _, _, value = self._session.store("compare_set", "job/began", pair, ends_with_generation=False)
+        return int(value) if answered and value else version
+
+    def _unwind(self, reason: str) -> None:
+        """Leaves the interrupted generation and joins the next one."""
+        from keepstep.torch.distributed.hosts import communication
+
+        nccl.leave()
+        cuda.drain()
+        if self._checkpoints is not None:
+            self._checkpoints.wait_copied()
+        communication.detach()
+        stays = self._world.can_stay()
+        self._world.forget_abandoned()
+        self._drop_generation(keep_world=self._store is not None and stays)
+        self._call_users_hooks(reason)
+        self._session.injector.at("recovery", self._version + 1)
+        left_with = self.world_size
+        self._committed.left()  # before functions of on_resize: what they do to options is meant
+        if not self._assigned:
+            self._next_assignment(left_with)
+        else:
+            gc.collect()  # the function was left only now, and with it what it held
+        self._assigned = False
+        if self._joined:
+            self._as_committed()
+            self._join(left_with)  # at once, whatever the function does first; else it has still to protect its state
+        self._on_resize.clear()  # the next entry brings its own
+
+    def _next_assignment(self, left_with: int | None) -> bool:
+        """Waits for it. True: the function has to be entered before this process joins, to build anew.
+
+        `left_with`: how many ranks there were when the function was left; None where it was not.
+        """
+        before = (self.rank, self.world_size)
+        anew = self._session.next_assignment().sharding != self._built_for and bool(self._sharded)
+        if anew or (self.rank, self.world_size) != before:
+            # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
+            replicas.groups_away(keep_world=False)
+        if (self.rank, self.world_size) != before:
+            self._note_resize(before[1], left_with)
+        if anew:
+            self._divide_anew()
+        return anew
+
+    def _drop_generation(self, keep_world: bool) -> None:
+        """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
+        self._step = None
+        self._position = None
+        self._keeps = 0
+        self._shard_calls = 0
+        self._noticed = False  # who takes part next does not know of it; the next vote says it again
+        self._pauses = False
+        self._on_notice.clear()
+        self._evaluations.clear()
+        self._first_loop = True
+        self._session.formed = False
+        replicas.drop_all()
+        fsdp.reset_iteration(self._registry.modules())
+        pipelining.as_built()
+        replicas.groups_away(keep_world)
+        self._registry.drop_gradients()
+        for item in self._registry.objects.values():
+            if isinstance(item, torch.amp.GradScaler):
+                # An unscale_ of the interrupted step must not count in its repetition.
+                item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
+
+    def _call_users_hooks(self, reason: str) -> None:
+        if self._options.on_interrupt is not None:
+            try:
+                self._options.on_interrupt(reason)
+            except Exception:
+                traceback.print_exc()  # it is told, and can change nothing
+        if self._options.health_check is not None:
+            try:
+                self._options.health_check()
+            except Exception as error:
+                traceback.print_exc()
+                raise SystemExit(1) from error  # this process is not fit: it ends, and is replaced
+
+    def _finish(self) -> None:
+        """Waits until the function returned on all ranks."""
+        self._form("the end of the training function")
+        self._engine.finish()
+        self._session.released = True

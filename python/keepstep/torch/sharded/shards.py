@@ -1,0 +1,196 @@
+"""Sharded state: what only this rank holds is copied while the next step computes, and comes back from there.
+
+Follows section 6.9 of the design; copying, and parity instead of copies elsewhere, are the engine's
+(src/rank/shards/shard_replicas.h). A copy is the local bytes of all protected tensors, and a text: their names, the small
+values, and the capsule.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from keepstep._errors import KeepstepError
+from keepstep.torch.sharded import fsdp, reshard
+from keepstep.torch.sharded.layout import ShardLayout
+from keepstep.torch.state.capsule import Capsule
+from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors import cuda
+from keepstep.torch.tensors.memory import dense, region
+
+if TYPE_CHECKING:
+    from keepstep._session import Session
+
+
+class ShardCounts(NamedTuple):
+    """What copying cost. Times are in nanoseconds.
+
+    Attributes:
+        versions: that were copied, whole, everywhere they belong.
+        bytes: of one.
+        copied_ns: what the newest took.
+        given_ns: of that, to bring it to other nodes.
+        waits: votes that had to wait for a copy.
+        waited_ns: in these.
+    """
+
+    versions: int
+    bytes: int
+    copied_ns: int
+    given_ns: int
+    waits: int
+    waited_ns: int
+
+
+class Shards:
+    """The copies of one rank's state. `wanted`: it holds what no other rank does."""
+
+    def __init__(self, session: Session, registry: Registry, copies: int, parity: tuple[int, int]) -> None:
+        self._session = session
+        self._registry = registry
+        self._copies = copies
+        self._parity = parity
+        self._built = False  # by run.shard
+        self._held: list[torch.Tensor] = []  # while they are copied
+        self._layout: ShardLayout | None = None
+        self._trained = False  # this process did a step, so that it is not what was built any more
+        self._sharded: bool | None = None
+        self._every = 1
+        self._under_way: int | None = None  # the version that is copied
+
+    def built_by_rank(self) -> None:
+        """``run.shard`` built what depends on the rank."""
+        self._built = True
+
+    def copy_every(self, steps: int) -> None:
+        """Copies are made of every `steps`-th version only, and when a generation begins. The same on all ranks."""
+        self._every = steps
+
+    def check(self) -> None:
+        """Raises where copies of some versions only would cost steps that a peer could save."""
+        if self._every > 1 and not self.wanted:
+            raise KeepstepError(
+                f"run.checkpoint(memory_every={self._every}): all ranks hold the same state here, and with copies of "
+                f"every {self._every}th step in memory the death of one rank would take all back to the last of these. "
+                "Give 1 (copies of every step) or leave it out (living ranks are the copies); durable= saves every so "
+                "many steps"
+            )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this rank's state is only its own."""
+        if self._sharded is None:
+            self._sharded = self._built or self._registry.sharded()
+        return self._sharded
+
+    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
+        """Takes part in forming the current generation; as `membership.join`, which see."""
+        engine = self._session.engine
+        activation = engine.ready(sharded=True)
+        version = int(activation.version)
+        state = engine.state()
+        fresh = version == 0 and state == ("empty", 0) and not self._trained
+        need = state != ("clean", version) and not fresh
+        text = engine.find_shard(activation, need)
+        assignment = self._session.assignment
+        assert assignment is not None
+        self._under_way = None
+        if assignment.kept_in != assignment.sharding:
+            needs = need and text is None
+            shards = engine.find_shards_of_before(activation, needs)
+            if shards is not None and needs:
+                text = self._take_part(shards, version, capsule)
+            elif shards is not None:
+                engine.reshard(version, [], "", b"")  # it serves the others
+        if text is not None:
+            self._load(text, version, capsule)
+        elif need:
+            if load is None:
+                raise KeepstepError(f"no copy of what this rank held at step {version} is left")
+            engine.set_state("hydrating", version)
+            load(version)
+        engine.set_state("clean", version)
+        if text is None and not capsule.restore(engine, version):
+            if version > 0:
+                raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
+            capsule.save(engine, 0)
+        engine.form()
+        self._session.formed = True
+        self._copy(version)  # whoever was replaced has no copies elsewhere yet
+        return version
+
+    def _take_part(self, shards: list[bytes], version: int, capsule: Capsule) -> bytes:
+        """The state was divided among other ranks, whose `shards` these texts describe: this rank takes what it holds
+        from now on. Returns what describes that.
+        """
+        engine = self._session.engine
+        engine.set_state("hydrating", version)
+        written = [json.loads(text) for text in shards]
+        first = written[0]
+        reshard.check_alike(written)
+        capsule.release([name for name, _, _ in first["tensors"]])
+        fsdp.reset_iteration(self._registry.modules())
+        parts = self._registry.parts(first["layout"])
+        wanted = reshard.local_tensors(first, parts)
+        made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
+        self._registry.load_values(first["values"], made)
+        self._layout = ShardLayout(self._registry, capsule.ids)
+        saved = engine.load_capsule(version)  # a rank that goes on keeps its own
+        own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
+        text = self._layout.text(first["values"], own)
+        manifests = [reshard.manifest(each, version) for each in written]
+        engine.reshard(version, manifests, reshard.manifest(json.loads(text), version), text)
+        return text
+
+    def _load(self, text: bytes, version: int, capsule: Capsule) -> None:
+        engine = self._session.engine
+        engine.set_state("hydrating", version)
+        written: dict[str, Any] = json.loads(text)
+        self._session.injector.at("hydrate", version + 1)
+        capsule.release([name for name, _, _ in written["tensors"]])
+        fsdp.reset_iteration(self._registry.modules())
+        tensors = self._registry.prepare(written["tensors"], written["values"], capsule.ids, set(written["layout"]))
+        targets = list(tensors.values())
+        stand_ins = [dense(tensor) for tensor in targets]
+        cuda.drain()
+        engine.load_shard(version, [region(tensor) for tensor in stand_ins])
+        with torch.no_grad():
+            for tensor, stand_in in zip(targets, stand_ins, strict=True):
+                if tensor is not stand_in:
+                    tensor.copy_(stand_in)
+        self._registry.load_values(written["values"], tensors)
+        if written["capsule"]:
+            engine.save_capsule(version, base64.b64decode(written["capsule"]))
+            capsule.restore(engine, version)
+
+    def wait(self, version: int) -> None:
+        """Before the vote on the step after `version`: what is copied of the versions up to it is safe, and what it was
+        copied from may change from here on."""
+        if self._under_way is not None and self._under_way <= version:
+            self._session.engine.wait_shard(self._under_way)
+            self._under_way = None
+        self._held = []
+        self._trained = True  # from here on an update may begin, and fail half way
+
+    def protect(self, version: int) -> None:
+        """Begins to copy the state, which is that of `version`, where that is due."""
+        if version % self._every == 0:
+            self._copy(version)
+
+    def _copy(self, version: int) -> None:
+        engine = self._session.engine
+        ids = self._session.capsule_ids()
+        flat = None if self._layout is None else self._layout.again(ids)
+        if self._layout is None or flat is None:
+            self._layout = ShardLayout(self._registry, ids)
+            flat = self._layout.rest()
+        cuda.drain()
+        self._held = [*self._layout.tensors, *self._layout.stand_ins()]
+        saved = engine.load_capsule(version)
+        text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())
+        engine.protect_shard(version, self._layout.regions, text, self._copies, self._parity)
+        self._under_way = version

@@ -1,0 +1,93 @@
+"""How many samples a step and a micro-batch have, at each world size, and where the training stands in its samples."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+import torch
+
+from keepstep._errors import KeepstepError
+from keepstep.scaling import PerWorld, everywhere, micro_batch_mistakes, most_ranks
+from keepstep.torch.data_parallel import replicas
+from keepstep.torch.state.registry import Registry
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What `run.steps` was given."""
+
+    global_batch: PerWorld[int]
+    micro_batch: PerWorld[int]
+
+    @classmethod
+    def of(cls, global_batch: int | PerWorld[int], micro_batch: int | PerWorld[int]) -> Batches:
+        """Both by world size. Raises with every mistake at any size that is named."""
+        both = cls(_per_world("global_batch", global_batch), _per_world("micro_batch", micro_batch))
+        if mistakes := micro_batch_mistakes(both.global_batch, both.micro_batch):
+            raise KeepstepError("run.steps: " + "; ".join(mistakes))
+        if replicas.reproducible() and not (both.global_batch.constant and both.micro_batch.constant):
+            raise KeepstepError(
+                "run.steps: in reproducible mode the bits follow from the micro-batches, and these would be others at "
+                "other world sizes; give global_batch and micro_batch as numbers"
+            )
+        return both
+
+    def at(self, world_size: int) -> tuple[int, int]:
+        """(global batch, micro-batch)"""
+        return self.global_batch(world_size), self.micro_batch(world_size)
+
+    def feeds(self, world_size: int) -> bool:
+        """Whether each of so many ranks has a micro-batch."""
+        batch, micro = self.at(world_size)
+        return batch // micro >= world_size
+
+    def even_sizes(self, ranks_per_part: int) -> list[int]:
+        """The numbers of ranks of which each `ranks_per_part` get as many micro-batches as the others.
+
+        Empty: not known, because batches change with the world.
+        """
+        if not (self.global_batch.constant and self.micro_batch.constant):
+            return []
+        batch, micro = self.at(1)
+        count = batch // micro
+        return [parts * ranks_per_part for parts in range(1, count + 1) if count % parts == 0]
+
+    @property
+    def most_ranks(self) -> int:
+        return most_ranks(self.global_batch, self.micro_batch)
+
+
+def _per_world(name: str, value: int | PerWorld[int]) -> PerWorld[int]:
+    if isinstance(value, PerWorld):
+        return value
+    try:
+        return everywhere(name, operator.index(value))
+    except TypeError:
+        raise KeepstepError(
+            f"run.steps: {name}={value!r} is a {type(value).__qualname__}; give a whole number, or what "
+            f'keepstep.scale_config(...).value("{name}") says'
+        ) from None
+
+
+def checked_position(position: torch.Tensor | None, registry: Registry, batches: Batches) -> torch.Tensor | None:
+    """`position`, if it is what it has to be."""
+    if position is None:
+        if batches.global_batch.constant:
+            return None
+        raise KeepstepError(
+            "run.steps: where global_batch changes with the world, the steps so far do not say which samples were "
+            "taken; give position=, a tensor that run.protect knows: "
+            "position = run.keep(lambda: torch.zeros((), dtype=torch.int64)); run.protect(..., position=position)"
+        )
+    if position.dtype != torch.int64 or position.numel() != 1 or position.device.type != "cpu":
+        raise KeepstepError(
+            f"run.steps: position is {position.dtype} with {position.numel()} elements on {position.device}; one int64 "
+            "in main memory is needed"
+        )
+    if not any(item is position for item in registry.objects.values()):
+        raise KeepstepError(
+            "run.steps: run.protect does not know position=, so a replaced rank would not know which samples were "
+            "taken; protect it by itself: run.protect(..., position=position)"
+        )
+    return position
