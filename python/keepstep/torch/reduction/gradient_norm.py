@@ -1,6 +1,7 @@
 """The norm of gradients, with bits that depend on the gradients alone: not on ranks, buckets, threads or registers.
 
-Squares are added in float64 in the fixed order of src/comm/numbers/sum_of_squares.h, then over the parameters in their order.
+Squares are added in float64 in the fixed order of src/comm/numbers/sum_of_squares.h, then over the parameters in their
+order.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def local_tensors(shard: dict[str, Any], parts: dict[str, tuple[list[int], list[
 
 
 def manifest(shard: dict[str, Any], version: int) -> str:
-    """As src/state/vault/shard_manifest.h reads it: of each tensor the whole shape, and where its part begins and ends."""
+    """As src/state/vault/shard_manifest.h reads it: of each tensor the whole shape, and where its part begins, ends."""
     layout = shard["layout"]
     return json.dumps(
         {
