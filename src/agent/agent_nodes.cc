@@ -94,9 +94,12 @@ void Agent::on_routed(brain::NodeId from, const std::string& message) {
     try {
       const nlohmann::json body = nlohmann::json::parse(message.empty() ? message : message.substr(1));
       if (message.starts_with('F') && core_.config.node == 0) {
-        tell_that_programs_attach(from);
-        if (joining_.on_facts(from, body)) {
-          elastic_.tell_grace(from);
+        if (joining_.clock_fits(from, body)) {
+          const nlohmann::json& facts = body.at("facts");
+          tell_that_programs_attach(from);
+          if (joining_.on_facts(from, body.at("name"), facts)) {
+            elastic_.tell_grace(from);
+          }
         }
       } else if (message.starts_with('P') && core_.config.node == 0) {
         joining_.on_fingerprint(from, body);

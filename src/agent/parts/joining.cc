@@ -67,14 +67,17 @@ void Joining::say_that_all_came() {
   }
 }
 
-bool Joining::on_facts(brain::NodeId from, const nlohmann::json& body) {
-  const std::string name = body.at("name");
-  if (const auto apart = clocks_.on_report(from, name, body.value("clock", nlohmann::json()), true)) {
+bool Joining::clock_fits(brain::NodeId from, const nlohmann::json& body) {
+  const auto apart = clocks_.on_report(from, body.at("name"), body.value("clock", nlohmann::json()), true);
+  if (apart) {
     refuse_or_end(from, *apart);
-    return false;
   }
-  const std::vector<std::string> lines = differences(node_facts(core_.config.spec, core_.config.version),
-                                                     body.at("facts"), absl::StrFormat("node %d (%s)", from, name));
+  return !apart;
+}
+
+bool Joining::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
+  const std::vector<std::string> lines = differences(node_facts(core_.config.spec, core_.config.version), facts,
+                                                     absl::StrFormat("node %d (%s)", from, name));
   core_.joined[from] = name;
   if (lines.empty()) {
     if (core_.joined.size() == core_.config.spec.most_nodes() + core_.config.spec.spare_nodes) {

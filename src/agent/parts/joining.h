@@ -22,8 +22,9 @@ class Joining {
   void on_clock_message(brain::NodeId from, const nlohmann::json& body);  // 'T'
 
   // ---- node 0 ----
-  // 'F': what a node was started with. True: it fits.
-  bool on_facts(brain::NodeId from, const nlohmann::json& body);
+  // 'F': who comes, and what that node was started with. False: it does not fit, and was refused.
+  bool clock_fits(brain::NodeId from, const nlohmann::json& body);
+  bool on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
   void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);  // 'P', or our own workers'
   // While the job has not begun: what people are told of the moment. Nothing: it has.
   std::optional<std::string> await_nodes();
