@@ -1,6 +1,5 @@
 #include "agent/agent.h"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -12,9 +11,6 @@
 
 #include "agent/rings/ring_service.h"
 #include "agent/workers/drain_process.h"
-#include "agent/workers/ports.h"
-#include "agent/workers/torchrun_env.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/terminal_text.h"
@@ -23,7 +19,6 @@
 
 namespace keepstep::agent {
 
-using brain::Identity;
 using brain::WorkerId;
 
 namespace {

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <cstring>
 #include <filesystem>
 
 #include "agent/agent.h"
@@ -14,10 +12,6 @@
 #include "base/log.h"
 
 namespace keepstep::agent {
-
-using brain::Identity;
-using rank::Message;
-using rank::MessageType;
 
 namespace {
 

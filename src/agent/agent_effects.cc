@@ -19,7 +19,6 @@
 
 namespace keepstep::agent {
 
-using brain::Identity;
 using brain::Member;
 using brain::WorkerId;
 using rank::MessageType;
@@ -199,7 +198,7 @@ void Agent::carry_out(const brain::Begin& effect) {
   const brain::Prepare& prepare = effect.prepare;
   auto created = Generation::create(prepare, comm_config_);
   if (!created.ok()) {
-    core_.link->send(brain::StopRequested{1, std::string(created.status().message())});
+    core_.stop_job(1, std::string(created.status().message()));
     return;
   }
   std::erase_if(generations_, [&](const auto& each) { return each.first < effect.before; });

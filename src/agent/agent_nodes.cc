@@ -19,8 +19,6 @@
 #include "agent/agent.h"
 #include "agent/control/seat.h"
 #include "agent/workers/drain_process.h"
-#include "base/clock.h"
-#include "base/log.h"
 #include "rank/link/store_messages.h"
 
 namespace keepstep::agent {

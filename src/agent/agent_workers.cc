@@ -8,14 +8,11 @@
 
 #include "agent/agent.h"
 #include "agent/workers/torchrun_env.h"
-#include "base/clock.h"
-#include "base/log.h"
 #include "rank/link/comm_config.h"
 #include "rank/link/store_messages.h"
 
 namespace keepstep::agent {
 
-using brain::Identity;
 using brain::WorkerId;
 using rank::Message;
 using rank::MessageType;
@@ -245,9 +242,8 @@ void Agent::on_note(const WorkerProcess& process, const Message& message) {
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
   if (process->attached) {  // they share a socket: nothing that either is told can be relied on
-    core_.link->send(brain::StopRequested{
-        1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?", process->id,
-                           process->pid)});
+    core_.stop_job(1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?",
+                                      process->id, process->pid));
     return;
   }
   watch_life(process,
@@ -261,11 +257,11 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
       core_.route(0, 'P', fingerprint);
     }
   } else if (fingerprint_ != fingerprint) {
-    core_.link->send(brain::StopRequested{
+    core_.stop_job(
         1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
                            "Does the script, or an import, change the number of threads or determinism flags only "
                            "sometimes?",
-                           process->id, process->pid, fingerprint, fingerprint_)});
+                           process->id, process->pid, fingerprint, fingerprint_));
     return;
   }
   nlohmann::json rank_variables = nlohmann::json::array();

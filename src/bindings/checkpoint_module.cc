@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/socket/local_socket.h"
+#include "bindings/convert.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dcp/metadata.h"
 #include "checkpoint/file_recipe.h"
@@ -29,11 +30,14 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace keepstep::checkpoint {
+namespace keepstep {
 namespace {
 
 PyObject* error_type = nullptr;  // owned by the module, which lives as long as the process
 
+}  // namespace
+
+// Of every status: keepstep._checkpoint's error, whose `code` is the status's.
 void throw_if_error(const Status& status) {
   if (status.ok()) {
     return;
@@ -44,18 +48,10 @@ void throw_if_error(const Status& status) {
   throw nb::python_error();
 }
 
-template <typename T>
-T value_or_throw(StatusOr<T> result) {
-  throw_if_error(result.status());
-  return *std::move(result);
-}
+}  // namespace keepstep
 
-// Calls `what` with the GIL released.
-template <typename What>
-auto unlocked(What what) {
-  nb::gil_scoped_release release;
-  return what();
-}
+namespace keepstep::checkpoint {
+namespace {
 
 std::span<const std::byte> bytes_of(const nb::bytes& bytes) {
   return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
@@ -96,27 +92,28 @@ void bind_store(nb::module_& module) {
       .def(
           "list",
           [](ObjectStore& self, const std::string& prefix) {
-            return value_or_throw(unlocked([&] { return self.list(prefix); }));
+            return value_or_throw(without_gil([&] { return self.list(prefix); }));
           },
           "prefix"_a)
       .def(
           "head",
           [](ObjectStore& self, const std::string& key) {
-            return value_or_throw(unlocked([&] { return self.head(key); }));
+            return value_or_throw(without_gil([&] { return self.head(key); }));
           },
           "key"_a)
       .def(
           "read",
           [](ObjectStore& self, const std::string& key, uint64_t offset, uint64_t bytes) {
             std::string read(bytes, '\0');
-            throw_if_error(unlocked([&] { return self.read(key, offset, std::as_writable_bytes(std::span(read))); }));
+            throw_if_error(
+                without_gil([&] { return self.read(key, offset, std::as_writable_bytes(std::span(read))); }));
             return nb::bytes(read.data(), read.size());
           },
           "key"_a, "offset"_a, "bytes"_a)
       .def(
           "read_all",
           [](ObjectStore& self, const std::string& key, uint64_t most_bytes) {
-            const Object object = value_or_throw(unlocked([&] { return self.read_all(key, most_bytes); }));
+            const Object object = value_or_throw(without_gil([&] { return self.read_all(key, most_bytes); }));
             return nb::bytes(object.bytes.data(), object.bytes.size());
           },
           "key"_a, "most_bytes"_a)
@@ -124,12 +121,14 @@ void bind_store(nb::module_& module) {
           "put",
           [](ObjectStore& self, const std::string& key, const nb::bytes& bytes) {
             const auto view = bytes_of(bytes);
-            throw_if_error(unlocked([&] { return self.put(key, view, PutCondition::none()).status(); }));
+            throw_if_error(without_gil([&] { return self.put(key, view, PutCondition::none()).status(); }));
           },
           "key"_a, "bytes"_a)
       .def(
           "remove",
-          [](ObjectStore& self, const std::string& key) { throw_if_error(unlocked([&] { return self.remove(key); })); },
+          [](ObjectStore& self, const std::string& key) {
+            throw_if_error(without_gil([&] { return self.remove(key); }));
+          },
           "key"_a);
   module.attr("CHUNK_BYTES") = kChunkBytes;
   module.def(
@@ -188,8 +187,8 @@ void bind_files(nb::module_& module) {
       .def(
           "__init__",
           [](FileWriter* self, const Store& store, const std::string& key, uint64_t expected_bytes) {
-            new (self)
-                FileWriter(value_or_throw(unlocked([&] { return FileWriter::create(*store, key, expected_bytes); })));
+            new (self) FileWriter(
+                value_or_throw(without_gil([&] { return FileWriter::create(*store, key, expected_bytes); })));
           },
           nb::keep_alive<1, 2>(), "store"_a, "key"_a, "expected_bytes"_a)
       .def_prop_ro("size", &FileWriter::bytes)
@@ -197,16 +196,17 @@ void bind_files(nb::module_& module) {
           "append",
           [](FileWriter& self, const nb::bytes& literal) {
             const auto view = bytes_of(literal);
-            throw_if_error(unlocked([&] { return self.append(view); }));
+            throw_if_error(without_gil([&] { return self.append(view); }));
           },
           "literal"_a)
       .def(
           "append_memory",
           [](FileWriter& self, uintptr_t address, uint64_t bytes) {
-            throw_if_error(unlocked([&] { return self.append({reinterpret_cast<const std::byte*>(address), bytes}); }));
+            throw_if_error(
+                without_gil([&] { return self.append({reinterpret_cast<const std::byte*>(address), bytes}); }));
           },
           "address"_a, "bytes"_a)
-      .def("commit", [](FileWriter& self) { return value_or_throw(unlocked([&] { return self.commit(); })); });
+      .def("commit", [](FileWriter& self) { return value_or_throw(without_gil([&] { return self.commit(); })); });
 }
 
 void bind_layout(nb::module_& module) {
@@ -282,7 +282,7 @@ void bind_layout(nb::module_& module) {
       "read_metadata",
       [](const nb::bytes& pickle) {
         const auto view = bytes_of(pickle);
-        return value_or_throw(unlocked([&] { return dcp::read_metadata(view); }));
+        return value_or_throw(without_gil([&] { return dcp::read_metadata(view); }));
       },
       "pickle"_a, "The layout that a DCP .metadata describes; nothing in it is run (dcp/metadata.h).");
 }
@@ -332,7 +332,7 @@ void bind_owner(nb::module_& module) {
       .def("in_words", [](const OwnerRecord& self) { return in_words(self); })
       .def("is_gone", [](const OwnerRecord& self, int64_t now_s) { return is_gone(self, now_s); }, "now_s"_a);
   module.def(
-      "read_owner", [](const Store& store) { return value_or_throw(unlocked([&] { return read_owner(*store); })); },
+      "read_owner", [](const Store& store) { return value_or_throw(without_gil([&] { return read_owner(*store); })); },
       "store"_a);
   nb::class_<PyOwner>(module, "Owner", "Who writes into a namespace: one job at a time, fenced (owner.h).")
       .def(
@@ -340,13 +340,13 @@ void bind_owner(nb::module_& module) {
           [](PyOwner* self, const Store& store, const std::string& job, double lease_s) {
             OwnerOptions options{.job = job,
                                  .lease = std::chrono::seconds(std::max<int64_t>(1, static_cast<int64_t>(lease_s)))};
-            auto claimed = value_or_throw(unlocked([&] { return Owner::claim(store, options); }));
+            auto claimed = value_or_throw(without_gil([&] { return Owner::claim(store, options); }));
             new (self) PyOwner{std::move(claimed)};
           },
           "store"_a, "job"_a, "lease_s"_a = 60.0)
       .def_prop_ro("token", [](const PyOwner& self) { return self.owner->token(); })
-      .def("renew", [](const PyOwner& self) { throw_if_error(unlocked([&] { return self.owner->renew(); })); })
-      .def("release", [](const PyOwner& self) { throw_if_error(unlocked([&] { return self.owner->release(); })); });
+      .def("renew", [](const PyOwner& self) { throw_if_error(without_gil([&] { return self.owner->renew(); })); })
+      .def("release", [](const PyOwner& self) { throw_if_error(without_gil([&] { return self.owner->release(); })); });
 }
 
 void bind_catalog(nb::module_& module) {
@@ -360,24 +360,24 @@ void bind_catalog(nb::module_& module) {
       .def_ro("modified_ns", &CheckpointInfo::modified_ns);
   nb::class_<Catalog>(module, "Catalog", "A namespace of checkpoints (catalog.h).")
       .def(nb::init<Store>(), "store"_a)
-      .def("checkpoints", [](const Catalog& self) { return value_or_throw(unlocked([&] { return self.list(); })); })
+      .def("checkpoints", [](const Catalog& self) { return value_or_throw(without_gil([&] { return self.list(); })); })
       .def(
           "manifest",
           [](const Catalog& self, uint64_t step) {
-            return value_or_throw(unlocked([&] { return self.manifest(step); }));
+            return value_or_throw(without_gil([&] { return self.manifest(step); }));
           },
           "step"_a)
       .def(
           "manifest_in",
           [](const Catalog& self, const std::string& folder) {
-            return value_or_throw(unlocked([&] { return self.manifest_in(folder); }));
+            return value_or_throw(without_gil([&] { return self.manifest_in(folder); }));
           },
           "folder"_a)
       .def(
           "newest",
           [](const Catalog& self) {
             std::vector<std::string> skipped;
-            Manifest newest = value_or_throw(unlocked([&] { return self.newest(&skipped); }));
+            Manifest newest = value_or_throw(without_gil([&] { return self.newest(&skipped); }));
             return std::pair(std::move(newest), std::move(skipped));
           },
           "The manifest of the highest complete step, and why higher ones are not it.")
@@ -386,22 +386,22 @@ void bind_catalog(nb::module_& module) {
           [](const Catalog& self, const PyOwner& owner, const Manifest& manifest, const nb::bytes& metadata,
              bool replace) {
             const auto view = bytes_of(metadata);
-            throw_if_error(unlocked([&] { return self.commit(*owner.owner, manifest, view, replace); }));
+            throw_if_error(without_gil([&] { return self.commit(*owner.owner, manifest, view, replace); }));
           },
           "owner"_a, "manifest"_a, "metadata"_a, "replace"_a)
       .def(
           "remove",
-          [](const Catalog& self, uint64_t step) { throw_if_error(unlocked([&] { return self.remove(step); })); },
+          [](const Catalog& self, uint64_t step) { throw_if_error(without_gil([&] { return self.remove(step); })); },
           "step"_a)
       .def(
           "pin",
           [](const Catalog& self, uint64_t step, const std::string& why) {
-            throw_if_error(unlocked([&] { return self.pin(step, why); }));
+            throw_if_error(without_gil([&] { return self.pin(step, why); }));
           },
           "step"_a, "why"_a)
       .def(
           "unpin",
-          [](const Catalog& self, uint64_t step) { throw_if_error(unlocked([&] { return self.unpin(step); })); },
+          [](const Catalog& self, uint64_t step) { throw_if_error(without_gil([&] { return self.unpin(step); })); },
           "step"_a)
       .def(
           "prune",
@@ -413,7 +413,7 @@ void bind_catalog(nb::module_& module) {
                 .keep = keep, .max_age = in_ns(max_age_s), .save_limit = in_ns(save_limit_s)};
             std::vector<std::pair<uint64_t, std::string>> gone;
             for (const brain::Removal& removal :
-                 value_or_throw(unlocked([&] { return self.prune(*owner.owner, rules); }))) {
+                 value_or_throw(without_gil([&] { return self.prune(*owner.owner, rules); }))) {
               gone.emplace_back(removal.step, removal.because);
             }
             return gone;
@@ -495,7 +495,7 @@ void bind_reading(nb::module_& module) {
           "read_boxes",
           [](const StoredFiles& self, const std::vector<Box>& boxes, unsigned threads) {
             const std::vector<BoxRead> reads = boxes_of(boxes);
-            const ReadTally tally = value_or_throw(unlocked([&] { return read_boxes(self, reads, threads); }));
+            const ReadTally tally = value_or_throw(without_gil([&] { return read_boxes(self, reads, threads); }));
             return std::tuple(tally.chunks, tally.bytes, tally.elsewhere);
           },
           "boxes"_a, "threads"_a = 4,
@@ -511,7 +511,7 @@ void bind_reading(nb::module_& module) {
             std::string read(bytes, '\0');
             const auto length = static_cast<int64_t>(bytes);
             const BoxRead box{file, offset, 1, {length}, {0}, {length}, reinterpret_cast<std::byte*>(read.data()), {1}};
-            value_or_throw(unlocked([&] { return read_boxes(self, {&box, 1}, 1); }));
+            value_or_throw(without_gil([&] { return read_boxes(self, {&box, 1}, 1); }));
             return nb::bytes(read.data(), read.size());
           },
           "file"_a, "offset"_a, "bytes"_a);
@@ -527,7 +527,7 @@ void bind_sockets(nb::module_& module) {
   module.def(
       "connect_local",
       [](const std::string& path) {
-        PacketSocket socket = value_or_throw(unlocked([&] { return connect_local(path); }));
+        PacketSocket socket = value_or_throw(without_gil([&] { return connect_local(path); }));
         return socket.release();
       },
       "path"_a, "A descriptor, which is the caller's, of a connection to who listens there.");
@@ -538,6 +538,7 @@ void bind_sockets(nb::module_& module) {
 }  // namespace keepstep::checkpoint
 
 NB_MODULE(_checkpoint, module) {
+  using namespace keepstep;
   using namespace keepstep::checkpoint;
   module.doc() = "Checkpoints on disk and S3 (C++); see src/checkpoint and docs/design/checkpoints.md.";
   error_type = PyErr_NewExceptionWithDoc("keepstep._checkpoint.Error",

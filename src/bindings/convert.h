@@ -1,4 +1,4 @@
-// Shared by the binding files: statuses become Python exceptions here and nowhere else.
+// Shared by the binding files of both modules: how a call waits, and what comes of it in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 
-namespace keepstep::rank {
+namespace keepstep {
 
-// OK: nothing. ABORTED: keepstep._engine.Interrupted. CANCELLED: keepstep._engine.JobEnded. Others: RuntimeError.
-// The GIL must be held.
+// OK: nothing; else the exception of it, as the module defines it (engine_module.cc, checkpoint_module.cc). The GIL
+// must be held.
 void throw_if_error(const Status& status);
 
 template <typename T>
@@ -28,6 +28,10 @@ auto without_gil(Call call) {
 }
 
 inline nanobind::bytes to_bytes(const std::string& text) { return nanobind::bytes(text.data(), text.size()); }
+
+}  // namespace keepstep
+
+namespace keepstep::rank {  // of keepstep._engine
 
 void bind_constants(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);

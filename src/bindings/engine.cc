@@ -178,7 +178,7 @@ void bind_engine(nb::module_& module) {
           "find_shards_of_before",
           [](Engine& engine, const Activation& activation, bool need) -> std::optional<std::vector<nb::bytes>> {
             const auto texts =
-                value_or_throw(without_gil([&] { return engine.shards().find_of_before(activation, need); }));
+                value_or_throw(without_gil([&] { return engine.shards().find_previous(activation, need); }));
             if (!texts.has_value()) {
               return std::nullopt;
             }

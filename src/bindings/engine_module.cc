@@ -6,7 +6,7 @@
 
 namespace nb = nanobind;
 
-namespace keepstep::rank {
+namespace keepstep {
 namespace {
 
 // Owned by the module, which lives as long as the process.
@@ -15,6 +15,7 @@ PyObject* job_ended_type = nullptr;
 
 }  // namespace
 
+// ABORTED: keepstep._engine.Interrupted. CANCELLED: keepstep._engine.JobEnded. Others: RuntimeError.
 void throw_if_error(const Status& status) {
   if (status.ok()) {
     return;
@@ -30,9 +31,10 @@ void throw_if_error(const Status& status) {
   throw nb::python_error();
 }
 
-}  // namespace keepstep::rank
+}  // namespace keepstep
 
 NB_MODULE(_engine, module) {
+  using namespace keepstep;
   using namespace keepstep::rank;
   module.doc() = "The keepstep worker engine (C++); see include/keepstep and docs/design.";
   interrupted_type = PyErr_NewException("keepstep._engine.Interrupted", PyExc_BaseException, nullptr);

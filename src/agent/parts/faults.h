@@ -22,7 +22,7 @@ class Faults {
   nlohmann::json waiting() const;  // for a worker that starts
   // `keepstep inject`: what is done about it, in words.
   StatusOr<std::string> inject(const std::string& text);
-  // A worker carries one out now. False: nobody asked for it.
+  // A worker carries one out now. False: it was not asked for.
   bool on_injected(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
 
  private:

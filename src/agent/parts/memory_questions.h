@@ -1,5 +1,6 @@
 // What the agents of all nodes hold of the job's state in their memory, for who asks node 0: `keepstep ckpt` of a place
-// memory://JOB. Node 0's agent asks the others (memory_tier.h is each one's part); it waits for nobody who is gone.
+// memory://JOB. Node 0's agent asks the others (memory_tier.h is each one's part); it does not wait for a node that is
+// gone.
 #pragma once
 
 #include <map>

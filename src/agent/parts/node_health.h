@@ -1,4 +1,4 @@
-// What is wrong though nobody died: health checks, and rules about what workers print.
+// Problems that end no process: health checks, and rules about what workers print.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Ranks that make less progress than others (docs/design/stragglers.md): an agent gathers what its ranks reported of
-// their steps and tells node 0's agent medians of it, which judges those of all nodes and says who limps.
+// their steps and tells node 0's agent the medians; that one judges all nodes and says which ranks are slow.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class Pace {
   // 'W', to node 0. INVALID_ARGUMENT: of ranks that are not on that node.
   Status on_report(brain::NodeId from, const nlohmann::json& report);
   nlohmann::json describe() const;
-  std::string in_words() const;  // who holds the job up; empty: nobody
+  std::string in_words() const;  // which ranks slow the job down; empty: none does
 
  private:
   void on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces);

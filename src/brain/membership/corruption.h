@@ -1,6 +1,6 @@
 // Who is lying: what follows where ranks voted for different things (docs/design/corruption.md). Pure.
 //
-// Where others live, the odd ones are retired and fenced once they are found: nobody takes their state for a source.
+// Where others live, the odd ones are retired and fenced once they are found: their state is no source any more.
 #pragma once
 
 #include "brain/commit/digests.h"
@@ -17,7 +17,7 @@ class Corruption {
       kNothing,    // the recovery goes on from here
       kDismissed,  // so it does, without the odd ones
       kNoSource,   // all who hold the state are odd
-      kUnknown,    // nobody can tell who is right
+      kUnknown,    // there is no telling who is right
     };
     What what = What::kNothing;
     std::string because = "";

@@ -62,7 +62,7 @@ struct Job {
   std::optional<Decide> decided;  // over the generation before
 
   std::map<NodeId, NodeEndpoint> nodes;  // that attend; Sizing parts from those that leave
-  // Until they come anew they get no ranks as long as there is another node. Of NodeReplacement, and of Sizing where
+  // Until they join again they get no ranks as long as there is another node. Of NodeReplacement, and of Sizing where
   // growth fails again and again.
   std::set<NodeId> bad_nodes;
   struct Leaving {

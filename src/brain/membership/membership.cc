@@ -300,8 +300,8 @@ void Membership::on(const Progress& event) {
   }
 }
 
-// Once the verdict is out this is late: the round is of before, the slots already those of the generation that
-// gathers.
+// After the verdict this comes too late: the round is still the old one, but the slots are those of the next
+// generation.
 void Membership::formed() {
   const bool of_members = job_.phase == Phase::kRunning || job_.phase == Phase::kSealing;
   if (of_members && job_.round.form()) {
@@ -484,7 +484,7 @@ void Membership::on(const WorkerPaused& event) {
   if (job_.round.paused() < job_.round.members().size() || plain) {
     return;
   }
-  formed();  // nobody pauses before
+  formed();  // a rank pauses only after that
   const std::string because = sizing_->all_paused();
   if (job_.phase == Phase::kRunning) {
     seal(because);

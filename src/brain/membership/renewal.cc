@@ -62,7 +62,7 @@ void Renewal::renew() {
   outdated_ = std::move(stay);
 }
 
-// At the job's end nobody is interrupted for this.
+// At the job's end this interrupts no rank.
 bool Renewal::goes_on() {
   std::erase_if(outdated_, [this](WorkerId id) { return job_.roster.at(id).status != Roster::Status::kMember; });
   if (outdated_.empty() || job_.phase != Phase::kRunning || job_.round.released() || job_.round.anybody_through()) {

@@ -1,4 +1,4 @@
-// Rung 3 of the ladder: all processes anew, with the state of those that hold it. Pure.
+// Rung 3 of the ladder: every process is replaced, and the state comes from those that hold it. Pure.
 //
 // In two halves, so that the state is never in one process alone where it was in several: of the clean members every
 // second one stays while all others are replaced and hydrated; once that generation has formed, those that stayed are.

@@ -48,8 +48,8 @@ class Sizing {
   void stop_pausing() { pausing_ = false; }
 
   // ---- another world ----
-  // The verdict is out. What was wanted may not be there any more: then as much of it as can be had. A fault: nobody
-  // who is left has the state.
+  // The verdict is out. What was wanted may not be there any more: then as much of it as can be had. A fault: no
+  // rank that is left has the state.
   std::optional<Fault> resize();
   struct Resize {
     uint32_t replicas = 0;

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -123,17 +122,15 @@ StateWord Engine::state() const { return brain::unpack_state_word(generation_.ow
 
 StatusOr<StoreReply> Engine::store(const std::string& op, const std::string& key, const std::string& value,
                                    int64_t timeout_ms, bool ends_with_generation) {
-  const uint64_t id = agent_->next_request();
-  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
   if (gettid() != agent_->pid()) {
-    return agent_->ask_store(id, request, timeout_ms, ends_with_generation);
+    return agent_->ask_store(op, key, value, timeout_ms, ends_with_generation);
   }
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kStore);
   const std::shared_ptr<comm::Communicator> communicator = generation_.communicator;
   if (communicator != nullptr) {
     communicator->waits().begin(0, monotonic_ns());
   }
-  StatusOr<StoreReply> reply = agent_->ask_store(id, request, timeout_ms, ends_with_generation);
+  StatusOr<StoreReply> reply = agent_->ask_store(op, key, value, timeout_ms, ends_with_generation);
   if (communicator != nullptr) {
     communicator->waits().end(monotonic_ns());
   }

@@ -22,7 +22,7 @@ class Engine {
  public:
   // Takes the socket to the agent and this worker's memory, and waits for the agent's welcome.
   static StatusOr<std::unique_ptr<Engine>> attach(Fd socket, Fd memory, const nlohmann::json& fingerprint);
-  // A clean end: nobody takes it for a death.
+  // A clean end, which is not taken for a death.
   ~Engine() { close(); }
   void close();  // the same, for owners that cannot wait for the destructor; idempotent
 

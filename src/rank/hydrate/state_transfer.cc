@@ -10,7 +10,7 @@
 namespace keepstep::rank {
 namespace {
 
-// Once all have formed nobody pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
+// Once all have formed no rank pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
 constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
 }  // namespace

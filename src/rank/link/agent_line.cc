@@ -303,7 +303,7 @@ std::vector<std::string> AgentLine::take_injections() {
 // ---- questions ----------------------------------------------------------------------------------------------------
 
 StatusOr<Fd> AgentLine::ask_vault(nlohmann::json body) {
-  const uint64_t id = next_request();
+  const uint64_t id = next_request_.fetch_add(1);
   {
     const std::lock_guard lock(mutex_);
     vault_replies_[id] = VaultReply{};
@@ -325,8 +325,10 @@ StatusOr<Fd> AgentLine::ask_vault(nlohmann::json body) {
   return std::move(reply.memory);
 }
 
-StatusOr<StoreReply> AgentLine::ask_store(uint64_t id, const StoreMessage& request, int64_t timeout_ms,
-                                          bool ends_with_generation) {
+StatusOr<StoreReply> AgentLine::ask_store(const std::string& op, const std::string& key, const std::string& value,
+                                          int64_t timeout_ms, bool ends_with_generation) {
+  const uint64_t id = next_request_.fetch_add(1);
+  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
   {
     const std::lock_guard lock(mutex_);
     replies_[id] = StoreReply{};

@@ -40,7 +40,7 @@ class AgentLine {
   bool is_open() const { return thread_.joinable(); }
   // In a child that user code forked: the thread, the socket and the peers are its parent's. True: this is one.
   bool leave_to_parent();
-  // A clean end: the life mutex is unlocked, so nobody takes it for a death.
+  // A clean end: the life mutex is unlocked, so it is not taken for a death.
   void close();
 
   const SharedMemory& memory() const { return memory_; }
@@ -83,10 +83,9 @@ class AgentLine {
   // ---- questions ----
   // Memory for a shard, as kVault asks. ABORTED, CANCELLED: the generation, or the job, ended before the answer came.
   StatusOr<Fd> ask_vault(nlohmann::json body);
-  // `id`: of next_request(). `ends_with_generation`: an interruption answers it.
-  StatusOr<StoreReply> ask_store(uint64_t id, const StoreMessage& request, int64_t timeout_ms,
-                                 bool ends_with_generation);
-  uint64_t next_request() { return next_request_.fetch_add(1); }
+  // As of Engine::store. `ends_with_generation`: an interruption answers it.
+  StatusOr<StoreReply> ask_store(const std::string& op, const std::string& key, const std::string& value,
+                                 int64_t timeout_ms, bool ends_with_generation);
 
  private:
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }

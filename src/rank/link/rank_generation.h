@@ -40,7 +40,8 @@ struct RankGeneration {
   std::atomic<GenerationPage*> page{nullptr};
   std::shared_ptr<comm::Communicator> communicator;
 
-  // `here`: the memory of the ranks that `prepared` says are on this node. Leaves the communicator to make().
+  // `here`: the memory of the ranks that `prepared` says are on this node. The communicator follows by
+  // make_communicator().
   void enter(Prepared& prepared, const std::vector<std::byte*>& here);
   void make_communicator(Prepared& prepared);
   std::vector<const WorkerPage*> member_pages() const;  // by rank; null: on another node

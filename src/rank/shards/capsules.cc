@@ -80,7 +80,7 @@ Status Capsules::share() {
   const bool resized = generation_.assignment.resized;
   std::optional<std::string> own = wanted_ ? load(version) : std::nullopt;
   if (wanted_ && !own.has_value() && resized) {
-    // A rank that nobody had before: it begins with what another one's forward passes led to.
+    // A new rank begins with what another one's forward passes led to.
     own = neighbours(version);
     if (own.has_value()) {
       KEEPSTEP_RETURN_IF_ERROR(save(version, *own));

@@ -60,7 +60,7 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
       KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, *from, version));
     }
   }
-  // All know, and join in. What is divided otherwise comes from the shards of before (shards_reshard.cc).
+  // All know, and join in. Where the division changed, the previous shards are used instead (shards_reshard.cc).
   if (!lost.empty() && generation_.assignment.from.number == generation_.assignment.sharding) {
     return lost_.rebuild(activation, lost, [&](Rank rank) { return giver_of(notices, rank); });
   }

@@ -32,10 +32,10 @@ class Shards {
   // makes it of its group's other blocks. Returns what was written with it; nothing where there is no need, or too
   // little is left.
   StatusOr<std::optional<std::string>> find(const Activation& activation, bool need);
-  // Where the division changed, after that: by shard of the division before, what was written with it; empty where
+  // Where the division changed, after that: by shard of the previous division, what was written with it; empty where
   // there is no need. Nothing, on all ranks alike: a shard is nowhere. reshard() follows on all ranks, also without
   // need.
-  StatusOr<std::optional<std::vector<std::string>>> find_of_before(const Activation& activation, bool need);
+  StatusOr<std::optional<std::vector<std::string>>> find_previous(const Activation& activation, bool need);
   // `shards`: what each of these consists of, `needs`: what this rank holds from now on (state/vault/shard_manifest.h;
   // empty without need), `text`: goes with it. Then this rank's shard of `version` is in memory, for load().
   // FAILED_PRECONDITION: it does not fit, and what.

@@ -11,7 +11,7 @@ namespace keepstep::rank {
 
 using comm::Rank;
 
-StatusOr<std::optional<std::vector<std::string>>> Shards::find_of_before(const Activation& activation, bool need) {
+StatusOr<std::optional<std::vector<std::string>>> Shards::find_previous(const Activation& activation, bool need) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
   const brain::Sharding from = generation_.assignment.from;
   std::vector<uint32_t> nodes = generation_.nodes;
@@ -62,7 +62,7 @@ Status Shards::leave(brain::Version version) {
     }
   }
   if (heirs.empty()) {
-    return absl::OkStatus();  // one node, or nobody is to leave
+    return absl::OkStatus();  // one node, or none is to leave
   }
   const ShardKeepers keepers(generation_.nodes, protection_);
   size_t given = 0;

@@ -63,7 +63,7 @@ class Steps {
   // The main thread begins with micro-batch `micro_batch` (from 1) of `step`; 0: with the step. Costs one store.
   void at(brain::Step step, uint64_t micro_batch);
   void leave_loop();  // it is in no step
-  // A section that may take long begins (+1) or ends (-1): nobody takes us for hung meanwhile.
+  // A section that may take long begins (+1) or ends (-1): meanwhile this rank is not taken for hung.
   void slow(int change);
 
  private:
