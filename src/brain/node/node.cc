@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kSigkill = 9;
 
+Event nothing_left(WorkerId worker) { return WorkerDied{worker, 0, kSigkill, 0, "kill", ""}; }
+
 template <typename T>
 constexpr bool kIsOrder = std::is_same_v<T, Spawn> || std::is_same_v<T, Seal> || std::is_same_v<T, Decide> ||
                           std::is_same_v<T, Prepare> || std::is_same_v<T, Activate> || std::is_same_v<T, Kill> ||
@@ -39,7 +41,9 @@ const NodeBrain::Worker* NodeBrain::find(WorkerId id) const {
 // ---- orders of the coordinator ------------------------------------------------------------------------------------
 
 void NodeBrain::on(const Spawn& event) {
-  if (workers_.try_emplace(event.worker).second) {
+  if (gone_.contains(event.worker)) {
+    emit(Tell{nothing_left(event.worker)});  // a repetition that its end overtook
+  } else if (workers_.try_emplace(event.worker).second) {
     emit(StartWorker{event});
   }
 }
@@ -146,7 +150,7 @@ void NodeBrain::on(const Activate& event) {
 void NodeBrain::on(const Kill& event) {
   const auto found = workers_.find(event.worker);
   if (found == workers_.end()) {
-    emit(Tell{WorkerDied{event.worker, 0, kSigkill, 0, "kill", ""}});
+    emit(Tell{nothing_left(event.worker)});
   } else if (found->second.end) {
     emit(Tell{*found->second.end});  // the coordinator may not have heard it
   } else {
@@ -204,8 +208,7 @@ void NodeBrain::ended(WorkerId id, const Event& how) {
   found->second.end = how;
   emit(Tell{how});
   if (!found->second.had_rank) {
-    workers_.erase(found);
-    emit(FreeMemory{id});
+    give_back(found);
   }
 }
 
@@ -235,13 +238,15 @@ void NodeBrain::formed(Identity identity) {
   if (identity <= sealed_) {
     return;
   }
-  std::erase_if(workers_, [this](const auto& entry) {
-    const bool freed = entry.second.end && !entry.second.rank;
-    if (freed) {
-      emit(FreeMemory{entry.first});
-    }
-    return freed;
-  });
+  for (auto worker = workers_.begin(); worker != workers_.end();) {
+    worker = worker->second.end && !worker->second.rank ? give_back(worker) : std::next(worker);
+  }
+}
+
+NodeBrain::Workers::iterator NodeBrain::give_back(Workers::iterator worker) {
+  emit(FreeMemory{worker->first});
+  gone_.insert(worker->first);
+  return workers_.erase(worker);
 }
 
 void NodeBrain::on(const Settled& event) { emit(Forget{std::nullopt, event.sharding}); }

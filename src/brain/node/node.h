@@ -18,6 +18,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -178,6 +179,7 @@ class NodeBrain {
     Time limit{};              // see LeaveLimit; 0: none
     std::optional<Time> leaving_since;
   };
+  using Workers = std::map<WorkerId, Worker>;
   // Null: not known, or nothing is left of it.
   const Worker* find(WorkerId id) const;
   // Of the newest generation, those whose death was not noticed, by rank.
@@ -209,13 +211,15 @@ class NodeBrain {
   const char* entry_of(const Member& member) const;
   void formed(Identity identity);
   void ended(WorkerId id, const Event& how);
+  Workers::iterator give_back(Workers::iterator worker);  // the next one
   bool goes_on(Identity identity) const { return identity == this->identity() && identity > sealed_; }
   bool knows_all_members() const;
   std::vector<Holder> holders() const;
   void emit(NodeEffect effect) { effects_.push_back(std::move(effect)); }
 
   const NodeId node_;
-  std::map<WorkerId, Worker> workers_;
+  Workers workers_;
+  std::set<WorkerId> gone_;          // nothing is left of them
   std::optional<Prepare> prepared_;  // of its members: those of this node
   Identity before_;                  // the generation before that one
   Identity sealed_;                  // the newest
