@@ -8,4 +8,5 @@ cmake -S . -B "$build" -G Ninja -DKEEPSTEP_SANITIZE="$kind" -DKEEPSTEP_CONTROL_P
   -DKEEPSTEP_PYTHON_MODULE=OFF >/dev/null
 ninja -C "$build" | tail -n 1
 echo "sanitizer: $kind"
+export TSAN_OPTIONS="suppressions=$PWD/scripts/thread_sanitizer.supp"
 ctest --test-dir "$build" --output-on-failure --timeout 900 | tail -n 15
