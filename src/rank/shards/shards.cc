@@ -1,6 +1,5 @@
 #include "rank/shards/shards.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -9,17 +8,6 @@
 namespace keepstep::rank {
 
 using comm::Rank;
-
-namespace {
-
-// Who can give the shard of a rank.
-std::optional<Rank> giver_of(const std::vector<ShardNotice>& notices, Rank rank) {
-  const auto giver =
-      std::find_if(notices.begin(), notices.end(), [&](const ShardNotice& each) { return each.holds(rank); });
-  return giver == notices.end() ? std::nullopt : std::optional(static_cast<Rank>(giver - notices.begin()));
-}
-
-}  // namespace
 
 StatusOr<std::optional<std::string>> Shards::find(const Activation& activation, bool need) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
@@ -45,13 +33,13 @@ StatusOr<std::optional<std::string>> Shards::find(const Activation& activation, 
 Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, bool need) {
   const brain::Version version = activation.version;
   const Rank self = generation_.self();
-  KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<ShardNotice> notices, agree(version, here, need));
+  KEEPSTEP_ASSIGN_OR_RETURN(const CopyTable table, agree(version, here, need));
   std::vector<Rank> lost;
   for (Rank rank = 0; rank < generation_.world(); ++rank) {
-    if (!notices[rank].needs()) {
+    if (!table.needs(rank)) {
       continue;
     }
-    const std::optional<Rank> from = giver_of(notices, rank);
+    const std::optional<Rank> from = table.giver(rank);
     if (!from.has_value()) {
       lost.push_back(rank);
     } else if (*from == self) {
@@ -62,22 +50,31 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
   }
   // All know, and join in. Where the division changed, the previous shards are used instead (shards_reshard.cc).
   if (!lost.empty() && generation_.assignment.from.number == generation_.assignment.sharding) {
-    return lost_.rebuild(activation, lost, [&](Rank rank) { return giver_of(notices, rank); });
+    return lost_.rebuild(activation, lost, [&](Rank rank) { return table.giver(rank); });
   }
   return absl::OkStatus();
 }
 
 // What all know then, so that they come to the same plan: again, where who is to give a copy found it corrupt.
-StatusOr<std::vector<ShardNotice>> Shards::agree(brain::Version version, std::set<Rank>& here, bool need) {
+StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, bool need) {
   const Rank self = generation_.self();
-  std::vector<ShardNotice> notices;
+  CopyTable table(generation_.world());
   std::set<Rank> sound;
   while (true) {
-    const std::vector<ShardNotice> before = std::exchange(notices, {});
-    KEEPSTEP_ASSIGN_OR_RETURN(notices, share_copies(here, need));
+    const CopyTable before = std::exchange(table, CopyTable(generation_.world()));
+    if (need && !here.contains(self)) {
+      table.set_needs(self);
+    }
+    if (generation_.speaks_for_node()) {
+      for (const Rank rank : here) {
+        table.set_gives(rank, self);
+      }
+    }
+    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(generation_.communicator->all_reduce(
+        comm::kWorld, table.data(), table.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
     bool none_moves = true;
     for (Rank rank = 0; rank < generation_.world(); ++rank) {
-      const std::optional<Rank> giver = notices[rank].needs() ? giver_of(notices, rank) : std::nullopt;
+      const std::optional<Rank> giver = table.needs(rank) ? table.giver(rank) : std::nullopt;
       none_moves = none_moves && !giver.has_value();
       if (giver == self && sound.insert(rank).second) {
         KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, memory_.holding(rank, version));
@@ -86,34 +83,10 @@ StatusOr<std::vector<ShardNotice>> Shards::agree(brain::Version version, std::se
         }
       }
     }
-    if (notices == before || none_moves) {
-      return notices;
+    if (table == before || none_moves) {
+      return table;
     }
   }
-}
-
-// What every rank says, by rank.
-StatusOr<std::vector<ShardNotice>> Shards::share_copies(const std::set<Rank>& here, bool need) {
-  const auto world = static_cast<Rank>(generation_.world());
-  std::vector<ShardNotice> notices(world, ShardNotice(world));
-  ShardNotice mine(world);
-  if (need && !here.contains(generation_.self())) {
-    mine.set_need();
-  }
-  if (generation_.speaks_for_node()) {
-    for (const Rank rank : here) {
-      if (rank < world) {
-        mine.set_holds(rank);
-      }
-    }
-  }
-  std::vector<void*> outputs;
-  for (ShardNotice& notice : notices) {
-    outputs.push_back(notice.data());
-  }
-  KEEPSTEP_RETURN_IF_ERROR(
-      generation_.exchange(generation_.communicator->all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
-  return notices;
 }
 
 Status Shards::load(brain::Version version, const std::vector<state::Region>& regions) {

@@ -12,11 +12,11 @@
 #include "base/status.h"
 #include "rank/link/agent_line.h"
 #include "rank/link/rank_generation.h"
+#include "rank/shards/copy_table.h"
 #include "rank/shards/lost_shards.h"
 #include "rank/shards/shard_exchange.h"
 #include "rank/shards/shard_keepers.h"
 #include "rank/shards/shard_memory.h"
-#include "rank/shards/shard_notice.h"
 #include "rank/shards/shard_replicas.h"
 #include "state/device/cuda_copy.h"
 
@@ -62,8 +62,7 @@ class Shards {
 
  private:
   Status bring_copies(const Activation& activation, std::set<comm::Rank> here, bool need);
-  StatusOr<std::vector<ShardNotice>> agree(brain::Version version, std::set<comm::Rank>& here, bool need);
-  StatusOr<std::vector<ShardNotice>> share_copies(const std::set<comm::Rank>& here, bool need);
+  StatusOr<CopyTable> agree(brain::Version version, std::set<comm::Rank>& here, bool need);
   void settle();
 
   AgentLine& agent_;
