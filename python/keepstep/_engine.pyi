@@ -2,19 +2,17 @@
 The keepstep worker engine (C++); see include/keepstep and docs/design.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
 # Numbers that both sides of a boundary must know (src/bindings/constants.cc).
-FLAG_PAUSE: int
-FLAG_DRAIN: int
 FLAG_VETO: int
 FLAG_FIRST_PLACE: int
 MESSAGE_PARKED: int
 MESSAGE_RECOVERABLE: int
 MESSAGE_PRELOAD: int
 MESSAGE_PAUSED: int
-MESSAGE_FAULT: int
 MESSAGE_CRASHED: int
 MESSAGE_INJECTED: int
 MESSAGE_NOTE: int
@@ -38,17 +36,55 @@ class Interrupted(BaseException):
 class JobEnded(BaseException):
     pass
 
-class Activation:
-    """Who is clean at `version` (sources) and who pulls from them (targets)."""
+class Fill(enum.Enum):
+    """Where a rank gets the state of its generation's version from."""
 
+    NOTHING = ...
+    PEERS = ...
+    COPIES = ...
+    SAVED = ...
+
+class NextStep(enum.Enum):
+    """What follows in the loop over steps."""
+
+    STEP = ...
+    PAUSE = ...
+    STOP = ...
+    END = ...
+
+class Assignment:
+    """A rank in a generation (src/rank/link/assignment.h)."""
+
+    def __init__(self, rank: int, world_size: int, entry: str, because: str) -> None:
+        """A newcomer's, in no generation."""
+
+    @property
+    def term(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
     @property
     def version(self) -> int: ...
     @property
-    def sources(self) -> list[int]: ...
+    def newcomer(self) -> bool: ...
     @property
-    def targets(self) -> list[int]: ...
+    def entry(self) -> str: ...
     @property
-    def compare(self) -> bool: ...
+    def because(self) -> str: ...
+    @property
+    def sharding(self) -> int:
+        """How sharded state is divided: by the generation of this number."""
+
+    @property
+    def kept_in(self) -> int:
+        """The division in which `version` is kept: the same or an older one."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that follow from the rank."""
 
 class Engine:
     """The engine inside a rank (src/rank/engine/engine.h)."""
@@ -63,12 +99,52 @@ class Engine:
     def welcome(self) -> str: ...
     def take_injections(self) -> list[str]: ...
     def send(self, type: int, body: str) -> None: ...
-    def wait_assignment(self) -> str: ...
-    def ready(self, sharded: bool = False) -> Activation: ...
+    def wait_assignment(self) -> Assignment: ...
+    @property
+    def version(self) -> int:
+        """Committed steps."""
+
+    @property
+    def formed(self) -> bool:
+        """The generation formed, and this rank did not leave it."""
+
+    @property
+    def pauses(self) -> bool:
+        """All ranks know that the world changes after the last committed step."""
+
+    @property
+    def stops(self) -> bool:
+        """All ranks know that the job stops after it."""
+
+    @property
+    def finished(self) -> bool:
+        """All ranks finished: nothing is done again."""
+
+    def ready(self, sharded: bool = False, as_built: bool = False) -> tuple[Fill, bool]:
+        """Where the state of `version` comes from, and whether peers get theirs from here."""
+
+    def filling(self) -> None:
+        """The state is being filled: until `filled` it is nobody's."""
+
+    def filled(self) -> None:
+        """The state is that of `version`: peers may pull it."""
+
     def form(self) -> None: ...
+    def leave(self) -> None:
+        """The interrupted generation was left, and what was to follow in it is forgotten."""
+
+    def fail(self, step: int, what: str, traceback: str, fatal: bool, after_commit: bool) -> None:
+        """Tells the job that user code failed, and waits until the generation is interrupted."""
+
     def wait_interruption(self) -> None: ...
-    def pause(self) -> None: ...
-    def finish(self, on_notice: bool = False) -> None: ...
+    def pause(self) -> None:
+        """The world changes: waits with all other ranks, and never returns."""
+
+    def finish(self) -> None: ...
+    def stop(self) -> None:
+        """A notice came: ends with all other ranks, and never returns."""
+
+    def next_step(self, until: int) -> NextStep: ...
     def pause_asked(self) -> bool:
         """Whether the world is about to change, as far as this node was told."""
 
@@ -86,12 +162,12 @@ class Engine:
         """pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order."""
 
     def stop_publishing(self) -> None: ...
-    def pull_manifest(self, activation: Activation) -> str: ...
-    def pull(self, activation: Activation, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int]: ...
-    def find_shard(self, activation: Activation, need: bool) -> bytes | None:
+    def pull_manifest(self) -> str: ...
+    def pull(self, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int]: ...
+    def find_shard(self, need: bool) -> bytes | None:
         """What was written with the copy of this rank's shard; None without need, or without a copy."""
 
-    def find_shards_of_before(self, activation: Activation, need: bool) -> list[bytes] | None:
+    def find_shards_of_before(self, need: bool) -> list[bytes] | None:
         """By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere."""
 
     def reshard(self, version: int, shards: list[str], needs: str, text: bytes) -> None: ...
@@ -111,17 +187,22 @@ class Engine:
     def shard_counts(self) -> tuple[int, int, int, int, int, int]:
         """(versions protected, bytes of one, ns the newest took, waits for one, ns in these)."""
 
-    def vote(self, step: int, flags: int = 0) -> tuple[bool, int, int, int]:
-        """(decided, flags of all ranks, voted_ns, decided_ns)"""
+    def vote(self, flags: int) -> int:
+        """All ranks vote on the step: it counts, on all or on none. Returns the flags of all."""
 
-    def wait_verdict(self) -> int: ...
-    def begin_update(self, step: int) -> None: ...
-    def end_update(self, step: int) -> bool: ...
+    @property
+    def last_vote(self) -> tuple[int, int]:
+        """CLOCK_MONOTONIC in ns: when this rank voted, and when it knew the decision."""
+
+    def begin_update(self) -> None: ...
+    def drop_state(self) -> None:
+        """The state is as no version left it: it is to be hydrated, and nobody's source."""
+
+    def end_update(self) -> None:
+        """The state is the step's: that is committed."""
+
     def log(self, step: int, values: str) -> None:
         """values: a JSON object as text, published with the step."""
-
-    def decided_flags(self, step: int) -> int:
-        """The flags of all ranks, after a verdict that counts it."""
 
     def record_digest(self, step: int, gradients: int, state: int) -> None:
         """What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared."""

@@ -14,7 +14,6 @@ class MessageType(IntEnum):
     RECOVERABLE = _engine.MESSAGE_RECOVERABLE
     PRELOAD = _engine.MESSAGE_PRELOAD
     PAUSED = _engine.MESSAGE_PAUSED
-    FAULT = _engine.MESSAGE_FAULT
     CRASHED = _engine.MESSAGE_CRASHED
     INJECTED = _engine.MESSAGE_INJECTED
     NOTE = _engine.MESSAGE_NOTE

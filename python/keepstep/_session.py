@@ -11,32 +11,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from keepstep import _engine
+from keepstep._engine import Assignment
 from keepstep._errors import KeepstepError
 from keepstep._faults import ChooseFlip
 from keepstep._inject import Injector
 from keepstep._messages import MessageType
 
 MAX_LEARNED_BYTES = 96 * 1024  # of the names of modules in one message
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A rank in a generation."""
-
-    term: int
-    generation: int
-    rank: int
-    world_size: int
-    version: int
-    newcomer: bool
-    entry: str
-    because: str
-    sharding: int  # how sharded state is divided: by the generation of this number
-    kept_in: int  # the division in which `version` is kept: the same or an older one
 
 
 class Session:
@@ -46,10 +30,8 @@ class Session:
         self.engine = engine
         self.welcome: dict[str, Any] = json.loads(engine.welcome)
         self.spare: bool = self.welcome["spare"]
-        self.assignment: Assignment | None = None
-        self.formed = False  # of the current assignment
+        self._given: Assignment | None = None
         self.recoverable = False
-        self.released = False  # the function returned on all ranks: nothing is done again
         self.building = False
         self.sharding = False  # in run.shard: with a rank, and without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
@@ -92,6 +74,16 @@ class Session:
     # ---- rank ----
 
     @property
+    def assignment(self) -> Assignment | None:
+        """The newest; None before there is one."""
+        return self.rehearsal.assignment if self.rehearsing else self._given
+
+    @property
+    def formed(self) -> bool:
+        """Whether the generation of that formed, and was not left."""
+        return bool(self.rehearsal.entered) if self.rehearsing else self.engine.formed
+
+    @property
     def rehearsing(self) -> bool:
         """Whether the assignment is only a spare's rehearsal."""
         return self.rehearsal is not None and bool(self.rehearsal.begun)
@@ -127,22 +119,9 @@ class Session:
         """Waits for a rank in a newer generation and puts it into the environment."""
         for each in self.before_waiting:
             each()
-        given = json.loads(self.engine.wait_assignment())
-        os.environ.update(given["environment"])
-        self.formed = False
-        self.assignment = Assignment(
-            given["term"],
-            given["generation"],
-            given["rank"],
-            given["world"],
-            given["version"],
-            given["newcomer"],
-            given["entry"],
-            given["because"],
-            given["sharding"],
-            given["from"],
-        )
-        return self.assignment
+        self._given = self.engine.wait_assignment()
+        os.environ.update(self._given.environment)
+        return self._given
 
     def form_plain(self) -> None:
         """Joins the generation without protected state: for scripts that have no recoverable function."""
@@ -150,7 +129,6 @@ class Session:
         if not self.formed:
             self.engine.ready()
             self.engine.form()
-            self.formed = True
 
     def _learned_modules(self) -> list[str]:
         """What the script imported beyond what the zygote had, in its order: worth importing there before a fork."""

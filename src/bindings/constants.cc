@@ -15,15 +15,12 @@ namespace keepstep::rank {
 
 void bind_constants(nb::module_& module) {
   const auto number = [&module](const char* name, auto value) { module.attr(name) = static_cast<uint64_t>(value); };
-  number("FLAG_PAUSE", kFlagPause);
-  number("FLAG_DRAIN", kFlagDrain);
-  number("FLAG_VETO", kFlagVeto);
-  number("FLAG_FIRST_PLACE", kFlagFirstPlace);
+  number("FLAG_VETO", brain::kFlagVeto);
+  number("FLAG_FIRST_PLACE", brain::kFlagFirstPlace);
   number("MESSAGE_PARKED", MessageType::kParked);
   number("MESSAGE_RECOVERABLE", MessageType::kRecoverable);
   number("MESSAGE_PRELOAD", MessageType::kPreload);
   number("MESSAGE_PAUSED", MessageType::kPaused);
-  number("MESSAGE_FAULT", MessageType::kFault);
   number("MESSAGE_CRASHED", MessageType::kCrashed);
   number("MESSAGE_INJECTED", MessageType::kInjected);
   number("MESSAGE_NOTE", MessageType::kNote);

@@ -3,6 +3,7 @@
 #include "rank/engine/engine.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -12,6 +13,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <new>
 #include <tuple>
 
 #include "base/checksum.h"
@@ -27,21 +30,6 @@ using namespace nb::literals;
 
 namespace keepstep::rank {
 namespace {
-
-std::string assignment_json(const Assignment& assignment) {
-  return nlohmann::json{{"term", assignment.identity.term},
-                        {"generation", assignment.identity.generation},
-                        {"rank", assignment.rank},
-                        {"world", assignment.world},
-                        {"version", assignment.version},
-                        {"newcomer", assignment.newcomer},
-                        {"entry", assignment.entry},
-                        {"because", assignment.because},
-                        {"sharding", assignment.sharding},
-                        {"from", assignment.from.number},
-                        {"environment", assignment.environment}}
-      .dump();
-}
 
 using Pieces = std::vector<std::tuple<uintptr_t, uint64_t, int>>;  // address, bytes, CUDA device (-1: main memory)
 
@@ -61,15 +49,51 @@ void make_room(Engine& engine) {
   }
 }
 
+void bind_life(nb::module_& module) {
+  nb::enum_<brain::Fill>(module, "Fill", "Where a rank gets the state of its generation's version from.")
+      .value("NOTHING", brain::Fill::kNothing, "It has that.")
+      .value("PEERS", brain::Fill::kPeers, "Living ranks that have it.")
+      .value("COPIES", brain::Fill::kCopies, "A copy of what only this rank had; where none is left, as SAVED.")
+      .value("SAVED", brain::Fill::kSaved, "Where it was saved, for no living rank has it.");
+  nb::enum_<brain::NextStep>(module, "NextStep", "What follows in the loop over steps.")
+      .value("STEP", brain::NextStep::kStep, "The one after the last committed one.")
+      .value("PAUSE", brain::NextStep::kPause, "The world changes: `Engine.pause`.")
+      .value("STOP", brain::NextStep::kStop, "The job stops before its last step: `Engine.stop`.")
+      .value("END", brain::NextStep::kEnd, "There are no more steps.");
+
+  nb::class_<Assignment>(module, "Assignment", "A rank in a generation (src/rank/link/assignment.h).")
+      .def(
+          "__init__",
+          [](Assignment* self, uint32_t rank, uint32_t world_size, std::string entry, std::string because) {
+            new (self) Assignment{.rank = rank,
+                                  .world = world_size,
+                                  .newcomer = true,
+                                  .entry = std::move(entry),
+                                  .because = std::move(because)};
+          },
+          "rank"_a, "world_size"_a, "entry"_a, "because"_a, "A newcomer's, in no generation.")
+      .def_prop_ro("term", [](const Assignment& self) { return self.identity.term; })
+      .def_prop_ro("generation", [](const Assignment& self) { return self.identity.generation; })
+      .def_ro("rank", &Assignment::rank)
+      .def_ro("world_size", &Assignment::world)
+      .def_ro("version", &Assignment::version)
+      .def_ro("newcomer", &Assignment::newcomer)
+      .def_ro("entry", &Assignment::entry)
+      .def_ro("because", &Assignment::because)
+      .def_ro("sharding", &Assignment::sharding, "How sharded state is divided: by the generation of this number.")
+      .def_prop_ro(
+          "kept_in", [](const Assignment& self) { return self.from.number; },
+          "The division in which `version` is kept: the same or an older one.")
+      .def_prop_ro(
+          "environment",
+          [](const Assignment& self) { return self.environment.get<std::map<std::string, std::string>>(); },
+          "Variables that follow from the rank.");
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  nb::class_<Activation>(module, "Activation", "Who is clean at `version` (sources) and who pulls from them (targets).")
-      .def_ro("version", &Activation::version)
-      .def_ro("sources", &Activation::sources)
-      .def_ro("targets", &Activation::targets)
-      .def_ro("compare", &Activation::compare);
-
+  bind_life(module);
   nb::class_<Engine>(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).")
       .def_static(
           "attach",
@@ -90,23 +114,51 @@ void bind_engine(nb::module_& module) {
           },
           "type"_a, "body"_a)
       .def("wait_assignment",
-           [](Engine& engine) {
-             return assignment_json(value_or_throw(without_gil([&] { return engine.wait_assignment(); })));
-           })
+           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_assignment(); })); })
+      .def_prop_ro(
+          "version", [](Engine& engine) { return engine.brain().version(); }, "Committed steps.")
+      .def_prop_ro(
+          "formed", [](Engine& engine) { return engine.brain().formed(); },
+          "The generation formed, and this rank did not leave it.")
+      .def_prop_ro(
+          "pauses", [](Engine& engine) { return engine.brain().pauses(); },
+          "All ranks know that the world changes after the last committed step.")
+      .def_prop_ro(
+          "stops", [](Engine& engine) { return engine.brain().stops(); }, "All ranks know that the job stops after it.")
+      .def_prop_ro(
+          "finished", [](Engine& engine) { return engine.brain().phase() == brain::RankPhase::kFinished; },
+          "All ranks finished: nothing is done again.")
       .def(
           "ready",
-          [](Engine& engine, bool sharded) {
-            return value_or_throw(without_gil([&] { return engine.ready(sharded); }));
+          [](Engine& engine, bool sharded, bool as_built) {
+            const brain::Joining joining = value_or_throw(without_gil([&] { return engine.ready(sharded, as_built); }));
+            return std::pair(joining.fill, joining.gives);
           },
-          "sharded"_a = false)
+          "sharded"_a = false, "as_built"_a = false,
+          "Where the state of `version` comes from, and whether peers get theirs from here.")
+      .def("filling", &Engine::filling, "The state is being filled: until `filled` it is nobody's.")
+      .def("filled", &Engine::filled, "The state is that of `version`: peers may pull it.")
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
       .def("wait_interruption",
            [](Engine& engine) { throw_if_error(without_gil([&] { return engine.wait_interruption(); })); })
-      .def("pause", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.pause(); })); })
+      .def("leave", &Engine::leave, "The interrupted generation was left, and what was to follow in it is forgotten.")
       .def(
-          "finish",
-          [](Engine& engine, bool on_notice) { throw_if_error(without_gil([&] { return engine.finish(on_notice); })); },
-          "on_notice"_a = false)
+          "fail",
+          [](Engine& engine, uint64_t step, std::string what, std::string traceback, bool fatal, bool after_commit) {
+            const Failure failure{step, std::move(what), std::move(traceback), fatal, after_commit};
+            throw_if_error(without_gil([&] { return engine.fail(failure); }));
+          },
+          "step"_a, "what"_a, "traceback"_a, "fatal"_a, "after_commit"_a,
+          "Tells the job that user code failed, and waits until the generation is interrupted.")
+      .def(
+          "pause", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.pause(); })); },
+          "The world changes: waits with all other ranks, and never returns.")
+      .def("finish", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.finish(); })); })
+      .def(
+          "stop", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.stop(); })); },
+          "A notice came: ends with all other ranks, and never returns.")
+      .def(
+          "next_step", [](Engine& engine, uint64_t until) { return value_or_throw(engine.next(until)); }, "until"_a)
       .def(
           "pause_asked", [](Engine& engine) { return engine.agent().pause_asked(); },
           "Whether the world is about to change, as far as this node was told.")
@@ -151,34 +203,32 @@ void bind_engine(nb::module_& module) {
           "manifest"_a, "pieces"_a,
           "pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order.")
       .def("stop_publishing", [](Engine& engine) { without_gil([&] { engine.transfer().stop_publishing(); }); })
-      .def(
-          "pull_manifest",
-          [](Engine& engine, const Activation& activation) {
-            return value_or_throw(without_gil([&] { return engine.transfer().pull_manifest(activation); }));
-          },
-          "activation"_a)
+      .def("pull_manifest",
+           [](Engine& engine) {
+             return value_or_throw(without_gil([&] { return engine.transfer().pull_manifest(engine.activation()); }));
+           })
       .def(
           "pull",
-          [](Engine& engine, const Activation& activation, const Pieces& pieces) {
+          [](Engine& engine, const Pieces& pieces) {
             const auto regions = regions_of(pieces);
             const state::Pulled pulled =
-                value_or_throw(without_gil([&] { return engine.transfer().pull(activation, regions); }));
+                value_or_throw(without_gil([&] { return engine.transfer().pull(engine.activation(), regions); }));
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
-          "activation"_a, "pieces"_a)
+          "pieces"_a)
       .def(
           "find_shard",
-          [](Engine& engine, const Activation& activation, bool need) -> std::optional<nb::bytes> {
-            const auto text = value_or_throw(without_gil([&] { return engine.shards().find(activation, need); }));
+          [](Engine& engine, bool need) -> std::optional<nb::bytes> {
+            const auto text =
+                value_or_throw(without_gil([&] { return engine.shards().find(engine.activation(), need); }));
             return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
           },
-          "activation"_a, "need"_a,
-          "What was written with the copy of this rank's shard; None without need, or without a copy.")
+          "need"_a, "What was written with the copy of this rank's shard; None without need, or without a copy.")
       .def(
           "find_shards_of_before",
-          [](Engine& engine, const Activation& activation, bool need) -> std::optional<std::vector<nb::bytes>> {
+          [](Engine& engine, bool need) -> std::optional<std::vector<nb::bytes>> {
             const auto texts =
-                value_or_throw(without_gil([&] { return engine.shards().find_previous(activation, need); }));
+                value_or_throw(without_gil([&] { return engine.shards().find_previous(engine.activation(), need); }));
             if (!texts.has_value()) {
               return std::nullopt;
             }
@@ -188,7 +238,7 @@ void bind_engine(nb::module_& module) {
             }
             return result;
           },
-          "activation"_a, "need"_a,
+          "need"_a,
           "By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere.")
       .def(
           "reshard",
@@ -235,25 +285,27 @@ void bind_engine(nb::module_& module) {
            })
       .def(
           "vote",
-          [](Engine& engine, uint64_t step, uint32_t flags) {
-            const VoteResult result = without_gil([&] { return engine.steps().vote(step, flags); });
-            return std::tuple(result.decided, result.flags, result.voted_ns, result.decided_ns);
+          [](Engine& engine, uint32_t flags) {
+            return value_or_throw(without_gil([&] { return engine.vote(flags); }));
           },
-          "step"_a, "flags"_a = 0, "(decided, flags of all ranks, voted_ns, decided_ns)")
-      .def("wait_verdict",
-           [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.steps().wait_verdict(); })); })
-      .def(
-          "decided_flags", [](Engine& engine, uint64_t step) { return engine.steps().decided_flags(step); }, "step"_a,
-          "The flags of all ranks, after a verdict that counts it.")
-      .def(
-          "begin_update", [](Engine& engine, uint64_t step) { engine.steps().begin_update(step); }, "step"_a)
+          "flags"_a, "All ranks vote on the step: it counts, on all or on none. Returns the flags of all.")
+      .def_prop_ro(
+          "last_vote",
+          [](Engine& engine) {
+            const VoteResult& result = engine.steps().last_vote();
+            return std::pair(result.voted_ns, result.decided_ns);
+          },
+          "CLOCK_MONOTONIC in ns: when this rank voted, and when it knew the decision.")
+      .def("begin_update", &Engine::begin_update)
+      .def("drop_state", &Engine::drop_state,
+           "The state is as no version left it: it is to be hydrated, and nobody's source.")
       .def(
           "end_update",
-          [](Engine& engine, uint64_t step) {
+          [](Engine& engine) {
             make_room(engine);
-            return engine.steps().end_update(step);
+            engine.end_update();
           },
-          "step"_a)
+          "The state is the step's: that is committed.")
       .def(
           "log",
           [](Engine& engine, uint64_t step, std::string_view values) {

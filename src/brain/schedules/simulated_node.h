@@ -1,6 +1,6 @@
-// The nodes of a job in miniature for membership_random_test.cc: the shell around the agents' own brain (node.h), and
-// workers with the step words, votes, updates and hydration of design section 6, advanced one atomic action at a time.
-// Test code only.
+// The nodes of a job in miniature for membership_random_test.cc: the shells around the agents' own brain (node.h) and
+// the ranks' (rank.h): workers with the step words, votes, updates and hydration of design section 6, advanced one
+// atomic action at a time. Test code only.
 //
 // What must hold is checked where it happens: see Ledger.
 #pragma once
@@ -17,6 +17,7 @@
 
 #include "brain/membership/membership.h"
 #include "brain/node/node.h"
+#include "brain/rank/rank.h"
 #include "brain/simulation.h"
 
 namespace keepstep::brain::simulation {
@@ -60,9 +61,8 @@ struct Worker {
   std::vector<Content> pulled;
   Identity entered;
   Rank rank = 0;
-  Step step = 0;
-  bool forward = false;              // the update follows a verdict
-  uint64_t corrupted = 0;            // what its gradients of `step` differ by from those of the others
+  RankBrain brain;
+  uint64_t corrupted = 0;            // what its gradients of this step differ by from those of the others
   std::optional<StepDigest> digest;  // in its page: of the step that it voted on
   // What the agent told it, the newest of each.
   std::optional<Prepare> assigned;  // with the members of all nodes
@@ -71,6 +71,8 @@ struct Worker {
   Identity pausing;    // say so with the next vote
   StateWord answered;  // to that
   StateWord state_word() const { return unpack_state_word(state); }
+  // That it does, or does next.
+  Step step() const { return brain.version() + 1; }
 };
 
 // A generation's page on one node.
@@ -450,8 +452,12 @@ class Nodes {
     const Prepare& prepare = *worker.assigned;
     worker.entered = prepare.identity;
     worker.rank = rank_of(worker);
-    worker.step = prepare.version + 1;
-    worker.word = pack(StepWord{worker.entered, worker.step, Vote::kOpen, false});
+    worker.brain.left();
+    worker.brain.assigned(prepare.version);
+    if (loop_.below(4) == 0) {
+      worker.brain.left();  // said once more, and late
+    }
+    worker.word = pack(StepWord{worker.entered, worker.step(), Vote::kOpen, false});
     worker.at = At::kEntered;
   }
 
@@ -472,7 +478,11 @@ class Nodes {
       worker.at = At::kWaiting;
     } else if (worker.activated && worker.activated->identity == worker.entered) {
       const std::vector<Rank>& sources = worker.activated->sources;
-      const bool source = std::find(sources.begin(), sources.end(), worker.rank) != sources.end();
+      const Joining joining =
+          worker.brain.activated(worker.rank, sources, worker.activated->targets, worker.state_word(), false, false);
+      const bool source = joining.fill == Fill::kNothing;
+      must(source == (std::find(sources.begin(), sources.end(), worker.rank) != sources.end()),
+           "a rank neither has the state nor gets it from peers");
       const StateWord clean{StateKind::kClean, worker.activated->version};
       if (source && worker.activated->compare) {
         worker.state = pack(clean);
@@ -523,7 +533,7 @@ class Nodes {
   void join(Worker& worker) {
     Generation& generation = generation_of(worker);
     if (generation.prepare.resized) {  // in another world ranks get theirs anew
-      worker.capsules[(worker.step - 1) % 2] = {worker.step - 1, capsule_of(worker)};
+      worker.capsules[worker.brain.version() % 2] = {worker.brain.version(), capsule_of(worker)};
     }
     generation.formed.insert(worker.rank);
     if (is_formed(generation)) {
@@ -566,19 +576,34 @@ class Nodes {
     if (interrupted(worker)) {
       worker.at = At::kWaiting;
     } else if (is_formed(generation_of(worker))) {
-      const auto& capsule = worker.capsules[(worker.step - 1) % 2];
-      must(worker.step == 1 || (capsule && *capsule == std::make_pair(worker.step - 1, capsule_of(worker))),
+      const Version version = worker.brain.version();
+      const auto& capsule = worker.capsules[version % 2];
+      must(version == 0 || (capsule && *capsule == std::make_pair(version, capsule_of(worker))),
            "a rank starts a step without its capsule");
+      worker.brain.joined();
       go_on(worker);
     }
   }
 
   void go_on(Worker& worker) {
-    if (worker.step > target_) {
-      worker.at = At::kFinished;
-      tell_(worker.node, WorkerFinished{worker.id, worker.entered});
-    } else {
-      worker.at = At::kComputing;
+    switch (worker.brain.next(target_, interrupted(worker))) {
+      case NextStep::kStep:
+        worker.at = At::kComputing;
+        break;
+      case NextStep::kLeave:
+        worker.at = At::kWaiting;
+        break;
+      case NextStep::kPause:
+        paths_.count("paused");
+        worker.at = At::kPaused;
+        tell_(worker.node, WorkerPaused{worker.id, worker.entered});
+        break;
+      case NextStep::kEnd:
+        worker.at = At::kFinished;
+        tell_(worker.node, WorkerFinished{worker.id, worker.entered});
+        break;
+      case NextStep::kStop:
+        must(false, "a rank stops without a notice");
     }
   }
 
@@ -595,7 +620,7 @@ class Nodes {
     worker.corrupted = 0;
     if (generation_of(worker).prepare.members.size() > 1 && loop_.happens(chances_.corruption)) {
       worker.corrupted = mix(worker.id, loop_.below(1000)) | 1;
-      corrupted_.insert({worker.entered, worker.step});
+      corrupted_.insert({worker.entered, worker.step()});
       liars_.insert(worker.id);
       paths_.count("corruption");
     }
@@ -604,7 +629,7 @@ class Nodes {
       liars_.insert(worker.id);
       paths_.count("flip");
     }
-    generation_of(worker).reduced[worker.step].insert(worker.rank);
+    generation_of(worker).reduced[worker.step()].insert(worker.rank);
     worker.at = At::kReducing;
     wake_all();
   }
@@ -612,11 +637,11 @@ class Nodes {
   void await_reduced(Worker& worker) {
     if (interrupted(worker)) {
       worker.at = At::kWaiting;
-    } else if (all(generation_of(worker).reduced[worker.step], worker)) {
+    } else if (all(generation_of(worker).reduced[worker.step()], worker)) {
       save_capsule(worker);
       worker.at = At::kVoting;
       if (communicates_) {
-        worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+        worker.state = pack(StateWord{StateKind::kUpdating, worker.brain.version()});
         worker.at = At::kCommunicating;
       }
     }
@@ -628,7 +653,7 @@ class Nodes {
       worker.at = At::kRestoring;
       return;
     }
-    std::set<Rank>& updated = generation_of(worker).updated[worker.step];
+    std::set<Rank>& updated = generation_of(worker).updated[worker.step()];
     if (updated.insert(worker.rank).second) {
       wake_all();
     }
@@ -638,7 +663,7 @@ class Nodes {
   }
 
   void restore(Worker& worker) {
-    worker.state = pack(StateWord{StateKind::kClean, worker.step - 1});
+    worker.state = pack(StateWord{StateKind::kClean, worker.brain.version()});
     worker.at = At::kWaiting;
   }
 
@@ -647,20 +672,20 @@ class Nodes {
 
   // What forward changed in this rank.
   static void save_capsule(Worker& worker) {
-    worker.capsules[worker.step % 2] = {worker.step, mix(worker.rank, next_content(worker))};
+    worker.capsules[worker.step() % 2] = {worker.step(), mix(worker.rank, next_content(worker))};
   }
 
   // The same in a redo, unlike next_content: the same gradients come out of the same state.
   StepDigest digest_of(const Worker& worker) const {
-    return {mix(worker.content, worker.step) ^ worker.corrupted,
-            compares_states(worker.step)
+    return {mix(worker.content, worker.step()) ^ worker.corrupted,
+            compares_states(worker.step())
                 ? mix(worker.content, mix(worker.flipped[0], mix(worker.flipped[1], worker.flipped[2]))) | 1
                 : 0};
   }
   bool compares_states(Step step) const { return compare_every_ > 0 && step % compare_every_ == 0; }
 
   static Content next_content(const Worker& worker) {
-    return mix(mix(worker.content, worker.step), worker.entered.generation) ^ worker.corrupted;
+    return mix(mix(worker.content, worker.step()), worker.entered.generation) ^ worker.corrupted;
   }
   static uint64_t capsule_of(const Worker& worker) { return mix(worker.rank, worker.content); }
 
@@ -671,8 +696,8 @@ class Nodes {
                        [&](const Member& member) { return workers_.at(member.worker).digest == worker.digest; });
   }
 
-  bool swap_word(Worker& worker, Vote from, Step next_step, Vote to) {
-    if (worker.word != pack(StepWord{worker.entered, worker.step, from, false})) {
+  static bool swap_word(Worker& worker, Vote from, Step step, Step next_step, Vote to) {
+    if (worker.word != pack(StepWord{worker.entered, step, from, false})) {
       return false;
     }
     worker.word = pack(StepWord{worker.entered, next_step, to, false});
@@ -681,52 +706,61 @@ class Nodes {
 
   void vote(Worker& worker) {
     worker.digest = digest_of(worker);
-    if (!swap_word(worker, Vote::kOpen, worker.step, Vote::kYes)) {
-      worker.at = left();
+    worker.brain.voting();
+    if (!swap_word(worker, Vote::kOpen, worker.step(), worker.step(), Vote::kYes)) {
+      undecided(worker);
       return;
     }
-    generation_of(worker).voted[worker.step].insert(worker.rank);
+    generation_of(worker).voted[worker.step()].insert(worker.rank);
     if (worker.pausing == worker.entered) {
-      generation_of(worker).pause_after.insert(worker.step);
+      generation_of(worker).pause_after.insert(worker.step());
     }
     worker.at = At::kVoted;
     wake_all();
   }
 
+  // Sealed before this rank knew what all voted.
+  void undecided(Worker& worker) {
+    must(worker.brain.voted(false, 0) == AfterVote::kAwaitVerdict, "a rank does not wait for the verdict");
+    worker.at = At::kVerdict;
+  }
+
   void await_votes(Worker& worker) {
     Generation& generation = generation_of(worker);
     // Where there are several nodes, rank 0 records the decision before the others hear of it.
-    const bool may_know = one_node_ || worker.rank == 0 || generation.decided >= worker.step;
-    if (all(generation.voted[worker.step], worker) && generation.decided < worker.step && !agreed(worker)) {
+    const bool may_know = one_node_ || worker.rank == 0 || generation.decided >= worker.step();
+    if (all(generation.voted[worker.step()], worker) && generation.decided < worker.step() && !agreed(worker)) {
       if (interrupted(worker)) {
-        worker.at = At::kVerdict;
-      } else if (generation.disagreed != worker.step) {  // one of them tells
-        generation.disagreed = worker.step;
+        undecided(worker);
+      } else if (generation.disagreed != worker.step()) {  // one of them tells
+        generation.disagreed = worker.step();
         tell_(worker.node,
-              WorkerFaulted{worker.id, worker.entered, worker.step, "the digests differ", "", false, false, true});
+              WorkerFaulted{worker.id, worker.entered, worker.step(), "the digests differ", "", false, false, true});
       }
-    } else if (all(generation.voted[worker.step], worker) && may_know) {
-      const bool recorded = swap_word(worker, Vote::kYes, worker.step, Vote::kDecided);
-      worker.forward = false;
-      worker.at = recorded ? At::kUpdating : At::kVerdict;
-      if (recorded) {
-        if (generation.decided < worker.step) {  // who decides later may be behind others that go on, and flip
+    } else if (all(generation.voted[worker.step()], worker) && may_know) {
+      if (!swap_word(worker, Vote::kYes, worker.step(), worker.step(), Vote::kDecided)) {
+        undecided(worker);
+      } else {
+        if (generation.decided < worker.step()) {  // who decides later may be behind others that go on, and flip
           check_same_states(worker);
         }
-        generation.decided = worker.step;
+        generation.decided = worker.step();
         wake_all();
-        must(!corrupted_.contains({worker.entered, worker.step}), "a corrupted step was decided");
-        ledger_.decided(worker.entered, worker.step);
-        worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+        must(!corrupted_.contains({worker.entered, worker.step()}), "a corrupted step was decided");
+        ledger_.decided(worker.entered, worker.step());
+        const uint32_t flags = generation.pause_after.contains(worker.step()) ? kFlagPause : 0U;
+        must(worker.brain.voted(true, flags) == AfterVote::kUpdate, "a rank does not update what all voted for");
+        worker.state = pack(StateWord{StateKind::kUpdating, worker.brain.version()});
+        worker.at = At::kUpdating;
       }
     } else if (interrupted(worker)) {
-      worker.at = At::kVerdict;
+      undecided(worker);
     }
   }
 
   void check_same_states(const Worker& worker) {
     for (const Member& member : generation_of(worker).prepare.members) {
-      must(!compares_states(worker.step) || workers_.at(member.worker).flipped == worker.flipped,
+      must(!compares_states(worker.step()) || workers_.at(member.worker).flipped == worker.flipped,
            "a step was decided on top of states that differ");
     }
   }
@@ -736,16 +770,17 @@ class Nodes {
     if (!verdict) {
       return;
     }
-    if (*verdict < worker.step) {
-      paths_.count("redo after a vote");
+    if (!worker.brain.counts(*verdict)) {
+      if (unpack_step_word(worker.word).vote != Vote::kOpen) {
+        paths_.count("redo after a vote");
+      }
       worker.at = left();
       return;
     }
-    must(*verdict == worker.step, "a verdict beyond what a survivor voted on");
+    must(*verdict == worker.step(), "a verdict beyond what a survivor voted on");
     paths_.count("forward by verdict");
-    worker.forward = true;
     worker.at = At::kUpdating;
-    worker.state = pack(StateWord{StateKind::kUpdating, worker.step - 1});
+    worker.state = pack(StateWord{StateKind::kUpdating, worker.brain.version()});
   }
 
   void update(Worker& worker) {
@@ -755,34 +790,30 @@ class Nodes {
       raise(worker);
       return;
     }
-    must(!corrupted_.contains({worker.entered, worker.step}), "a corrupted update was applied");
+    must(!corrupted_.contains({worker.entered, worker.step()}), "a corrupted update was applied");
     worker.content = next_content(worker);
-    ledger_.applied(worker.entered, worker.step, worker.content);
-    worker.state = pack(StateWord{StateKind::kClean, worker.step});
-    worker.at = worker.forward ? At::kWaiting : At::kClosing;
+    ledger_.applied(worker.entered, worker.step(), worker.content);
+    worker.state = pack(StateWord{StateKind::kClean, worker.step()});
+    worker.brain.updated();
+    worker.at = At::kClosing;
   }
 
   void close(Worker& worker) {
-    if (!swap_word(worker, Vote::kDecided, worker.step + 1, Vote::kOpen)) {
+    if (unpack_step_word(worker.word).vote != Vote::kDecided) {  // it counts by a verdict
+      worker.at = At::kWaiting;
+    } else if (!swap_word(worker, Vote::kDecided, worker.brain.version(), worker.step(), Vote::kOpen)) {
       paths_.count("sealed between update and next step");
       worker.at = At::kWaiting;
-      return;
-    }
-    tell_progress(worker);
-    const bool pauses = generation_of(worker).pause_after.contains(worker.step) && worker.step < target_;
-    ++worker.step;
-    if (pauses) {
-      paths_.count("paused");
-      worker.at = At::kPaused;
-      tell_(worker.node, WorkerPaused{worker.id, worker.entered});
     } else {
+      tell_progress(worker);
       go_on(worker);
     }
   }
 
   // Once all ranks of the node committed it.
   void tell_progress(const Worker& worker) {
-    std::set<Rank>& closed = page_of(worker).closed[worker.step];
+    const Step committed = worker.brain.version();
+    std::set<Rank>& closed = page_of(worker).closed[committed];
     closed.insert(worker.rank);
     const Prepare* here = agents_.at(worker.node).brain.prepared();
     if (here->identity != worker.entered || closed.size() < here->members.size()) {
@@ -791,7 +822,7 @@ class Nodes {
     if (in_order_) {
       agent_step(worker.node, FormedByCommit{worker.entered});
     }
-    tell_(worker.node, Progress{worker.entered, worker.step, worker.digest});
+    tell_(worker.node, Progress{worker.entered, committed, worker.digest});
   }
 
   void await_change(Worker& worker) {
@@ -803,6 +834,7 @@ class Nodes {
   void await_release(Worker& worker) {
     if (worker.released == worker.entered) {
       must(worker.state_word() == StateWord{StateKind::kClean, target_}, "a rank was let go before the last step");
+      worker.brain.finished();
       worker.at = At::kWriting;
     } else if (interrupted(worker)) {
       worker.at = At::kWaiting;
@@ -821,7 +853,7 @@ class Nodes {
 
   void raise(Worker& worker) {
     worker.at = At::kWaiting;
-    tell_(worker.node, WorkerFaulted{worker.id, worker.entered, worker.step, "ValueError", "Traceback"});
+    tell_(worker.node, WorkerFaulted{worker.id, worker.entered, worker.step(), "ValueError", "Traceback"});
   }
 
   void count_death(const Worker& worker) {

@@ -14,6 +14,12 @@ using brain::StateKind;
 using brain::StateWord;
 using brain::Version;
 
+namespace {
+
+constexpr size_t kMostReportedBytes = 4000;
+
+}  // namespace
+
 StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlohmann::json& fingerprint) {
   KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(memory), kHeaderBytes));
   if (reinterpret_cast<const WorkerPage*>(mapped.data())->magic != kWorkerMagic) {
@@ -67,10 +73,11 @@ StatusOr<Assignment> Engine::wait_assignment() {
   generation_.make_communicator(prepared);
   capsules_.enter(std::move(prepared.inherited));
   steps_.enter([this] { return broken_link(); });
+  tell(&brain::RankBrain::assigned, assignment().version);
   return assignment();
 }
 
-StatusOr<Activation> Engine::ready(bool sharded) {
+StatusOr<brain::Joining> Engine::ready(bool sharded, bool as_built) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
   KEEPSTEP_RETURN_IF_ERROR(steps_.open());
   sharded_ = sharded;
@@ -80,14 +87,32 @@ StatusOr<Activation> Engine::ready(bool sharded) {
                                            {"sharded", sharded},
                                            {"ns", monotonic_ns()}});
   KEEPSTEP_ASSIGN_OR_RETURN(generation_.activation, agent_->await_activation());
-  return generation_.activation;
+  return brain_.activated(assignment().rank, activation().sources, activation().targets, word, sharded, as_built);
 }
 
 Status Engine::form() {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
   transfer_.say_goodbye();
   KEEPSTEP_RETURN_IF_ERROR(capsules_.share());
-  return steps_.form();
+  KEEPSTEP_RETURN_IF_ERROR(steps_.form());
+  tell(&brain::RankBrain::joined);
+  return absl::OkStatus();
+}
+
+void Engine::leave() { tell(&brain::RankBrain::left); }
+
+Status Engine::fail(const Failure& failure) {
+  if (interrupted() && !failure.fatal) {
+    return absl::OkStatus();
+  }
+  (void)agent_->send(MessageType::kFault, {{"step", failure.step},
+                                           {"what", failure.what.substr(0, kMostReportedBytes)},
+                                           {"traceback", failure.traceback},
+                                           {"fatal", failure.fatal},
+                                           {"after_commit", failure.after_commit},
+                                           // Once a link broke, what fails is the link's fault and not user code's.
+                                           {"link", !failure.fatal && !broken_link().empty()}});
+  return wait_interruption();
 }
 
 Status Engine::wait_interruption(brain::WaitsIn what) {
@@ -104,14 +129,63 @@ std::string Engine::broken_link() const {
 Status Engine::pause() {
   steps_.leave_loop();
   (void)agent_->send(MessageType::kPaused);
-  return wait_interruption(brain::WaitsIn::kPause);
+  KEEPSTEP_RETURN_IF_ERROR(wait_interruption(brain::WaitsIn::kPause));
+  return absl::AbortedError("the world changes");
 }
 
 Status Engine::finish(bool on_notice) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kEnd);
   shards_.finish();
   (void)agent_->send(MessageType::kFinished, {{"notice", on_notice}});
-  return agent_->await_release();
+  KEEPSTEP_RETURN_IF_ERROR(agent_->await_release());
+  if (!on_notice) {
+    tell(&brain::RankBrain::finished);
+  }
+  return absl::OkStatus();
+}
+
+Status Engine::stop() {
+  KEEPSTEP_RETURN_IF_ERROR(finish(true));
+  KEEPSTEP_RETURN_IF_ERROR(wait_interruption());
+  return absl::AbortedError("the generation ended before the job stopped");
+}
+
+StatusOr<brain::NextStep> Engine::next(brain::Step until) {
+  if (brain_.phase() == brain::RankPhase::kVoted && !interrupted()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "step %d was voted on and its update failed: let the failure pass, so that this rank's state is hydrated again",
+        brain_.step()));
+  }
+  if (brain_.phase() == brain::RankPhase::kFinished || (!brain_.formed() && !interrupted())) {
+    return absl::FailedPreconditionError("a loop over steps goes on that this rank has left for good");
+  }
+  const brain::NextStep next = tell(&brain::RankBrain::next, until, interrupted());
+  if (next == brain::NextStep::kLeave) {
+    return absl::AbortedError("the generation ended");
+  }
+  if (next == brain::NextStep::kStep) {
+    steps_.at(brain_.step(), 0);
+  }
+  return next;
+}
+
+StatusOr<uint32_t> Engine::vote(uint32_t flags) {
+  const brain::Step step = brain_.step();
+  tell(&brain::RankBrain::voting);
+  const VoteResult result = steps_.vote(step, flags);
+  if (tell(&brain::RankBrain::voted, result.decided, result.flags) == brain::AfterVote::kUpdate) {
+    return result.flags;
+  }
+  KEEPSTEP_ASSIGN_OR_RETURN(const Version verdict, steps_.wait_verdict());
+  if (!brain_.counts(verdict)) {
+    return absl::AbortedError(absl::StrFormat("step %d is done again", step));
+  }
+  return steps_.decided_flags(step);
+}
+
+void Engine::end_update() {
+  steps_.end_update(brain_.step());
+  tell(&brain::RankBrain::updated);
 }
 
 void Engine::set_state(StateKind kind, Version version) {

@@ -1,13 +1,17 @@
 // The engine inside a rank: its place in the current generation, and what it does there, put together of its parts.
-// Each part has a subject and its own fields: the line to the agent, steps, state transfer, shards, capsules.
+// Each part has a subject and its own fields: the line to the agent, steps, state transfer, shards, capsules. What
+// follows what is its brain's (brain/rank/rank.h), whose shell this is; loops over steps, in Python and in C++, call
+// it.
 //
 // Free of Python, torch and protobuf. Called by the worker's main thread unless a method says otherwise.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "brain/rank/rank.h"
 #include "rank/hydrate/state_transfer.h"
 #include "rank/link/agent_line.h"
 #include "rank/link/rank_generation.h"
@@ -17,6 +21,15 @@
 #include "state/device/cuda_copy.h"
 
 namespace keepstep::rank {
+
+// What ended user code.
+struct Failure {
+  brain::Step step = 0;  // that it was in; 0: in none
+  std::string what;
+  std::string traceback;
+  bool fatal = false;         // a mistake in the program: to do it again helps nobody, and the job ends
+  bool after_commit = false;  // `step` was committed
+};
 
 class Engine {
  public:
@@ -32,8 +45,14 @@ class Engine {
   Shards& shards() { return shards_; }
   Capsules& capsules() { return capsules_; }
   AgentLine& agent() { return *agent_; }  // any thread
-  const Assignment& assignment() const { return generation_.assignment; }
-  bool across() const { return generation_.across(); }  // the generation has members on other nodes
+  // As it is now. Any thread.
+  brain::RankBrain brain() const {
+    const std::lock_guard lock(brain_mutex_);
+    return brain_;
+  }
+  const Assignment& assignment() const { return generation_.assignment; }  // once the brain has a rank
+  const Activation& activation() const { return generation_.activation; }  // once it is ready
+  bool across() const { return generation_.across(); }                     // the generation has members on other nodes
   // The generation's collectives; null before the first assignment. Whoever keeps it must let go before the next
   // wait_assignment: its arena then belongs to the new generation.
   std::shared_ptr<comm::Communicator> communicator() { return generation_.communicator; }
@@ -42,11 +61,21 @@ class Engine {
   // Waits until this worker has a rank in a generation newer than the one it is in. CANCELLED: the job ends.
   StatusOr<Assignment> wait_assignment();
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
-  // with wait_assignment. `sharded`: no other rank holds what this one protects.
-  StatusOr<Activation> ready(bool sharded = false);
+  // with wait_assignment. `sharded`: no other rank holds what this one protects; and `as_built`: nothing changed that
+  // since it was built.
+  StatusOr<brain::Joining> ready(bool sharded = false, bool as_built = false);
+  // Where the state is to be filled: that begins, and until it is filled it is nobody's.
+  void filling() { set_state(brain::StateKind::kHydrating, activation().version); }
+  // Now peers may pull it.
+  void filled() { set_state(brain::StateKind::kClean, activation().version); }
   // Waits until all members are clean at the generation's version. ABORTED as above. A target's last word to its
   // sources: it pulls no more.
   Status form();
+  // This rank left an interrupted generation, and forgets what was to follow in it. May be repeated.
+  void leave();
+  // Tells the job that user code failed, and waits until the generation is interrupted, as wait_interruption(). Once it
+  // is, an error is the interruption's and nothing is told, unless it is fatal.
+  Status fail(const Failure& failure);
   // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
   // `what`: why, for the detector of hangs.
   Status wait_interruption(brain::WaitsIn what = brain::WaitsIn::kJoin);
@@ -55,14 +84,31 @@ class Engine {
   // What first failed in this generation because the connection to another node broke, or a peer there fell silent; it
   // names both ends. Empty: nothing. An error that user code sees after that is the link's, however torch wrapped it.
   std::string broken_link() const;
-  // All ranks said kFlagPause: waits, at the end of the step, for what the coordinator makes of it. Like
-  // wait_interruption().
+  // At the end of a step, for the world changes: waits, with all other ranks, for what the coordinator makes of it.
+  // Never OK: ABORTED once the generation is interrupted for it; CANCELLED if the job ends.
   Status pause();
   // The training function returned, or (`on_notice`) left its loop because of a notice: waits until all ranks' did.
   // ABORTED: interrupted. After a notice the job is not over before wait_interruption says CANCELLED.
   Status finish(bool on_notice = false);
 
+  // Before the job's last step, for a notice came: waits, with all other ranks, for the job to end. Never OK: CANCELLED
+  // then; ABORTED if the generation is interrupted before.
+  Status stop();
+
+  // ---- the loop over steps: `until` is the last one ----
+  // What follows. ABORTED: the generation is interrupted. FAILED_PRECONDITION: the update of the last step failed, or
+  // this rank is in no generation that formed.
+  StatusOr<brain::NextStep> next(brain::Step until);
+  // All ranks vote on the step: it counts, on all or on none. Returns the flags of all. ABORTED: it is done again.
+  StatusOr<uint32_t> vote(uint32_t flags);
+  // After the vote: the update begins, and half of it is nobody's state.
+  void begin_update() { steps_.begin_update(brain_.step()); }
+  // The state is the step's: that is committed.
+  void end_update();
+
   // ---- protected state ----
+  // It is as no version left it, after half an update perhaps: it is to be hydrated, and nobody's source.
+  void drop_state() { set_state(brain::StateKind::kEmpty, 0); }
   void set_state(brain::StateKind kind, brain::Version version);
   brain::StateWord state() const;
 
@@ -74,10 +120,18 @@ class Engine {
 
  private:
   explicit Engine(std::unique_ptr<AgentLine> agent);
+  // Others may ask meanwhile; this thread alone changes it, and asks without the mutex.
+  template <typename Event, typename... Arguments>
+  auto tell(Event event, Arguments... arguments) {
+    const std::lock_guard lock(brain_mutex_);
+    return (brain_.*event)(arguments...);
+  }
   // Ends what uses the communicator, then the communicator.
   void leave_generation();
 
   std::unique_ptr<AgentLine> agent_;
+  mutable std::mutex brain_mutex_;
+  brain::RankBrain brain_;
   RankGeneration generation_;
   state::CudaCopy copy_;
   Steps steps_;

@@ -40,7 +40,7 @@ Trainer::~Trainer() {
 }
 
 absl::Status Trainer::protect(const std::string& name, void* data, const std::vector<size_t>& shape, DataType type) {
-  if (impl_->assignment.has_value()) {
+  if (impl_->has_rank()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("protect: '%s' comes too late: this process trains already. Protect it before join and "
                         "next_step",
@@ -51,7 +51,7 @@ absl::Status Trainer::protect(const std::string& name, void* data, const std::ve
 }
 
 absl::Status Trainer::compare(const std::string& name, void* data, size_t bytes) {
-  if (impl_->assignment.has_value()) {
+  if (impl_->has_rank()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "compare: '%s' comes too late: this process trains already. Name it before join and next_step", name));
   }
@@ -64,7 +64,7 @@ absl::Status Trainer::compare(const std::string& name, void* data, size_t bytes)
 
 absl::Status Trainer::join() {
   Impl& impl = *impl_;
-  while (impl.status.ok() && !impl.joined && !impl.finished) {
+  while (impl.status.ok() && !impl.brain().formed()) {
     if (const Status joined = impl.join(); !joined.ok()) {
       impl.status = impl.leave_after(joined);
     }
@@ -72,47 +72,45 @@ absl::Status Trainer::join() {
   return impl.status;
 }
 
-uint32_t Trainer::rank() const { return impl_->assignment.has_value() ? impl_->assignment->rank : kNoRank; }
+uint32_t Trainer::rank() const { return impl_->has_rank() ? impl_->engine->assignment().rank : kNoRank; }
 
 uint32_t Trainer::world() const {
-  return impl_->assignment.has_value() ? impl_->assignment->world
-                                       : impl_->engine->agent().welcome().at("world").get<uint32_t>();
+  return impl_->has_rank() ? impl_->engine->assignment().world
+                           : impl_->engine->agent().welcome().at("world").get<uint32_t>();
 }
 
-uint32_t Trainer::generation() const {
-  return impl_->assignment.has_value() ? impl_->assignment->identity.generation : 0;
-}
+uint32_t Trainer::generation() const { return impl_->has_rank() ? impl_->engine->assignment().identity.generation : 0; }
 
 const std::string& Trainer::because() const {
   static const std::string none;
-  return impl_->assignment.has_value() ? impl_->assignment->because : none;
+  return impl_->has_rank() ? impl_->engine->assignment().because : none;
 }
 
-bool Trainer::newcomer() const { return impl_->assignment.has_value() && impl_->assignment->newcomer; }
+bool Trainer::newcomer() const { return impl_->has_rank() && impl_->engine->assignment().newcomer; }
 bool Trainer::interrupted() const { return impl_->engine->interrupted(); }
 uint64_t Trainer::seed() const { return impl_->engine->agent().welcome().at("seed").get<uint64_t>(); }
 Communicator& Trainer::communicator() { return *impl_->communicator; }
 
 bool Trainer::next_step(uint64_t until) {
-  if (impl_->status.ok() && !impl_->finished) {
+  if (impl_->status.ok() && !impl_->finished()) {
     impl_->status = impl_->advance(until);
   }
-  return impl_->status.ok() && !impl_->finished;
+  return impl_->status.ok() && !impl_->finished();
 }
 
 const absl::Status& Trainer::status() const { return impl_->status; }
-uint64_t Trainer::step() const { return impl_->step; }
-uint64_t Trainer::version() const { return impl_->version; }
+uint64_t Trainer::step() const { return impl_->brain().step(); }
+uint64_t Trainer::version() const { return impl_->brain().version(); }
 
 std::vector<uint64_t> Trainer::samples(uint64_t global_batch, uint64_t dataset_size, bool shuffle) const {
-  if (impl_->step == 0 || dataset_size == 0) {
+  if (step() == 0 || dataset_size == 0) {
     return {};
   }
   const uint64_t each = global_batch / world();
   const uint64_t more = global_batch % world();
   const uint64_t first = each * rank() + std::min<uint64_t>(rank(), more);
   std::vector<uint64_t> ids(each + (rank() < more ? 1 : 0));
-  const uint64_t position = (impl_->step - 1) * global_batch + first;
+  const uint64_t position = (step() - 1) * global_batch + first;
   if (shuffle) {
     data::samples_at(seed(), position, ids.size(), dataset_size, ids.data());
   } else {
@@ -136,16 +134,16 @@ void Trainer::fail(const absl::Status& why) {
 
 absl::Status Trainer::log(const std::string& name, double value) {
   // JSON has no word for what is not finite.
-  return log_json(*impl_->engine, impl_->step != 0 ? impl_->step : impl_->version, name,
+  return log_json(*impl_->engine, impl_->logged_step(), name,
                   std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(absl::StrFormat("%g", value)));
 }
 
 absl::Status Trainer::log(const std::string& name, const std::string& value) {
-  return log_json(*impl_->engine, impl_->step != 0 ? impl_->step : impl_->version, name, value);
+  return log_json(*impl_->engine, impl_->logged_step(), name, value);
 }
 
 absl::Status Trainer::log(const std::string& name, const std::vector<uint64_t>& values) {
-  return log_json(*impl_->engine, impl_->step != 0 ? impl_->step : impl_->version, name, values);
+  return log_json(*impl_->engine, impl_->logged_step(), name, values);
 }
 
 void Trainer::on_notice(std::function<void()> function) { impl_->on_notice = std::move(function); }
@@ -154,8 +152,8 @@ void Trainer::on_notice(std::function<void()> function) { impl_->on_notice = std
 
 Status Trainer::Impl::advance(uint64_t until) {
   const bool waited = check_outstanding("next_step").ok();
-  if (waited && failure().ok() && step != 0 && !engine->interrupted()) {
-    (void)mistake(absl::StrFormat("step %d ended without commit; every step must be committed", step));
+  if (waited && failure().ok() && brain().step() != 0 && !engine->interrupted()) {
+    (void)mistake(absl::StrFormat("step %d ended without commit; every step must be committed", brain().step()));
   }
   while (true) {
     const Status attempted = attempt(until);
@@ -169,34 +167,26 @@ Status Trainer::Impl::advance(uint64_t until) {
 // OK: a step began, or all ranks finished.
 Status Trainer::Impl::attempt(uint64_t until) {
   KEEPSTEP_RETURN_IF_ERROR(failure());
-  if (!joined) {
+  if (!brain().formed()) {
     KEEPSTEP_RETURN_IF_ERROR(join());
   }
-  if (engine->interrupted()) {
-    return absl::AbortedError("the generation was interrupted");
+  KEEPSTEP_ASSIGN_OR_RETURN(const brain::NextStep next, engine->next(until));
+  switch (next) {
+    case brain::NextStep::kEnd:
+      return engine->finish();
+    case brain::NextStep::kPause:
+      return engine->pause();
+    case brain::NextStep::kStop:
+      if (on_notice) {
+        engine->steps().slow(1);
+        on_notice();
+        engine->steps().slow(-1);
+      }
+      return engine->stop();
+    case brain::NextStep::kLeave:
+    case brain::NextStep::kStep:
+      break;
   }
-  if (version >= until) {
-    KEEPSTEP_RETURN_IF_ERROR(engine->finish());
-    finished = true;
-    return absl::OkStatus();
-  }
-  if (pauses) {
-    KEEPSTEP_RETURN_IF_ERROR(engine->pause());
-    return absl::AbortedError("the world changes");
-  }
-  if (noticed) {
-    if (on_notice) {
-      engine->steps().slow(1);
-      on_notice();
-      engine->steps().slow(-1);
-    }
-    KEEPSTEP_RETURN_IF_ERROR(engine->finish(true));
-    KEEPSTEP_RETURN_IF_ERROR(engine->wait_interruption());
-    return absl::AbortedError("the generation was interrupted before the job stopped");
-  }
-  step = version + 1;
-  engine->steps().at(step, 0);
-  voted = false;
   loss_sum = 0;
   loss_count = 0;
   KEEPSTEP_RETURN_IF_ERROR(inject("between"));
@@ -204,10 +194,11 @@ Status Trainer::Impl::attempt(uint64_t until) {
 }
 
 Status Trainer::Impl::commit(const std::function<Status()>& update) {
+  const uint64_t step = brain().step();
   if (step == 0) {
     return mistake("commit belongs into the loop over next_step, once per step");
   }
-  if (voted) {
+  if (brain().phase() == brain::RankPhase::kVoted) {
     return mistake(absl::StrFormat("step %d was voted on and its update failed; go on to next_step", step));
   }
   KEEPSTEP_RETURN_IF_ERROR(failure());
@@ -228,7 +219,7 @@ Status Trainer::Impl::commit(const std::function<Status()>& update) {
 }
 
 void Trainer::Impl::record_digests() {
-  if (!digests || assignment->world == 1) {
+  if (!digests || engine->assignment().world == 1) {
     return;
   }
   const auto of = [](const std::vector<rank::NamedMemory>& memory) {
@@ -239,6 +230,7 @@ void Trainer::Impl::record_digests() {
     }
     return pieces.empty() ? 0 : digest_of(pieces);
   };
+  const uint64_t step = brain().step();
   const bool whole = digest_every != 0 && step % digest_every == 0;
   const brain::StepDigest digest{.gradients = of(compared), .state = whole ? of(state.memory()) : 0};
   if (digest != brain::StepDigest{}) {
@@ -247,23 +239,15 @@ void Trainer::Impl::record_digests() {
 }
 
 Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
-  voted = true;
-  const rank::VoteResult result = engine->steps().vote(step, 0);
-  noticed = result.decided && (result.flags & rank::kFlagDrain) != 0;
-  pauses = result.decided && (result.flags & rank::kFlagPause) != 0;
-  if (!result.decided) {
-    KEEPSTEP_ASSIGN_OR_RETURN(const brain::Version verdict, engine->steps().wait_verdict());
-    if (verdict < step) {
-      return absl::AbortedError(absl::StrFormat("step %d is done again", step));
-    }
-  }
+  const uint64_t step = brain().step();
+  KEEPSTEP_RETURN_IF_ERROR(engine->vote(0).status());
   KEEPSTEP_RETURN_IF_ERROR(inject("after_vote"));
-  engine->steps().begin_update(step);
+  engine->begin_update();
   Status updated;
   try {
     updated = own_failure(update());
   } catch (...) {
-    engine->set_state(brain::StateKind::kEmpty, 0);
+    engine->drop_state();
     throw;
   }
   if (updated.ok()) {
@@ -273,13 +257,11 @@ Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
     updated = failure();  // an operation that the update should not have begun
   }
   if (!updated.ok()) {
-    engine->set_state(brain::StateKind::kEmpty, 0);  // half an update: this state is nobody's source
+    engine->drop_state();
     return updated;
   }
-  engine->steps().end_update(step);
+  engine->end_update();
   loss = engine->steps().mean_loss(step);
-  version = step;
-  step = 0;
   checks_left = std::max(0, checks_left - 1);
   if (checking()) {
     state.remember();
@@ -297,7 +279,7 @@ Status Trainer::Impl::check_outstanding(const char* where) {
   }
   return mistake(
       absl::StrFormat("%s: %d operation%s among ranks of step %d %s not waited for; call wait() on each Work", where,
-                      count, count == 1 ? "" : "s", step, count == 1 ? "was" : "were"));
+                      count, count == 1 ? "" : "s", brain().step(), count == 1 ? "was" : "were"));
 }
 
 void Trainer::Impl::fail(const Status& why, bool mistake) {
@@ -326,8 +308,8 @@ bool Trainer::Impl::made_mistake() {
 
 Status Trainer::Impl::inject(std::string_view phase) {
   const std::lock_guard lock(injecting);
-  return injector.at(phase, step != 0 ? step : version + 1,
-                     assignment.has_value() ? std::optional<uint32_t>(assignment->rank) : std::nullopt);
+  return injector.at(phase, brain().version() + 1,
+                     has_rank() ? std::optional<uint32_t>(engine->assignment().rank) : std::nullopt);
 }
 
 }  // namespace keepstep

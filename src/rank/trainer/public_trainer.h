@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brain/rank/rank.h"
 #include "keepstep/trainer.h"
 #include "rank/checks/bit_flip.h"
 #include "rank/checks/fault_injector.h"
@@ -29,10 +30,17 @@ struct Trainer::Impl {
   Status commit(const std::function<Status()>& update);
   Status vote_and_update(const std::function<Status()>& update);
   Status check_outstanding(const char* where);
+  // Where this process is.
+  brain::RankBrain brain() const { return engine->brain(); }
+  bool has_rank() const { return brain().phase() != brain::RankPhase::kNoRank; }
+  bool finished() const { return brain().phase() == brain::RankPhase::kFinished; }
+  // What it reports belongs to: the step that it is in, else the last committed one.
+  uint64_t logged_step() const { return brain().step() != 0 ? brain().step() : brain().version(); }
+
   // public_trainer_membership.cc: joining a generation and leaving it
   Status join();
   Status form();
-  Status hydrate(const rank::Activation& activation);
+  Status hydrate();
   Status report(const Status& why);
   Status leave_after(const Status& why);
   void leave();
@@ -54,18 +62,8 @@ struct Trainer::Impl {
   std::vector<rank::NamedMemory> compared;  // each step; the same on all ranks
   bool digests = true;                      // unless --digests off
   uint64_t digest_every = 0;                // steps, of the protected memory; 0: never
-  std::optional<rank::Assignment> assignment;
   Status status;
-  bool parked = false;
-  bool ever_formed = false;
-  bool joined = false;  // the current generation
-  bool finished = false;
-  bool noticed = false;  // all ranks know that the job stops after the last committed step
-  bool pauses = false;   // all ranks know that the world changes after it
   std::function<void()> on_notice;
-  uint64_t version = 0;
-  uint64_t step = 0;
-  bool voted = false;  // on `step`
   double loss_sum = 0;
   uint64_t loss_count = 0;
   double loss = std::numeric_limits<double>::quiet_NaN();

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -19,14 +18,12 @@
 
 namespace keepstep {
 
-using brain::StateKind;
 using rank::InjectedFault;
 using rank::MessageType;
 
 namespace {
 
 constexpr char kDescriptors[] = "KEEPSTEP_WORKER_FDS";  // src/agent/workers/starter.cc: "SOCKET,MEMORY"
-constexpr size_t kMostReportedBytes = 4000;
 
 StatusOr<Fd> inherited(std::string_view text) {
   int fd = -1;
@@ -129,39 +126,29 @@ Trainer::Impl::Impl(std::unique_ptr<rank::Engine> engine_, Communicator::Impl* b
 
 // Waits for a rank and takes part in forming its generation. ABORTED: interrupted, CANCELLED: the job ended.
 Status Trainer::Impl::join() {
-  if (!parked) {
+  if (!has_rank()) {
     KEEPSTEP_RETURN_IF_ERROR(inject("build"));
-    parked = true;
     (void)engine->agent().send(MessageType::kParked);
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(assignment, engine->wait_assignment());
+  KEEPSTEP_ASSIGN_OR_RETURN(const rank::Assignment assignment, engine->wait_assignment());
   binding->comm = engine->communicator();
-  binding->rank = assignment->rank;
-  binding->world = assignment->world;
-  KEEPSTEP_RETURN_IF_ERROR(form());
-  ever_formed = true;
-  joined = true;
-  return absl::OkStatus();
+  binding->rank = assignment.rank;
+  binding->world = assignment.world;
+  return form();
 }
 
 Status Trainer::Impl::form() {
-  KEEPSTEP_ASSIGN_OR_RETURN(const rank::Activation activation, engine->ready());
-  bool publishes = false;
-  if (std::find(activation.targets.begin(), activation.targets.end(), assignment->rank) != activation.targets.end()) {
-    KEEPSTEP_RETURN_IF_ERROR(hydrate(activation));
-    publishes = true;  // to others that come to this node
-  } else if (!activation.targets.empty()) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const brain::Joining joining, engine->ready());
+  if (joining.fill != brain::Fill::kNothing) {
+    KEEPSTEP_RETURN_IF_ERROR(hydrate());
+  } else if (joining.gives) {
     KEEPSTEP_RETURN_IF_ERROR(engine->transfer().publish(state.manifest(), state.regions()));
-    publishes = true;
   }
-  engine->set_state(StateKind::kClean, activation.version);
+  engine->filled();
   const Status formed = engine->form();
-  if (publishes) {
-    engine->transfer().stop_publishing();
-  }
+  engine->transfer().stop_publishing();
   KEEPSTEP_RETURN_IF_ERROR(formed);
-  version = activation.version;
-  if (assignment->identity.generation > 1) {
+  if (engine->assignment().identity.generation > 1) {
     checks_left = 0;  // digests of all the state would lengthen the recovery
   }
   if (checking()) {
@@ -170,10 +157,14 @@ Status Trainer::Impl::form() {
   return absl::OkStatus();
 }
 
-Status Trainer::Impl::hydrate(const rank::Activation& activation) {
-  engine->set_state(StateKind::kHydrating, activation.version);
+Status Trainer::Impl::hydrate() {
+  const rank::Activation& activation = engine->activation();
+  if (activation.sources.empty()) {
+    return mistake("the job goes on from a checkpoint, and Trainer reads none");
+  }
+  engine->filling();
   KEEPSTEP_ASSIGN_OR_RETURN(const std::string manifest, engine->transfer().pull_manifest(activation));
-  const Status same = state.same_as(manifest, absl::StrFormat("rank %d", assignment->rank),
+  const Status same = state.same_as(manifest, absl::StrFormat("rank %d", engine->assignment().rank),
                                     absl::StrFormat("rank %d", activation.sources.front()));
   if (!same.ok()) {
     return mistake(std::string(same.message()));
@@ -185,16 +176,7 @@ Status Trainer::Impl::hydrate(const rank::Activation& activation) {
 // Tells the job that this rank failed, and waits for the generation to end. An error: the job ends instead.
 Status Trainer::Impl::report(const Status& why) {
   const bool fatal = made_mistake();
-  if (engine->interrupted() && !fatal) {
-    return absl::OkStatus();  // after the seal an error is the interruption's
-  }
-  // Once a link broke, what fails is the link's fault and not the program's.
-  (void)engine->agent().send(MessageType::kFault, {{"step", step},
-                                                   {"what", why.ToString().substr(0, kMostReportedBytes)},
-                                                   {"traceback", ""},
-                                                   {"fatal", fatal},
-                                                   {"link", !fatal && !engine->broken_link().empty()}});
-  const Status waited = engine->wait_interruption();
+  const Status waited = engine->fail({.step = brain().step(), .what = why.ToString(), .traceback = "", .fatal = fatal});
   return waited.ok() && !fatal ? absl::OkStatus() : why;
 }
 
@@ -214,13 +196,10 @@ Status Trainer::Impl::leave_after(const Status& why) {
 void Trainer::Impl::leave() {
   binding->comm.reset();
   state.forget();
-  if (ever_formed) {
+  if (brain().ever_formed()) {
     (void)inject("recovery");  // an exception here is what the interruption is anyway
   }
-  joined = false;
-  pauses = false;
-  noticed = false;  // who takes part next does not know of it; the next vote says it again
-  step = 0;
+  engine->leave();
   const std::lock_guard lock(mutex);
   failed.reset();
 }

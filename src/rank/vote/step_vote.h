@@ -17,15 +17,15 @@
 #include <utility>
 #include <vector>
 
+#include "brain/rank/rank.h"
 #include "rank/link/page.h"
 #include "rank/vote/node_vote.h"
 
 namespace keepstep::rank {
 
-// Flags a rank may raise with its vote; all ranks see their union after the same step.
-// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank
-// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/checkpoint/manager.py).
-enum StepFlag : uint32_t { kFlagPause = 1, kFlagDrain = 2, kFlagStop = 8, kFlagVeto = 16, kFlagFirstPlace = 1 << 8 };
+using brain::kFlagDrain;
+using brain::kFlagPause;
+using brain::kFlagStop;
 
 struct VoteResult {
   bool decided = false;  // false: sealed first; the verdict will tell

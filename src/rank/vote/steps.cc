@@ -87,9 +87,9 @@ VoteResult Steps::vote(Step step, uint32_t flags) {
   waits.begin(0, monotonic_ns());
   flags |= agent_.notice_came() ? uint32_t{kFlagDrain} : 0U;
   flags |= agent_.pause_asked() ? uint32_t{kFlagPause} : 0U;
-  const VoteResult result = vote_->vote(step, flags);
+  last_vote_ = vote_->vote(step, flags);
   waits.end(monotonic_ns());
-  return result;
+  return last_vote_;
 }
 
 StatusOr<Version> Steps::wait_verdict() {

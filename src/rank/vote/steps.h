@@ -30,8 +30,9 @@ class Steps {
   // All members are clean at the generation's version, this rank too. ABORTED: interrupted while it formed.
   Status form();
 
-  // `flags`: StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
+  // `flags`: brain::StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
   VoteResult vote(brain::Step step, uint32_t flags);
+  const VoteResult& last_vote() const { return last_vote_; }
   // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
   StatusOr<brain::Version> wait_verdict();
   // After a verdict that counts `step`: what vote() would have said of the flags.
@@ -73,6 +74,7 @@ class Steps {
   RankGeneration& generation_;
   std::unique_ptr<NodeVote> node_vote_;  // of its node's leader among several nodes; outlives the communicator
   std::unique_ptr<StepVote> vote_;
+  VoteResult last_vote_;
   std::atomic<bool> updating_{false};
   LogWriter log_;
   bool committed_here_ = false;  // a step, in this generation

@@ -50,16 +50,19 @@ def train(run: Run, args: argparse.Namespace) -> None:
 
         def __init__(self) -> None:
             for name in dir(engine):
-                if not name.startswith("__") and name != "vote":
-                    setattr(self, name, getattr(engine, name))
+                if not name.startswith("__") and name != "vote" and callable(value := getattr(engine, name)):
+                    setattr(self, name, value)
 
-        def vote(self, number: int, flags: int = 0) -> Any:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+        def vote(self, flags: int) -> int:
             cpu = time.thread_time_ns()
             wall = time.perf_counter_ns()
-            result = vote(number, flags)
+            result: int = vote(flags)
             inner["wall"] = time.perf_counter_ns() - wall
             inner["cpu"] = time.thread_time_ns() - cpu
-            inner["voted"], inner["decided"] = result[2], result[3]
+            inner["voted"], inner["decided"] = engine.last_vote
             return result
 
     run._engine = Timed()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from keepstep._engine import Assignment
 from keepstep._errors import KeepstepError
-from keepstep._session import Assignment, Session
+from keepstep._session import Session
 from keepstep.torch.checkpoint.plan_codec import packed, unpacked
 
 LOOK_MS = 500

@@ -22,9 +22,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from keepstep import _engine
+from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._session import Assignment, Session
+from keepstep._session import Session
 from keepstep.checkpoint import owners, places
 from keepstep.torch.checkpoint import small_values
 from keepstep.torch.checkpoint import state_dict as states

@@ -16,9 +16,10 @@ from typing import Any
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
-from keepstep._session import Assignment, Session
+from keepstep._session import Session
 from keepstep.checkpoint.drain.link import Link
 from keepstep.torch.checkpoint import small_values
 from keepstep.torch.checkpoint import state_dict as states

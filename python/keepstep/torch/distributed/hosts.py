@@ -131,7 +131,7 @@ class RunHost:
         side = in_side_thread()
         if side:
             communication.side_threads.told()
-        if self._session.released:
+        if self._session.engine.finished:
             return RuntimeError(
                 f"{what} after the training function had returned: another rank is gone, so ranks cannot communicate "
                 "any more. Do what needs all ranks inside the function"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from keepstep._engine import Fill
 from keepstep._errors import KeepstepError
 from keepstep._session import Session
 from keepstep.torch.state.capsule import Capsule
@@ -15,8 +16,8 @@ from keepstep.torch.tensors import cuda
 from keepstep.torch.tensors.memory import dense, region
 
 
-def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
-    """Takes part in forming the current generation; returns the version all ranks are clean at.
+def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[[int], None] | None = None) -> None:
+    """Takes part in forming the current generation: then all ranks are clean at its version.
 
     `load`: fills the state from where it was saved, for when no peer has it.
 
@@ -26,27 +27,29 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
     engine = session.engine
     assignment = session.assignment
     assert assignment is not None
-    activation = engine.ready()
+    version = engine.version
+    fill, gives = engine.ready()
     staged: list[torch.Tensor] = []  # what others may read until the generation formed
-    if assignment.rank in activation.targets and not activation.sources:
-        engine.set_state("hydrating", activation.version)
+    if fill is not Fill.NOTHING:
+        engine.filling()
+    if fill is Fill.SAVED:
         if load is None:
             raise KeepstepError(
-                f"the state of step {activation.version} was saved, but this rank does not say where: call "
-                "run.checkpoint on all ranks alike"
+                f"the state of step {version} was saved, but this rank does not say where: call run.checkpoint on all "
+                "ranks alike"
             )
-        load(int(activation.version))
-    elif assignment.rank in activation.targets:
-        staged = _hydrate(session, registry, capsule, activation)
-    elif activation.targets and activation.sources:
+        load(version)
+    elif fill is Fill.PEERS:
+        staged = _hydrate(session, registry, capsule)
+    elif gives:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         cuda.drain()  # the engine reads beside torch's streams
         engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
     try:
-        engine.set_state("clean", activation.version)
-        restored = capsule.restore(engine, activation.version)
-        if not restored and activation.version == 0:
+        engine.filled()
+        restored = capsule.restore(engine, version)
+        if not restored and version == 0:
             capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
             restored = True
         engine.want_capsule(not capsule.empty)
@@ -55,29 +58,26 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
         if staged:
             engine.stop_publishing()
     # What was lost with its node came from another one while the generation formed, if any had a copy.
-    if not restored and not capsule.restore(engine, activation.version):
+    if not restored and not capsule.restore(engine, version):
         raise KeepstepError(
-            f"the per-rank buffers of rank {assignment.rank} at step {activation.version} (BatchNorm statistics and "
+            f"the per-rank buffers of rank {assignment.rank} at step {version} (BatchNorm statistics and "
             "the like) are lost with the processes that held them, and no other node has a copy; the job cannot go on "
             "with the same bits"
         )
-    session.formed = True
-    return int(activation.version)
 
 
-def _hydrate(session: Session, registry: Registry, capsule: Capsule, activation: object) -> list[torch.Tensor]:
+def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[torch.Tensor]:
     """Fills the registry. Returns what other newcomers of this node may read until `stop_publishing`."""
     engine = session.engine
-    engine.set_state("hydrating", activation.version)  # type: ignore[attr-defined]
-    manifest = json.loads(engine.pull_manifest(activation))  # type: ignore[arg-type]
+    manifest = json.loads(engine.pull_manifest())
     capsule.release([name for name, _, _ in manifest["tensors"]])
     tensors = registry.prepare(manifest["tensors"], manifest["values"], capsule.ids)
     targets = list(tensors.values())
     # Where a tensor is not dense, its bytes arrive in a stand-in.
     stand_ins = [dense(tensor) for tensor in targets]
-    session.injector.at("hydrate", activation.version + 1)  # type: ignore[attr-defined]
+    session.injector.at("hydrate", engine.version + 1)
     cuda.drain()  # fresh memory may have been somebody's whose kernels still run
-    engine.pull(activation, [region(tensor) for tensor in stand_ins])  # type: ignore[arg-type]
+    engine.pull([region(tensor) for tensor in stand_ins])
     try:
         with torch.no_grad():
             for tensor, stand_in in zip(targets, stand_ins, strict=True):

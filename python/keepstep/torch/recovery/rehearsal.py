@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 
 from keepstep import _engine
+from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._inject import Injector
 from keepstep._options import RecoverOptions
-from keepstep._session import Assignment, Session
+from keepstep._session import Session
 from keepstep.torch.distributed import nccl
 from keepstep.torch.distributed.rehearsal_comm import RehearsalCommunicator
 from keepstep.torch.distributed.work import Completer, GroupOps
@@ -113,9 +114,9 @@ def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> 
             raise
         why = f"{type(error).__name__}: {error}"
     finally:
-        run._session.rehearsal = None
         if rehearsal.begun:
             rehearsal.leave()
+        run._session.rehearsal = None
     # Here the exception is gone, and with it the frames that hold wrappers and graphs.
     rehearsal.put_back(why)
     return None
@@ -129,7 +130,8 @@ class Rehearsal:
         self._only_compiled = only_compiled
         self._session = run._session
         self.begun = False
-        self._entered = False
+        self.entered = False  # the function has protected its objects
+        self.assignment: Assignment | None = None  # while it runs
         self._ops: GroupOps | None = None
         self._keys: dict[str, bytes] = {}  # of the Store
         self._surroundings = contextlib.ExitStack()
@@ -147,7 +149,7 @@ class Rehearsal:
         session = self._session
         world = int(session.welcome["world"])
         because = "a spare rehearses a step before it waits for a rank"
-        session.assignment = Assignment(0, 0, world - 1, world, 0, True, "rehearsal", because, 0, 0)
+        self.assignment = Assignment(world - 1, world, "rehearsal", because)
         self._random = _RandomState()
         self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome["rank_variables"], world)
@@ -167,9 +169,8 @@ class Rehearsal:
 
     def enter(self) -> None:
         """The function has protected its objects and needs its peers: what is there now is put back later."""
-        if self._entered:
+        if self.entered:
             return
-        self._entered = True
         registry = self._run._registry
         self._run._get_ready()
         flat = registry.flatten()
@@ -180,7 +181,7 @@ class Rehearsal:
         self._snapshot = Snapshot(registry)
         self._digests = checks.digests(registry, set())
         self._values = flat.values
-        self._session.formed = True
+        self.entered = True
 
     def begin_steps(self) -> None:
         """The loop over steps begins; ends the rehearsal where it would save nothing."""
@@ -190,8 +191,8 @@ class Rehearsal:
     def host(self) -> RehearsalHost:
         """Of a process group that the function makes."""
         if self._ops is None:
-            assert self._session.assignment is not None
-            made = RehearsalCommunicator(self._session.assignment.rank, self._session.assignment.world_size)
+            assert self.assignment is not None
+            made = RehearsalCommunicator(self.assignment.rank, self.assignment.world_size)
             comm = cast(_engine.Communicator, made)
             self._ops = GroupOps(comm, Completer(comm))
         return RehearsalHost(self._ops)
@@ -228,7 +229,6 @@ class Rehearsal:
         for name in self._variables:
             os.environ.pop(name, None)
         self._session.injector = self._injector
-        self._session.assignment = None
 
     def put_back(self, why: str | None) -> None:
         """Everything as it was before; tells the agent how it went, unless it is None, when the process parks."""

@@ -103,15 +103,11 @@ def _take_exception(current: Session, error: Exception) -> str:
     what = f"{type(error).__name__}: {error}"
     cuda.end_if_broken(error)
     if not nccl.wait_for_news(error, current.engine.interrupted):
-        body = {
-            "step": current_step(),
-            "what": what[:4000],
-            "traceback": shortened(user_traceback(error, __file__)),
-            "fatal": isinstance(error, KeepstepError),
-            "after_commit": after_commit(),
-            # Whatever torch made of it: once a link broke, what fails is the link's fault and not user code's.
-            "link": bool(current.engine.broken_link()),
-        }
-        current.send(MessageType.FAULT, body)
-        current.engine.wait_interruption()
+        current.engine.fail(
+            current_step(),
+            what,
+            shortened(user_traceback(error, __file__)),
+            fatal=isinstance(error, KeepstepError),
+            after_commit=after_commit(),
+        )
     return what

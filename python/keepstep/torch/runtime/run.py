@@ -19,10 +19,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from keepstep import _engine
+from keepstep._engine import Assignment, NextStep
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._messages import MessageType
 from keepstep._options import RecoverOptions
-from keepstep._session import Assignment, Session
+from keepstep._session import Session
 from keepstep.torch import seeds
 from keepstep.torch.checkpoint import terms as checkpoint_terms
 from keepstep.torch.current_run import set_current
@@ -58,10 +59,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
-# Flags of a vote.
-FLAG_PAUSE = _engine.FLAG_PAUSE  # the world changes after this step
-FLAG_DRAIN = _engine.FLAG_DRAIN  # the job stops after this step
-FLAG_VETO = _engine.FLAG_VETO  # nobody updates anything in this step
+FLAG_VETO = _engine.FLAG_VETO  # of a vote: nobody updates anything in this step
+
+
+def _interruptible(call: Callable[[], T]) -> T:
+    """`call`, of the engine: where the generation ends in it, that leaves the function as an `Interruption`."""
+    try:
+        return call()
+    except _engine.Interrupted as interrupted:
+        raise Interruption(str(interrupted)) from None
 
 
 class Run:
@@ -90,7 +96,6 @@ class Run:
         self._shards = self._no_shards()
         self._checkpoints: CheckpointManager | None = None
         self._save_settings: checkpoint_terms.Settings = {}  # of run.checkpoint; empty: not called
-        self._save_flags = 0  # what all ranks said of places to save to, in the last vote
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
         self._built_for = 0  # the division of the state (`Assignment.sharding`)
@@ -100,7 +105,6 @@ class Run:
         self._world = nccl_world.WorldConnection(session)
         self._ready = False  # a spare: to park
         self._joined = False  # once: then the registry is complete
-        self._version = 0
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
         self._step: Step | None = None
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
@@ -115,8 +119,6 @@ class Run:
         self._first_loop = True  # of this entry
         self._evaluations = Evaluations(self)
         self._not_mine: str | None = None  # a tensor that was not as the last commit left it, when this was left
-        self._noticed = False  # all ranks know that the job stops after the last committed step
-        self._pauses = False  # all ranks know that the world changes after it
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
         self._on_resize: list[Callable[[int, int], Any]] = []
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
@@ -143,7 +145,7 @@ class Run:
     @property
     def _world_changes(self) -> bool:
         """Whether all ranks know that the world changes after the last committed step."""
-        return self._pauses
+        return self._engine.pauses
 
     # ---- who we are ----
 
@@ -195,7 +197,7 @@ class Run:
     @property
     def version(self) -> int:
         """Committed steps so far."""
-        return self._version
+        return self._engine.version
 
     # ---- state ----
 
@@ -209,7 +211,7 @@ class Run:
         self._keeps += 1
         if index < len(self._kept):
             return self._kept[index]  # type: ignore[no-any-return]
-        self._session.injector.at("build", self._version + 1)
+        self._session.injector.at("build", self.version + 1)
         seeds.seed_all(_engine.mix_seed(self.seed, index))
         self._session.building = True
         try:
@@ -416,10 +418,10 @@ class Run:
         sizes = batches.even_sizes(self.world_size // parts) if even else []
         self._tell_useful(batches.most_ranks, sizes)
         fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
-        if self._version < until and not fits and self._may_change_size():
+        if self.version < until and not fits and self._may_change_size():
             self._pause()
         self._position = checked_position(position, self._registry, batches)
-        origin = None if self._position is None else (self._version + 1, int(self._position.item()))
+        origin = None if self._position is None else (self.version + 1, int(self._position.item()))
         plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
         if even and plan.micro_batches % parts:
             raise KeepstepError(
@@ -437,16 +439,14 @@ class Run:
             early_exit.install(module, self._session, self._check_before_forward)
         if not self.rehearsing:
             self._begin_loop(until)
-        while self._version < until:
-            self._check_interrupted()
-            if self._pauses:
+        while (follows := self._next_step(until)) is not NextStep.END:
+            if follows is NextStep.PAUSE:
                 self._leave_shard()
                 self._pause()
-            if self._noticed:
+            if follows is NextStep.STOP:
                 self._stop_on_notice()
-            number = self._version + 1
+            number = self.version + 1
             self._session.injector.at("between", number)
-            self._engine.at(number, 0)
             plan.read_ahead(number)
             step = Step(self, plan, number)
             self._step = step
@@ -467,14 +467,19 @@ class Run:
         self._step = None
         self._save_last()
 
+    def _next_step(self, until: int) -> NextStep:
+        if self.rehearsing:
+            return NextStep.STEP if self.version < until else NextStep.END
+        return _interruptible(functools.partial(self._engine.next_step, until))
+
     def _begin_loop(self, until: int) -> None:
         self._check_in_capsule()
         first, self._first_loop = self._first_loop, False
-        doubt = self._committed.begin_loop(self._version, self.world_size, until)
+        doubt = self._committed.begin_loop(self.version, self.world_size, until)
         if doubt and self.rank == 0:
             print(f"keepstep: {doubt}", file=sys.stderr)
         if first:
-            self._evaluations.resume(self._version)
+            self._evaluations.resume(self.version)
 
     def _save_last(self) -> None:
         """At the end of the loop: what was not saved yet, and until it is."""
@@ -483,7 +488,7 @@ class Run:
             return
         self._refuse_changed("the last checkpoint found it")  # no commit follows that would
         with self.slow("the last checkpoint"):
-            checkpoints.save_last(self._version, self._capsule_ids())
+            checkpoints.save_last(self.version, self._capsule_ids())
 
     def _tell_useful(self, ranks: int, sizes: list[int]) -> None:
         """Each rank needs a micro-batch of its own: an elastic job grows no further. `sizes`: only so many ranks."""
@@ -547,16 +552,13 @@ class Run:
         flags = 0 if veto is None else self._ask(veto, step)
         self._votes.record(number)
         step.voted = True
-        if communicates:
-            step.vetoed = self._commit_after(update, number, flags)
-        else:
-            step.vetoed = self._commit_before(update, number, flags)
+        all_flags = (self._commit_after if communicates else self._commit_before)(update, number, flags)
+        step.vetoed = bool(all_flags & FLAG_VETO)
         step.committed = True
-        self._version = number
         if self._shards.wanted:
             self._shards.protect(number)
         if self._checkpoints is not None:
-            self._checkpoints.after_step(number, self._save_flags, self._capsule_ids())
+            self._checkpoints.after_step(number, all_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -573,49 +575,41 @@ class Run:
         self._session.note("veto", step.number, f"rank {self.rank} vetoes the update of step {step.number}: {text}")
         return FLAG_VETO
 
-    def _vote(self, number: int, flags: int) -> bool:
-        """Whether the update is to be skipped; the step counts either way. Raises if it does not."""
+    def _vote(self, flags: int) -> int:
+        """The flags of all ranks: the step counts. Raises if it does not."""
         if broken := self._engine.broken_link():
             raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
         if self._checkpoints is not None:
             flags |= self._checkpoints.flags()
-        decided, all_flags, _voted_ns, _decided_ns = self._engine.vote(number, flags)
-        if not decided:
-            if self._engine.wait_verdict() < number:
-                raise Interruption(f"step {number} is redone")
-            all_flags = self._engine.decided_flags(number)
-        self._save_flags = all_flags
-        self._noticed = bool(decided and all_flags & FLAG_DRAIN)
-        self._pauses = bool(decided and all_flags & FLAG_PAUSE)
-        return bool(all_flags & FLAG_VETO)
+        return _interruptible(functools.partial(self._engine.vote, flags))
 
-    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
-        vetoed = self._vote(number, flags)
+    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> int:
+        all_flags = self._vote(flags)
         self._session.injector.at("after_vote", number)
-        self._engine.begin_update(number)
+        self._engine.begin_update()
         self._before_update = self._capsule_versions()
-        self._apply((*(() if vetoed else update), self._move_on), number)
+        self._apply((*(() if all_flags & FLAG_VETO else update), self._move_on), number)
         self._end_update(number)
-        return vetoed
+        return all_flags
 
     def _end_update(self, number: int) -> None:
         """What is there now is what the commit of this step leaves."""
         moved = {} if self._capsule is None else self._capsule.release_changed(self._before_update)
         self._committed.commit(list_again=bool(moved))
-        self._engine.end_update(number)
+        self._engine.end_update()
         if self._capsule is not None:
             self._released.after(self._capsule, moved, self.rank, number)
 
-    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> bool:
+    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> int:
         snapshot = Snapshot(self._registry)
         manner = self._committed.manner()
         self._before_update = self._capsule_versions()
         self._engine.set_state("updating", number - 1)
         try:
             self._call(update, number)
-            vetoed = self._vote(number, flags)
+            all_flags = self._vote(flags)
         except BaseException:
             self._committed.put_back()
             snapshot.restore()
@@ -623,14 +617,14 @@ class Run:
             self._engine.set_state("clean", number - 1)
             raise
         self._session.injector.at("after_vote", number)
-        if vetoed:
+        if all_flags & FLAG_VETO:
             self._committed.put_back(manner)
             snapshot.restore()
             self._before_update = self._capsule_versions()  # nothing was changed
         self._move_on()
         self._registry.drop_gradients()
         self._end_update(number)
-        return vetoed
+        return all_flags
 
     def _move_on(self) -> None:
         """With the update, so that a step that is redone takes its samples again, and one that counts never does."""
@@ -641,8 +635,7 @@ class Run:
         try:
             self._call(update, number)
         except BaseException:
-            # Half an update: this state is nobody's source; it will be hydrated.
-            self._engine.set_state("empty", 0)
+            self._engine.drop_state()
             raise
         self._registry.drop_gradients()
 
@@ -690,7 +683,7 @@ class Run:
             if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
                 self._check_in_capsule()
         if self._shards.wanted and self._session.formed and not self.rehearsing:
-            self._shards.wait(self._version)  # what is copied after a commit must not change meanwhile
+            self._shards.wait(self.version)  # what is copied after a commit must not change meanwhile
         if self._checkpoints is not None:
             self._checkpoints.wait_copied()
         self._borrowed += 1
@@ -709,7 +702,7 @@ class Run:
                 if put_back():
                     self._committed.record(manner=False)
                 else:
-                    self._engine.set_state("empty", 0)  # half of it: to be hydrated, and no source
+                    self._engine.drop_state()  # half of it was put back
 
     def evaluate(self, function: Callable[[int], Any], *, every: int) -> None:
         """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
@@ -758,7 +751,7 @@ class Run:
 
         A notice is a signal to a launcher: SIGUSR1, under Slurm also SIGTERM.
         """
-        if not self._noticed:
+        if not self._engine.stops:
             return None
         return self._engine.notice() or "a notice came to another node"
 
@@ -779,9 +772,7 @@ class Run:
         with self.slow("on_notice"):
             for function in self._on_notice:
                 function()
-        self._engine.finish(on_notice=True)
-        self._engine.wait_interruption()  # raises JobEnded, which unwinds the script
-        raise Interruption("the generation ended before the job stopped")
+        _interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
 
     # ---- an elastic job: the world changes ----
 
@@ -798,14 +789,13 @@ class Run:
     def _pause(self) -> None:
         """Waits at the end of a step, with all other ranks, for the world to change."""
         self._step = None
-        self._engine.pause()
-        raise Interruption("the world changes")
+        _interruptible(self._engine.pause)
 
     def _leave_shard(self) -> None:
         """Before the world changes: what this rank holds alone is safe on a node that stays."""
         if self._shards.wanted:
-            self._shards.wait(self._version)
-            self._engine.leave_shard(self._version)
+            self._shards.wait(self.version)
+            self._engine.leave_shard(self.version)
 
     def _no_shards(self) -> Shards:
         return Shards(self._session, self._registry, self._options.copies, self._options.parity)
@@ -900,12 +890,12 @@ class Run:
 
     def _check_in_capsule(self) -> None:
         """Outside of a step. A forward in front of an entry's first loop may be: an undisturbed run made it once."""
-        if self._version == 0 or self._capsule is None:
+        if self.version == 0 or self._capsule is None:
             return
         if not self._first_loop:
-            self._refuse_in_capsule(self._version)
+            self._refuse_in_capsule(self.version)
         elif self._committed.changed_in_capsule() or self._capsule.changed_extra():
-            self._capsule.restore(self._engine, self._version)
+            self._capsule.restore(self._engine, self.version)
 
     def _refuse_in_capsule(self, number: int) -> None:
         """Raises where a forward after step `number` changed what is in the capsule."""
@@ -928,7 +918,7 @@ class Run:
         if module is not None:
             raise KeepstepError(
                 f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
-                f"{self._version}. A fault puts modes back as the commit left them, so the job would go on "
+                f"{self.version}. A fault puts modes back as the commit left them, so the job would go on "
                 "differently. Write model.train() behind the validation, or set the mode at the beginning of each step"
             )
 
@@ -943,7 +933,7 @@ class Run:
             return
         name = self._committed.changed_before_forward()
         if name is not None:
-            raise KeepstepError(line_to_write(name, f"a forward after step {self._version} found it"))
+            raise KeepstepError(line_to_write(name, f"a forward after step {self.version} found it"))
 
     def _as_committed(self) -> None:
         """This process was left at any line. What cannot be put back here comes from a peer."""
@@ -955,7 +945,7 @@ class Run:
         what = line_to_write(name, f"rank {self.rank} was left while it was so")
         if version == 0:
             raise KeepstepError(what)  # what peers built is compared with rank 0's, whatever that holds
-        self._engine.set_state("empty", 0)
+        self._engine.drop_state()
         print(f"keepstep: {what}\nIt takes the state of step {version} from a peer now.", file=sys.stderr, flush=True)
         self._not_mine = name
 
@@ -965,7 +955,7 @@ class Run:
         if changed is None or not self._shards.wanted:
             return
         if (name := self._committed.changed(written=False)) is not None:
-            raise KeepstepError(line_to_write(name, f"the copy of step {self._version} was made while it was so"))
+            raise KeepstepError(line_to_write(name, f"the copy of step {self.version} was made while it was so"))
 
     # ---- membership ----
 
@@ -1021,9 +1011,9 @@ class Run:
                 if self._checkpoints is not None and self.rank == 0 and self._assignment("join").version == 0:
                     self._checkpoints.announce()
                 if self._shards.wanted:
-                    self._version = self._shards.join(self._capsule, load)
+                    self._shards.join(self._capsule, load)
                 else:
-                    self._version = membership.join(self._session, self._registry, self._capsule, load)
+                    membership.join(self._session, self._registry, self._capsule, load)
             except _engine.Interrupted:
                 if self._next_assignment(left_with):
                     self._assigned = True
@@ -1033,7 +1023,7 @@ class Run:
         communication.attach(self._session)
         if self._checkpoints is not None:
             self._checkpoints.enter()
-            if self._version == 0:
+            if self.version == 0:
                 self._began_with(0)
         self._joined = True
         self._refuse_stale_copy()
@@ -1076,7 +1066,7 @@ class Run:
         self._world.forget_abandoned()
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
-        self._session.injector.at("recovery", self._version + 1)
+        self._session.injector.at("recovery", self.version + 1)
         left_with = self.world_size
         self._committed.left()  # before functions of on_resize: what they do to options is meant
         if not self._assigned:
@@ -1094,13 +1084,15 @@ class Run:
 
         `left_with`: how many ranks there were when the function was left; None where it was not.
         """
-        before = (self.rank, self.world_size)
-        anew = self._session.next_assignment().sharding != self._built_for and bool(self._sharded)
-        if anew or (self.rank, self.world_size) != before:
+        before = self._assignment("the next one")
+        now = self._session.next_assignment()
+        anew = now.sharding != self._built_for and bool(self._sharded)
+        moved = (now.rank, now.world_size) != (before.rank, before.world_size)
+        if anew or moved:
             # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
             replicas.groups_away(keep_world=False)
-        if (self.rank, self.world_size) != before:
-            self._note_resize(before[1], left_with)
+        if moved:
+            self._note_resize(before.world_size, left_with)
         if anew:
             self._divide_anew()
         return anew
@@ -1111,12 +1103,10 @@ class Run:
         self._position = None
         self._keeps = 0
         self._shard_calls = 0
-        self._noticed = False  # who takes part next does not know of it; the next vote says it again
-        self._pauses = False
+        self._engine.leave()
         self._on_notice.clear()
         self._evaluations.clear()
         self._first_loop = True
-        self._session.formed = False
         replicas.drop_all()
         fsdp.reset_iteration(self._registry.modules())
         pipelining.as_built()
@@ -1144,4 +1134,3 @@ class Run:
         """Waits until the function returned on all ranks."""
         self._form("the end of the training function")
         self._engine.finish()
-        self._session.released = True

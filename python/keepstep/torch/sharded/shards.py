@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from keepstep._engine import Fill
 from keepstep._errors import KeepstepError
 from keepstep.torch.sharded import fsdp, reshard
 from keepstep.torch.sharded.layout import ShardLayout
@@ -87,21 +88,19 @@ class Shards:
             self._sharded = self._built or self._registry.sharded()
         return self._sharded
 
-    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> int:
+    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> None:
         """Takes part in forming the current generation; as `membership.join`, which see."""
         engine = self._session.engine
-        activation = engine.ready(sharded=True)
-        version = int(activation.version)
-        state = engine.state()
-        fresh = version == 0 and state == ("empty", 0) and not self._trained
-        need = state != ("clean", version) and not fresh
-        text = engine.find_shard(activation, need)
+        version = engine.version
+        fill, _ = engine.ready(sharded=True, as_built=not self._trained)
+        need = fill is not Fill.NOTHING
+        text = engine.find_shard(need)
         assignment = self._session.assignment
         assert assignment is not None
         self._under_way = None
         if assignment.kept_in != assignment.sharding:
             needs = need and text is None
-            shards = engine.find_shards_of_before(activation, needs)
+            shards = engine.find_shards_of_before(needs)
             if shards is not None and needs:
                 text = self._take_part(shards, version, capsule)
             elif shards is not None:
@@ -111,24 +110,22 @@ class Shards:
         elif need:
             if load is None:
                 raise KeepstepError(f"no copy of what this rank held at step {version} is left")
-            engine.set_state("hydrating", version)
+            engine.filling()
             load(version)
-        engine.set_state("clean", version)
+        engine.filled()
         if text is None and not capsule.restore(engine, version):
             if version > 0:
                 raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
             capsule.save(engine, 0)
         engine.form()
-        self._session.formed = True
         self._copy(version)  # whoever was replaced has no copies elsewhere yet
-        return version
 
     def _take_part(self, shards: list[bytes], version: int, capsule: Capsule) -> bytes:
         """The state was divided among other ranks, whose `shards` these texts describe: this rank takes what it holds
         from now on. Returns what describes that.
         """
         engine = self._session.engine
-        engine.set_state("hydrating", version)
+        engine.filling()
         written = [json.loads(text) for text in shards]
         first = written[0]
         reshard.check_alike(written)
@@ -148,7 +145,7 @@ class Shards:
 
     def _load(self, text: bytes, version: int, capsule: Capsule) -> None:
         engine = self._session.engine
-        engine.set_state("hydrating", version)
+        engine.filling()
         written: dict[str, Any] = json.loads(text)
         self._session.injector.at("hydrate", version + 1)
         capsule.release([name for name, _, _ in written["tensors"]])

@@ -1,0 +1,134 @@
+#include "brain/rank/rank.h"
+
+#include <algorithm>
+
+#include "brain/require.h"
+
+namespace keepstep::brain {
+
+bool RankBrain::formed() const {
+  return phase_ == RankPhase::kBetween || phase_ == RankPhase::kStep || phase_ == RankPhase::kVoted ||
+         phase_ == RankPhase::kFinished;
+}
+
+void RankBrain::assigned(Version version) {
+  require(phase_ != RankPhase::kFinished, "a rank that finished gets another one");
+  phase_ = RankPhase::kJoining;
+  version_ = version;
+  flags_ = 0;
+}
+
+Joining RankBrain::activated(Rank rank, const std::vector<Rank>& sources, const std::vector<Rank>& targets,
+                             StateWord own, bool sharded, bool as_built) const {
+  if (sharded) {
+    const bool fresh = version_ == 0 && own == StateWord{StateKind::kEmpty, 0} && as_built;
+    const bool has = fresh || own == StateWord{StateKind::kClean, version_};
+    return {has ? Fill::kNothing : Fill::kCopies, false};
+  }
+  if (std::find(targets.begin(), targets.end(), rank) != targets.end()) {
+    return {sources.empty() ? Fill::kSaved : Fill::kPeers, false};
+  }
+  return {Fill::kNothing, !targets.empty()};
+}
+
+void RankBrain::joined() {
+  require(phase_ == RankPhase::kJoining, "a generation formed with a rank that does not join it");
+  phase_ = RankPhase::kBetween;
+  ever_formed_ = true;
+}
+
+void RankBrain::left() {
+  if (formed() && phase_ != RankPhase::kFinished) {
+    phase_ = RankPhase::kLeft;
+    flags_ = 0;  // who takes part next does not know of it; the next vote says it again
+  }
+}
+
+void RankBrain::finished() { phase_ = RankPhase::kFinished; }
+
+NextStep RankBrain::next(Step until, bool interrupted) {
+  if (interrupted) {
+    return NextStep::kLeave;
+  }
+  require(formed(), "a rank goes on with the steps of a generation that did not form");
+  if (version_ >= until) {
+    return NextStep::kEnd;
+  }
+  if (pauses()) {
+    return NextStep::kPause;
+  }
+  if (stops()) {
+    return NextStep::kStop;
+  }
+  phase_ = RankPhase::kStep;
+  return NextStep::kStep;
+}
+
+void RankBrain::voting() {
+  require(phase_ == RankPhase::kStep, "a rank votes outside of a step, or twice");
+  phase_ = RankPhase::kVoted;
+}
+
+AfterVote RankBrain::voted(bool decided, uint32_t flags) {
+  require(phase_ == RankPhase::kVoted, "a vote ended that did not begin");
+  flags_ = decided ? flags : 0;  // else the generation is over, and with it what it was to do
+  return decided ? AfterVote::kUpdate : AfterVote::kAwaitVerdict;
+}
+
+void RankBrain::updated() {
+  require(phase_ == RankPhase::kVoted, "a step counts that this rank did not vote on");
+  ++version_;
+  phase_ = RankPhase::kBetween;
+}
+
+const char* name(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::kNoRank:
+      return "no_rank";
+    case RankPhase::kJoining:
+      return "joining";
+    case RankPhase::kBetween:
+      return "between";
+    case RankPhase::kStep:
+      return "step";
+    case RankPhase::kVoted:
+      return "voted";
+    case RankPhase::kLeft:
+      return "left";
+    case RankPhase::kFinished:
+      return "finished";
+  }
+  return "?";
+}
+
+const char* name(Fill fill) {
+  switch (fill) {
+    case Fill::kNothing:
+      return "nothing";
+    case Fill::kPeers:
+      return "peers";
+    case Fill::kCopies:
+      return "copies";
+    case Fill::kSaved:
+      return "saved";
+  }
+  return "?";
+}
+
+const char* name(NextStep next) {
+  switch (next) {
+    case NextStep::kStep:
+      return "step";
+    case NextStep::kLeave:
+      return "leave";
+    case NextStep::kPause:
+      return "pause";
+    case NextStep::kStop:
+      return "stop";
+    case NextStep::kEnd:
+      return "end";
+  }
+  return "?";
+}
+
+}  // namespace keepstep::brain

@@ -1,0 +1,85 @@
+// Runs testdata/*.txt: what happens to one rank in, what it does out.
+
+#include <gtest/gtest.h>
+
+#include "brain/rank/rank.h"
+#include "brain/transcript.h"
+
+namespace keepstep::brain {
+namespace {
+
+using transcript::Line;
+using transcript::numbers;
+
+class RankScene {
+ public:
+  std::vector<std::string> run(const Line& line) {
+    const std::string answer = answer_to(line);
+    return {(answer.empty() ? "" : answer + " ") + "phase=" + name(brain_.phase()) + " version=" +
+            std::to_string(brain_.version()) + (brain_.step() == 0 ? "" : " step=" + std::to_string(brain_.step()))};
+  }
+
+ private:
+  // "clean@7"
+  static StateWord state(const std::string& text) {
+    const size_t at = text.find('@');
+    for (const StateKind kind : {StateKind::kEmpty, StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
+      if (text.substr(0, at) == name(kind)) {
+        return {kind, std::stoull(text.substr(at + 1))};
+      }
+    }
+    throw std::runtime_error("no such state: " + text);
+  }
+
+  std::string answer_to(const Line& line) {
+    if (line.verb == "assigned") {
+      rank_ = static_cast<Rank>(line.number("rank"));
+      brain_.assigned(line.number("version"));
+    } else if (line.verb == "activated") {
+      const Joining joining =
+          brain_.activated(rank_, numbers(line.text("sources")), numbers(line.text("targets")),
+                           state(line.text("state")), line.number("sharded") != 0, line.number("as_built") != 0);
+      return std::string("fill=") + name(joining.fill) + (joining.gives ? " gives" : "");
+    } else if (line.verb == "joined") {
+      brain_.joined();
+    } else if (line.verb == "left") {
+      brain_.left();
+    } else if (line.verb == "finished") {
+      brain_.finished();
+    } else if (line.verb == "next") {
+      return std::string("next=") + name(brain_.next(line.number("until"), line.number("interrupted") != 0));
+    } else if (line.verb == "vote") {
+      brain_.voting();
+    } else if (line.verb == "voted") {
+      const AfterVote after = brain_.voted(line.number("decided") != 0, flags(line));
+      return after == AfterVote::kUpdate ? "update" : "await_verdict";
+    } else if (line.verb == "verdict") {
+      return brain_.counts(line.number("version")) ? "update" : "again";
+    } else if (line.verb == "updated") {
+      brain_.updated();
+    } else {
+      ADD_FAILURE() << "no such line: " << line.verb;
+    }
+    return "";
+  }
+
+  static uint32_t flags(const Line& line) {
+    return (line.number("pause") != 0 ? kFlagPause : 0U) | (line.number("drain") != 0 ? kFlagDrain : 0U);
+  }
+
+  RankBrain brain_;
+  Rank rank_ = 0;
+};
+
+class RankTranscript : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RankTranscript, reads_as_recorded) {
+  RankScene scene;
+  EXPECT_EQ(transcript::check(GetParam(), [&](const Line& line) { return scene.run(line); }), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(testdata, RankTranscript, ::testing::ValuesIn(transcript::below("rank/testdata")),
+                         [](const auto& info) { return transcript::test_name(info.param); });
+
+}  // namespace
+}  // namespace keepstep::brain
