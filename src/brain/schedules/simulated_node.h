@@ -261,9 +261,10 @@ class Nodes {
         worker.entered == prepare.identity && worker.at >= At::kReady && worker.at != At::kHung) {
       tell_ready(worker);  // who answered already says it again
     }
+    const bool repeated = worker.assigned && worker.assigned->identity == prepare.identity;
     worker.assigned = prepare;
     const auto previous = workers_.find(effect.member.previous);
-    if (previous != workers_.end() && previous->second.node != node) {
+    if (!repeated && previous != workers_.end() && previous->second.node != node) {
       worker.capsules = previous->second.capsules;  // that node's are gone, but the keeper of the rank has copies
     }
   }
