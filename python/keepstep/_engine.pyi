@@ -124,7 +124,7 @@ class Engine:
         """Where the state of `version` comes from, and whether peers get theirs from here."""
 
     def filling(self) -> None:
-        """The state is being filled: until `filled` it is nobody's."""
+        """The state is about to be filled: until `filled` no peer may read it."""
 
     def filled(self) -> None:
         """The state is that of `version`: peers may pull it."""
@@ -196,7 +196,7 @@ class Engine:
 
     def begin_update(self) -> None: ...
     def drop_state(self) -> None:
-        """The state is as no version left it: it is to be hydrated, and nobody's source."""
+        """The state is of no version: no peer may read it, and it has to be hydrated."""
 
     def end_update(self) -> None:
         """The state is the step's: that is committed."""

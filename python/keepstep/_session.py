@@ -80,7 +80,7 @@ class Session:
 
     @property
     def formed(self) -> bool:
-        """Whether the generation of that formed, and was not left."""
+        """Whether this rank's generation formed, and this rank has not left it."""
         return bool(self.rehearsal.entered) if self.rehearsing else self.engine.formed
 
     @property

@@ -49,7 +49,7 @@ void make_room(Engine& engine) {
   }
 }
 
-void bind_life(nb::module_& module) {
+void bind_values(nb::module_& module) {
   nb::enum_<brain::Fill>(module, "Fill", "Where a rank gets the state of its generation's version from.")
       .value("NOTHING", brain::Fill::kNothing, "It has that.")
       .value("PEERS", brain::Fill::kPeers, "Living ranks that have it.")
@@ -93,7 +93,7 @@ void bind_life(nb::module_& module) {
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  bind_life(module);
+  bind_values(module);
   nb::class_<Engine>(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).")
       .def_static(
           "attach",
@@ -136,7 +136,7 @@ void bind_engine(nb::module_& module) {
           },
           "sharded"_a = false, "as_built"_a = false,
           "Where the state of `version` comes from, and whether peers get theirs from here.")
-      .def("filling", &Engine::filling, "The state is being filled: until `filled` it is nobody's.")
+      .def("filling", &Engine::filling, "The state is about to be filled: until `filled` no peer may read it.")
       .def("filled", &Engine::filled, "The state is that of `version`: peers may pull it.")
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
       .def("wait_interruption",
@@ -298,7 +298,7 @@ void bind_engine(nb::module_& module) {
           "CLOCK_MONOTONIC in ns: when this rank voted, and when it knew the decision.")
       .def("begin_update", &Engine::begin_update)
       .def("drop_state", &Engine::drop_state,
-           "The state is as no version left it: it is to be hydrated, and nobody's source.")
+           "The state is of no version: no peer may read it, and it has to be hydrated.")
       .def(
           "end_update",
           [](Engine& engine) {

@@ -12,8 +12,11 @@
 #include <functional>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "brain/types.h"
 
 namespace keepstep::brain::transcript {
 
@@ -72,6 +75,17 @@ inline std::vector<uint32_t> numbers(const std::string& text) {
     }
   }
   return values;
+}
+
+// "clean@117"; without a version: 0
+inline StateWord state_word(const std::string& text) {
+  const std::vector<std::string> parts = split(text, '@');
+  for (const StateKind kind : {StateKind::kEmpty, StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
+    if (parts[0] == name(kind)) {
+      return {kind, parts.size() > 1 ? std::stoull(parts[1]) : 0};
+    }
+  }
+  throw std::runtime_error("no such state: " + text);
 }
 
 using Run = std::function<std::vector<std::string>(const Line&)>;

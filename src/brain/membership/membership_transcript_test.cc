@@ -13,6 +13,7 @@ namespace {
 using transcript::Line;
 using transcript::numbers;
 using transcript::split;
+using transcript::state_word;
 
 template <typename Numbers>
 std::string list_text(const Numbers& values) {
@@ -136,16 +137,6 @@ class Scene {
     return parity;
   }
 
-  static StateWord state(const std::string& text) {
-    const auto parts = split(text, '@');
-    StateWord word;
-    for (const StateKind kind : {StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
-      word.kind = parts[0] == name(kind) ? kind : word.kind;
-    }
-    word.version = parts.size() > 1 ? std::stoull(parts[1]) : 0;
-    return word;
-  }
-
   static StepDigest digest(const std::string& text) {
     const auto parts = split(text, '.');
     return {std::stoull(parts[0]), parts.size() > 1 ? std::stoull(parts[1]) : 0};
@@ -172,7 +163,7 @@ class Scene {
       for (const Vote vote : {Vote::kYes, Vote::kDecided}) {
         word.word.vote = vote_and_step[0] == name(vote) ? vote : word.word.vote;
       }
-      word.state = parts.size() > 1 ? state(parts[1]) : StateWord{StateKind::kClean, word.word.step - 1};
+      word.state = parts.size() > 1 ? state_word(parts[1]) : StateWord{StateKind::kClean, word.word.step - 1};
       if (digests.size() > 1) {
         word.digest = digest(digests[1]);
       }
@@ -228,7 +219,7 @@ class Scene {
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
     if (line.verb == "ready")
-      return Ready{worker, identity(line), state(line.text("state", "empty")), line.has("sharded")};
+      return Ready{worker, identity(line), state_word(line.text("state", "empty")), line.has("sharded")};
     if (line.verb == "hung")
       return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
     if (line.verb == "paused") return WorkerPaused{worker, identity(line)};

@@ -18,7 +18,7 @@ enum StepFlag : uint32_t {
   kFlagPause = 1,  // the world changes after this step
   kFlagDrain = 2,  // the job stops after this step
   kFlagStop = 8,
-  kFlagVeto = 16,  // nobody updates anything in this step
+  kFlagVeto = 16,  // no rank updates anything in this step
   kFlagFirstPlace = 1 << 8,
 };
 
@@ -100,9 +100,5 @@ class RankBrain {
   uint32_t flags_ = 0;  // that all ranks raised with the last vote, where all heard of them
   bool ever_formed_ = false;
 };
-
-const char* name(RankPhase phase);
-const char* name(Fill fill);
-const char* name(NextStep next);
 
 }  // namespace keepstep::brain

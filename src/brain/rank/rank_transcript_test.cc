@@ -10,27 +10,26 @@ namespace {
 
 using transcript::Line;
 using transcript::numbers;
+using transcript::state_word;
+
+constexpr const char* kPhases[] = {"no_rank", "joining", "between", "step", "voted", "left", "finished"};
+constexpr const char* kFills[] = {"nothing", "peers", "copies", "saved"};
+constexpr const char* kNextSteps[] = {"step", "leave", "pause", "stop", "end"};
+
+template <typename Value, size_t kCount>
+std::string name(const char* const (&names)[kCount], Value value) {
+  return names[static_cast<size_t>(value)];
+}
 
 class RankScene {
  public:
   std::vector<std::string> run(const Line& line) {
     const std::string answer = answer_to(line);
-    return {(answer.empty() ? "" : answer + " ") + "phase=" + name(brain_.phase()) + " version=" +
+    return {(answer.empty() ? "" : answer + " ") + "phase=" + name(kPhases, brain_.phase()) + " version=" +
             std::to_string(brain_.version()) + (brain_.step() == 0 ? "" : " step=" + std::to_string(brain_.step()))};
   }
 
  private:
-  // "clean@7"
-  static StateWord state(const std::string& text) {
-    const size_t at = text.find('@');
-    for (const StateKind kind : {StateKind::kEmpty, StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
-      if (text.substr(0, at) == name(kind)) {
-        return {kind, std::stoull(text.substr(at + 1))};
-      }
-    }
-    throw std::runtime_error("no such state: " + text);
-  }
-
   std::string answer_to(const Line& line) {
     if (line.verb == "assigned") {
       rank_ = static_cast<Rank>(line.number("rank"));
@@ -38,8 +37,8 @@ class RankScene {
     } else if (line.verb == "activated") {
       const Joining joining =
           brain_.activated(rank_, numbers(line.text("sources")), numbers(line.text("targets")),
-                           state(line.text("state")), line.number("sharded") != 0, line.number("as_built") != 0);
-      return std::string("fill=") + name(joining.fill) + (joining.gives ? " gives" : "");
+                           state_word(line.text("state")), line.number("sharded") != 0, line.number("as_built") != 0);
+      return "fill=" + name(kFills, joining.fill) + (joining.gives ? " gives" : "");
     } else if (line.verb == "joined") {
       brain_.joined();
     } else if (line.verb == "left") {
@@ -47,7 +46,7 @@ class RankScene {
     } else if (line.verb == "finished") {
       brain_.finished();
     } else if (line.verb == "next") {
-      return std::string("next=") + name(brain_.next(line.number("until"), line.number("interrupted") != 0));
+      return "next=" + name(kNextSteps, brain_.next(line.number("until"), line.number("interrupted") != 0));
     } else if (line.verb == "vote") {
       brain_.voting();
     } else if (line.verb == "voted") {

@@ -27,7 +27,7 @@ struct Failure {
   brain::Step step = 0;  // that it was in; 0: in none
   std::string what;
   std::string traceback;
-  bool fatal = false;         // a mistake in the program: to do it again helps nobody, and the job ends
+  bool fatal = false;         // a mistake in the program: doing it again would not help, so the job ends
   bool after_commit = false;  // `step` was committed
 };
 
@@ -64,7 +64,7 @@ class Engine {
   // with wait_assignment. `sharded`: no other rank holds what this one protects; and `as_built`: nothing changed that
   // since it was built.
   StatusOr<brain::Joining> ready(bool sharded = false, bool as_built = false);
-  // Where the state is to be filled: that begins, and until it is filled it is nobody's.
+  // The state is about to be filled: until filled() no peer may read it.
   void filling() { set_state(brain::StateKind::kHydrating, activation().version); }
   // Now peers may pull it.
   void filled() { set_state(brain::StateKind::kClean, activation().version); }
@@ -101,13 +101,13 @@ class Engine {
   StatusOr<brain::NextStep> next(brain::Step until);
   // All ranks vote on the step: it counts, on all or on none. Returns the flags of all. ABORTED: it is done again.
   StatusOr<uint32_t> vote(uint32_t flags);
-  // After the vote: the update begins, and half of it is nobody's state.
+  // After the vote: the update begins. Until it ends no peer may read the state.
   void begin_update() { steps_.begin_update(brain_.step()); }
   // The state is the step's: that is committed.
   void end_update();
 
   // ---- protected state ----
-  // It is as no version left it, after half an update perhaps: it is to be hydrated, and nobody's source.
+  // The state is of no version (half an update, say): no peer may read it, and it has to be hydrated.
   void drop_state() { set_state(brain::StateKind::kEmpty, 0); }
   void set_state(brain::StateKind kind, brain::Version version);
   brain::StateWord state() const;

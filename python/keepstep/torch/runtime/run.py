@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
-FLAG_VETO = _engine.FLAG_VETO  # of a vote: nobody updates anything in this step
+FLAG_VETO = _engine.FLAG_VETO  # of a vote: no rank updates anything in this step
 
 
 def _interruptible(call: Callable[[], T]) -> T:
