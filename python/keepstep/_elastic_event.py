@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from keepstep._messages import MessageType
 from keepstep._session import session_or_none
 
 _told: int | None = None  # the generation whose end this process announced
@@ -37,5 +36,5 @@ def elastic_event_detected() -> bool:
         detected = any_rank(detected)
     if detected and _told != generation:
         _told = generation
-        current.send(MessageType.PAUSED, {})
+        current.engine.tell_paused()
     return detected

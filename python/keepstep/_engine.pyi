@@ -9,16 +9,6 @@ from typing import Any
 # Numbers that both sides of a boundary must know (src/bindings/constants.cc).
 FLAG_VETO: int
 FLAG_FIRST_PLACE: int
-MESSAGE_PARKED: int
-MESSAGE_RECOVERABLE: int
-MESSAGE_PRELOAD: int
-MESSAGE_PAUSED: int
-MESSAGE_CRASHED: int
-MESSAGE_INJECTED: int
-MESSAGE_NOTE: int
-MESSAGE_USEFUL: int
-MESSAGE_UNFIT: int
-MESSAGE_SAVED: int
 MAX_STORE_VALUE_BYTES: int
 MAX_BLOCKS_OF_GROUP: int
 LOADER_NONE: int
@@ -86,19 +76,115 @@ class Assignment:
     def environment(self) -> dict[str, str]:
         """Variables that follow from the rank."""
 
+class Fault:
+    """A fault to carry out, parsed by the agent."""
+
+    def __init__(
+        self,
+        key: str,
+        text: str,
+        kind: str,
+        phase: str,
+        what: str = "",
+        on_spare: bool = False,
+        late: bool = False,
+        rank: int | None = None,
+        step: int | None = None,
+        probability: float | None = None,
+        seed: int | None = None,
+        times: int | None = None,
+        seconds: float | None = None,
+        factor: float | None = None,
+        ms: int | None = None,
+        mib: int | None = None,
+    ) -> None: ...
+    key: str  # tells faults of a job apart
+    text: str  # as the user gave it
+    kind: str
+    phase: str
+    what: str
+    on_spare: bool
+    late: bool  # it came while the job ran: a step that is past means the next one
+    rank: int | None
+    step: int | None
+    probability: float | None
+    seed: int | None
+    times: int | None
+    seconds: float | None
+    factor: float | None
+    ms: int | None
+    mib: int | None
+
+class Welcome:
+    """What the agent says of the job to a worker that comes."""
+
+    spare: bool
+    seed: int
+    check_all: bool  # all steps' digests of a rank that joins are checked
+    digests: str  # auto, on or off
+    digest_every: int  # steps; 0: never
+    world: int
+    several_nodes: bool
+    elastic: bool
+    health_check: bool
+    learn: bool  # the agent wants to know what the script imports
+    term_is_notice: bool  # SIGTERM from outside is for the agent
+    rings: str  # path of the socket for rings of batches; empty: there is none
+    drain: str  # the same of the process that writes checkpoints
+    rank_variables: list[str]  # names of environment variables that follow from a rank
+    inject: list[Fault]  # faults that may still come
+
 class Engine:
     """The engine inside a rank (src/rank/engine/engine.h)."""
 
     @staticmethod
-    def attach(socket: int, memory: int, fingerprint: str) -> Engine:
+    def attach(socket: int, memory: int, fingerprint: dict[str, str]) -> Engine:
         """Takes both descriptors; waits for the agent's welcome."""
 
     @property
     def worker(self) -> int: ...
     @property
-    def welcome(self) -> str: ...
-    def take_injections(self) -> list[str]: ...
-    def send(self, type: int, body: str) -> None: ...
+    def welcome(self) -> Welcome: ...
+    def take_injections(self) -> list[Fault]: ...
+    def tell_parked(self, rehearsed: tuple[bool, float, str] | None) -> None:
+        """It waits for a rank. How a rehearsal went: done, seconds, because."""
+
+    def tell_recoverable(self, timeout_s: float) -> None:
+        """It entered a recoverable function; 0: without a limit on leaving it."""
+
+    def tell_preload(self, modules: Sequence[str], path: str) -> None:
+        """What the script imported beyond the zygote."""
+
+    def tell_paused(self) -> None:
+        """It heard that the world changes, and is about to exit."""
+
+    def tell_crashed(self, traceback: str) -> None:
+        """The process is about to exit."""
+
+    def tell_injected(self, key: str, detail: str, last: bool) -> None:
+        """This fault is carried out now."""
+
+    def tell_note(self, event: str, step: int, because: str, where: str) -> None:
+        """A line for the journal."""
+
+    def tell_useful(self, ranks: int, sizes: Sequence[int]) -> None:
+        """How many ranks the job's batches feed."""
+
+    def tell_unfit(self, check: str, measured: str, limit: str, counts: bool) -> None:
+        """Its health check failed; it is about to exit."""
+
+    def tell_saved(
+        self,
+        version: int,
+        generation: int,
+        where: str,
+        seconds: float = 0.0,
+        left_out: int = 0,
+        left_out_steps: Sequence[int] = [],
+    ) -> None:
+        """Any process can load this version. `generation` 0: it was saved in another start of the job; `left_out`: how
+        many saves before it failed; `left_out_steps`: the last of them."""
+
     def wait_assignment(self) -> Assignment: ...
     @property
     def version(self) -> int:

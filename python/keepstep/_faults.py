@@ -22,7 +22,7 @@ from keepstep import _engine
 from keepstep._errors import KeepstepError
 
 if TYPE_CHECKING:
-    from keepstep._inject import Injection
+    from keepstep._engine import Fault
 
 _MIB = 1 << 20
 _OOM_MIB = 256
@@ -44,41 +44,41 @@ class Plan:
 ChooseFlip = Callable[[str, int, int], Plan]
 
 
-def plan(injection: Injection, job_seed: int, step: int, choose_flip: ChooseFlip | None) -> Plan:
-    """How `injection` is carried out here and now. `choose_flip`: None before there is state to flip bits of."""
-    seconds = injection.seconds
-    if injection.kind == "flip":
+def plan(fault: Fault, job_seed: int, step: int, choose_flip: ChooseFlip | None) -> Plan:
+    """How `fault` is carried out here and now. `choose_flip`: None before there is state to flip bits of."""
+    seconds = fault.seconds
+    if fault.kind == "flip":
         if choose_flip is None:
             raise KeepstepError("inject flip: nothing is protected yet; see keepstep.Run.protect")
-        return choose_flip(injection.what, job_seed if injection.seed is None else injection.seed, step)
+        return choose_flip(fault.what, job_seed if fault.seed is None else fault.seed, step)
     kinds: dict[str, Callable[[], None]] = {
         "kill": lambda: _die(signal.SIGKILL),
         "segv": lambda: _die(signal.SIGSEGV),
-        "exception": lambda: _raise(injection.text),
+        "exception": lambda: _raise(fault.text),
         "exit": lambda: os._exit(13),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),  # the agent continues it, if it shall end
         "gil": lambda: hold_gil(seconds),
         "loop": lambda: endless_loop(seconds),
         "deadlock": deadlock,
-        "oom": lambda: exhaust_memory(injection.mib or _OOM_MIB, injection.what == "kill", injection.text),
+        "oom": lambda: exhaust_memory(fault.mib or _OOM_MIB, fault.what == "kill", fault.text),
         "link-drop": drop_links,
-        "link-delay": lambda: _engine.delay_links(injection.ms or 0),
+        "link-delay": lambda: _engine.delay_links(fault.ms or 0),
     }
     # Others are the agent's: it does them when it is told. A slow rank is `Slowness`.
-    return Plan(kinds.get(injection.kind, lambda: None))
+    return Plan(kinds.get(fault.kind, lambda: None))
 
 
 class Slowness:
     """This process computes longer than it would, at one place of each step, from now on."""
 
-    def __init__(self, injection: Injection, step: int) -> None:
-        self._phase = injection.phase
-        self._seconds = injection.seconds
-        self._factor = injection.factor or 1.0
-        self._steps_left = injection.times
+    def __init__(self, fault: Fault, step: int) -> None:
+        self._phase = fault.phase
+        self._seconds = fault.seconds
+        self._factor = fault.factor or 1.0
+        self._steps_left = fault.times
         self._step = step - 1
         self._computed = time.thread_time()
-        self.at(injection.phase, step)
+        self.at(fault.phase, step)
 
     def at(self, phase: str, step: int) -> bool:
         """Waits, once a step; False when it is over."""

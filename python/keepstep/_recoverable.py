@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
@@ -79,6 +80,11 @@ def recoverable(
     Returns what the function returns in its last entry. ``sys.exit(0)`` in the function ends it like a return: the
     process ends with it once all ranks are through.
     """
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise KeepstepError(
+            f"recoverable(timeout={timeout}): a number of seconds above 0; leave it out for the launcher's "
+            "--interrupt-timeout"
+        )
     options = RecoverOptions(health_check, on_interrupt, finalize, timeout, rehearse, *_protection(copies, parity))
 
     def decorate(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ there too, with the script imported and the model built.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -18,7 +17,6 @@ from keepstep._engine import Assignment
 from keepstep._errors import KeepstepError
 from keepstep._faults import ChooseFlip
 from keepstep._inject import Injector
-from keepstep._messages import MessageType
 
 MAX_LEARNED_BYTES = 96 * 1024  # of the names of modules in one message
 
@@ -28,33 +26,29 @@ class Session:
 
     def __init__(self, engine: _engine.Engine) -> None:
         self.engine = engine
-        self.welcome: dict[str, Any] = json.loads(engine.welcome)
-        self.spare: bool = self.welcome["spare"]
+        self.welcome = engine.welcome
+        self.spare = self.welcome.spare
         self._given: Assignment | None = None
         self.recoverable = False
         self.building = False
         self.sharding = False  # in run.shard: with a rank, and without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
-        self.injector = Injector(self, self.welcome["inject"])
+        self.injector = Injector(self, self.welcome.inject)
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
         self.rehearsal: Any = None  # a keepstep.torch.recovery.rehearsal.Rehearsal, in a spare's first entry
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
         self.before_waiting: list[Callable[[], None]] = []  # each time that this process waits for a rank
         self.users_health_check: Callable[[], None] | None = None
-        self.parked_note: dict[str, Any] = {}  # goes with PARKED
+        self.rehearsed: tuple[bool, float, str] | None = None  # done, seconds, because
         self.witness: Any = None  # a keepstep.torch.integrity.witness.Witness, under `keepstep certify`
         self.script_path = ""  # where the script's own modules are found
         self._modules_at_start = set(sys.modules)
 
     # ---- messages ----
 
-    def send(self, message: MessageType, body: dict[str, Any]) -> None:
-        """One message to the agent."""
-        self.engine.send(int(message), json.dumps(body))
-
     def note(self, event: str, step: int, because: str, where: str = "") -> None:
         """One line in the journal; `event` is one of those that the agent takes. `where`: a place for checkpoints."""
-        self.send(MessageType.NOTE, {"event": event, "step": step, "because": because[:4000], "where": where})
+        self.engine.tell_note(event, step, because[:4000], where)
 
     def store(
         self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1, ends_with_generation: bool = True
@@ -108,11 +102,11 @@ class Session:
         return self.assignment
 
     def _park(self) -> None:
-        if self.welcome["learn"]:
-            self.send(MessageType.PRELOAD, {"modules": self._learned_modules(), "path": self.script_path})
+        if self.welcome.learn:
+            self.engine.tell_preload(self._learned_modules(), self.script_path)
         if self.before_parking is not None:
             self.before_parking()
-        self.send(MessageType.PARKED, self.parked_note)
+        self.engine.tell_parked(self.rehearsed)
         self.next_assignment()
 
     def next_assignment(self) -> Assignment:

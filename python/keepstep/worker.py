@@ -22,7 +22,6 @@ import types
 from typing import Any
 
 from keepstep import _engine
-from keepstep._messages import MessageType
 from keepstep._session import Session, set_session, watch_environment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -43,7 +42,7 @@ def user_traceback(error: BaseException, ours: str) -> str:
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
-def fingerprint() -> dict[str, Any]:
+def fingerprint() -> dict[str, str]:
     """What decides about the bits this process computes: all workers of a job must agree on it."""
     import torch
 
@@ -55,10 +54,10 @@ def fingerprint() -> dict[str, Any]:
                 break
     return {
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
+        "threads": str(torch.get_num_threads()),
         "cpu": hashlib.sha256(flags.encode()).hexdigest()[:16],
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
     }
 
 
@@ -111,10 +110,10 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     # Said explicitly, so that a forked worker and one started by exec compute the same bits.
     threads = spec["environment"].get("OMP_NUM_THREADS", "")
     torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
-    session = Session(_engine.Engine.attach(socket_fd, memory_fd, json.dumps(fingerprint())))
+    session = Session(_engine.Engine.attach(socket_fd, memory_fd, fingerprint()))
     set_session(session)
     session.script_path = os.getcwd() if spec["module"] else os.path.dirname(os.path.abspath(spec["script"]))
-    watch_environment(session.welcome["rank_variables"])
+    watch_environment(session.welcome.rank_variables)
     code = 0
     try:
         from keepstep.torch.recovery import (
@@ -138,7 +137,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     except BaseException as error:
         text = user_traceback(error, __file__)
         sys.stderr.write(text)
-        session.send(MessageType.CRASHED, {"traceback": shortened(text)})
+        session.engine.tell_crashed(shortened(text))
         code = 1
     return code
 

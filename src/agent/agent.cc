@@ -141,7 +141,7 @@ void Agent::open_drain() {
       *core_.loop, drain_socket_, core_.config.spec.python, core_.config.node,
       {[this](const std::string& event, const std::string& because) { core_.journal.write(event, {}, because); },
        [this](brain::Version version, uint32_t generation) { core_.link->send(brain::Saved{version, generation}); },
-       [this](brain::NodeId to, const std::string& message) { core_.route(to, 'D', message); }});
+       [this](brain::NodeId to, const std::string& message) { core_.route(to, messages::DrainNews{message}); }});
   if (!drain.ok()) {
     drain_socket_.clear();
     spdlog::warn("run.checkpoint will not work in this job: {}", std::string(drain.status().message()));

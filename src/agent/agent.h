@@ -38,9 +38,9 @@
 #include "agent/workers/temp_folder.h"
 #include "agent/workers/torchrun_env.h"
 #include "brain/node/node.h"
+#include "messages/rank_messages.h"
 #include "observe/journal.h"
 #include "observe/status_line.h"
-#include "rank/link/messages.h"
 
 namespace keepstep::agent {
 
@@ -105,18 +105,23 @@ class Agent {
   // agent_workers.cc: what workers say and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
-  void on_message(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
-  void on_attach(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
+  void on_message(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
+                  const messages::FromRank& message, std::vector<Fd> fds);
+  void on_attach(const std::shared_ptr<WorkerProcess>& process, const messages::Attach& attach);
+  void on_parked(WorkerProcess& process, const messages::Parked& parked);
+  void on_finished(const WorkerProcess& process, brain::Identity identity, const messages::Finished& finished);
   void on_program_attached(const WorkerProcess& process);
   void on_programs_attach();
   // Reads what ranks committed and logged since the last time; also of the dead.
   void collect(WorkerProcess& process);
   void collect_all();
   void on_commit(const WorkerProcess& process, const rank::CommitRecord& record);
-  void on_saved(const rank::Message& message);
-  void on_note(const WorkerProcess& process, const rank::Message& message);
-  void on_vault(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
-  void on_store(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message, std::vector<Fd> fds);
+  void on_hydrated(const WorkerProcess& process, brain::Identity identity, const messages::Hydrated& hydrated);
+  void on_saved(brain::Identity identity, const messages::Saved& saved);
+  void on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note);
+  void on_vault(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
+                const messages::VaultQuestion& question);
+  void on_store(const WorkerProcess& process, const messages::StoreQuestion& question, std::vector<Fd> fds);
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
@@ -137,7 +142,10 @@ class Agent {
 
   // agent_nodes.cc: what agents of several nodes say to one another
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
-  void on_routed(brain::NodeId from, const std::string& message);
+  void on_routed(brain::NodeId from, const std::string& text);
+  Status on_said_to_first(brain::NodeId from, const std::string& text);
+  Status on_said_by_first(const std::string& text);
+  Status on_said(brain::NodeId from, const std::string& text);
   void carry_out(const SharedStore::Outcome& outcome);
   void tell_that_programs_attach(brain::NodeId to);
 
@@ -173,7 +181,7 @@ class Agent {
   bool first_commit_told_ = true;
   uint32_t recoveries_ = 0;
   std::string note_ = "starting";
-  std::string fingerprint_;
+  messages::Texts fingerprint_;
   bool preload_sent_ = false;
   bool programs_attach_ = false;  // --no-python, and one of the job's programs did: they can wait for a rank
   std::unique_ptr<ControlDoor> door_;

@@ -21,7 +21,6 @@ namespace keepstep::agent {
 
 using brain::Member;
 using brain::WorkerId;
-using rank::MessageType;
 
 namespace {
 
@@ -179,7 +178,7 @@ void Agent::carry_out(const brain::SealWords& effect) {
 
 void Agent::carry_out(const brain::Interrupt& effect) {
   for (const WorkerId id : effect.workers) {
-    core_.tell(*core_.workers.at(id), MessageType::kInterrupt, effect.identity, {{"because", effect.because}});
+    core_.tell(*core_.workers.at(id), effect.identity, messages::Interrupt{effect.because});
   }
   if (rings_ != nullptr) {
     rings_->ring_bells();
@@ -241,8 +240,7 @@ void Agent::carry_out(const brain::Inherit& effect) {
   if (effect.copies && from.kept.valid()) {
     to.kept = Fd(fcntl(from.kept.get(), F_DUPFD_CLOEXEC, 0));
     const int fd = from.kept.get();
-    core_.tell(to, MessageType::kInherit, core_.brain.identity(), nlohmann::json::object(),
-               std::span<const int>(&fd, 1));
+    core_.tell(to, core_.brain.identity(), messages::Inherit{}, std::span<const int>(&fd, 1));
   }
 }
 
@@ -293,11 +291,11 @@ void Agent::carry_out(const brain::Assign& effect) {
   }
   const std::shared_ptr<WorkerProcess> process = core_.workers.at(effect.member.worker);
   const RankAssignment assignment = assignment_of(effect.member.rank);
-  const nlohmann::json rank_variables = json_of(rank_environment(core_.config.spec, assignment));
+  const Environment rank_variables = rank_environment(core_.config.spec, assignment);
   if (core_.config.spec.no_python) {
     if (process->pid == 0) {
       nlohmann::json variables = job_variables();
-      variables.update(rank_variables);
+      variables.update(json_of(rank_variables));
       starter_->spawn(process, variables);
     }
     if (!process->attached) {
@@ -305,38 +303,33 @@ void Agent::carry_out(const brain::Assign& effect) {
     }
   }
   std::vector<int> fds = {generation->second->fd()};
-  nlohmann::json ids = nlohmann::json::array();
-  nlohmann::json ranks = nlohmann::json::array();
+  messages::Prepare message{.rank = effect.member.rank,
+                            .version = prepare.version,
+                            .newcomer = effect.member.newcomer,
+                            .resized = prepare.resized,
+                            .entry = effect.entry,
+                            .because = prepare.because,
+                            .sharding = prepare.sharding.number,
+                            .from = prepare.from,
+                            .environment = {rank_variables.begin(), rank_variables.end()}};
   for (const Member& each : prepare.members) {
-    ids.push_back(each.worker);
-    ranks.push_back(each.rank);
+    message.workers.push_back(each.worker);
+    message.ranks.push_back(each.rank);
     fds.push_back(core_.workers.at(each.worker)->memory.fd());
   }
-  nlohmann::json body = {{"rank", effect.member.rank},
-                         {"version", prepare.version},
-                         {"workers", ids},
-                         {"newcomer", effect.member.newcomer},
-                         {"entry", effect.entry},
-                         {"because", prepare.because},
-                         {"resized", prepare.resized},
-                         {"sharding", prepare.sharding.number},
-                         {"from", {prepare.from.number, prepare.from.world}},
-                         {"environment", rank_variables}};
   if (core_.config.spec.several_nodes()) {
-    body["ranks"] = std::move(ranks);
-    body["nodes"] = nlohmann::json::array();
     for (const brain::RankTable::Entry& each : prepare.table.entries()) {
-      body["nodes"].push_back(
+      message.table.push_back(
           {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
     }
     fds.push_back(core_.config.ports.listeners.at(assignment.local_rank).get());
     const StatusOr<net::SharedKey> key =
         net::SharedKey::data_of(core_.link->data_secret(), prepare.identity.term, prepare.identity.generation);
     KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
-    body["data_key"] = key->hex();
-    body["data_plane"] = core_.link->plain_data() ? "plain" : "tls";
+    message.data_key = key->hex();
+    message.plain_data = core_.link->plain_data();
   }
-  core_.tell(*process, MessageType::kPrepare, prepare.identity, std::move(body), fds);
+  core_.tell(*process, prepare.identity, message, fds);
   notice_.tell(*process);
 }
 
@@ -359,19 +352,15 @@ void Agent::carry_out(const brain::GoOn& effect) {
     let_leavers_out();
   }
   const brain::Prepare& prepared = *core_.brain.prepared();
-  nlohmann::json parity = nlohmann::json::array();
-  for (const brain::ParityBlock& block : vaults_.parity_at(activate.version)) {
-    parity.push_back({{"members", block.members}, {"row", block.row}});
-  }
+  const messages::Activate message{.version = activate.version,
+                                   .sources = activate.sources,
+                                   .targets = activate.targets,
+                                   .compare = activate.compare,
+                                   .copies = vaults_.ranks_at(prepared.sharding.number, activate.version),
+                                   .copies_from = vaults_.ranks_at(prepared.from.number, activate.version),
+                                   .parity = vaults_.parity_at(activate.version)};
   for (const WorkerId id : effect.workers) {
-    core_.tell(*core_.workers.at(id), MessageType::kActivate, activate.identity,
-               {{"version", activate.version},
-                {"sources", activate.sources},
-                {"targets", activate.targets},
-                {"compare", activate.compare},
-                {"copies", vaults_.ranks_at(prepared.sharding.number, activate.version)},
-                {"copies_from", vaults_.ranks_at(prepared.from.number, activate.version)},
-                {"parity", parity}});
+    core_.tell(*core_.workers.at(id), activate.identity, message);
   }
 }
 
@@ -399,8 +388,7 @@ void Agent::carry_out(const brain::HasFormed& effect) {
 
 void Agent::carry_out(const brain::TellPause& effect) {
   for (const WorkerId id : effect.workers) {
-    core_.tell(*core_.workers.at(id), MessageType::kPause, effect.pause.identity,
-               {{"because", effect.pause.because}, {"stay", effect.pause.stay}});
+    core_.tell(*core_.workers.at(id), effect.pause.identity, messages::Pause{effect.pause.stay});
   }
 }
 
@@ -408,7 +396,7 @@ void Agent::carry_out(const brain::TellPause& effect) {
 
 void Agent::carry_out(const brain::TellRelease& effect) {
   for (const WorkerId id : effect.workers) {
-    core_.tell(*core_.workers.at(id), MessageType::kRelease, effect.release.identity, nlohmann::json::object());
+    core_.tell(*core_.workers.at(id), effect.release.identity, messages::Release{});
   }
   if (const auto found = generations_.find(effect.release.identity); effect.drain && found != generations_.end()) {
     found->second->drain();
@@ -444,7 +432,7 @@ void Agent::carry_out(const brain::Close& effect) {
   const auto close = [&](WorkerId id) {
     WorkerProcess& process = *core_.workers.at(id);
     if (!held_back(process)) {
-      core_.tell(process, MessageType::kEnd, effect.identity, {{"message", end.message}});
+      core_.tell(process, effect.identity, messages::End{end.message});
     }
     return !held_back(process);
   };

@@ -1,12 +1,5 @@
-// The agent's third part: what the agents of several nodes say to one another, through the coordinator.
-//
-// A message is one letter for its subject, then JSON: S the store (shared_store.h), F what a node was started with
-// (node_facts.h), M a part of a longer message (message_parts.h), P the fingerprint of a node's workers, H ranks that
-// wait for other nodes (hang_watch.h), W how long ranks compute (brain/detect/stragglers.h), T what time it is
-// (clock_probe.h), Q that the job has to stop soon (parts/notice.h), N that the job's programs attach (--no-python),
-// E how long a node that is told to leave has for it (parts/elastic_size.h), V what is in its agent's memory
-// (parts/memory_questions.h), D what processes that write checkpoints tell each other (drain_process.h), any text of
-// theirs; A and X are node 0's answers (parts/joining.h), fits and does not fit.
+// The agent's third part: what the agents of several nodes say to one another, through the coordinator
+// (messages/agent_messages.h).
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -19,11 +12,9 @@
 #include "agent/agent.h"
 #include "agent/control/seat.h"
 #include "agent/workers/drain_process.h"
-#include "rank/link/store_messages.h"
+#include "messages/store_value.h"
 
 namespace keepstep::agent {
-
-using rank::MessageType;
 
 namespace {
 
@@ -70,88 +61,107 @@ StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
                        [this](const std::string& what) { core_.pump.say("keepstep: " + what); });
 }
 
-void Agent::on_routed(brain::NodeId from, const std::string& message) {
+void Agent::on_routed(brain::NodeId from, const std::string& text) {
   Status bad;
-  if (message.starts_with('M')) {
-    const auto whole = message_parts_.add(from, message);
+  if (is_part(text)) {
+    const auto whole = message_parts_.add(from, text);
     bad = whole.status();
     if (whole.ok() && whole->has_value()) {
       return on_routed(from, **whole);
     }
-  } else if (message.starts_with('S')) {
-    auto outcome = store_.on_message(from, message.substr(1));
-    bad = outcome.status();
-    if (outcome.ok()) {
-      carry_out(*outcome);
-    }
-  } else if (message.starts_with('D')) {
-    if (drain_ != nullptr) {
-      drain_->hand(from, message.substr(1));
-    }
+  } else if (core_.config.node == 0 && messages::is_one_of<messages::ToFirst>(text)) {
+    bad = on_said_to_first(from, text);
+  } else if (from == 0 && messages::is_one_of<messages::ByFirst>(text)) {
+    bad = on_said_by_first(text);
   } else {
-    try {
-      const nlohmann::json body = nlohmann::json::parse(message.empty() ? message : message.substr(1));
-      if (message.starts_with('F') && core_.config.node == 0) {
-        if (joining_.clock_fits(from, body)) {
-          const nlohmann::json& facts = body.at("facts");
-          tell_that_programs_attach(from);
-          if (joining_.on_facts(from, body.at("name"), facts)) {
-            elastic_.tell_grace(from);
-          }
-        }
-      } else if (message.starts_with('P') && core_.config.node == 0) {
-        joining_.on_fingerprint(from, body);
-        if (core_.config.spec.no_python) {
-          on_programs_attach();
-        }
-      } else if (message.starts_with('A') && from == 0) {
-        joining_.join();
-      } else if (message.starts_with('X') && from == 0) {
-        joining_.on_refused(body.at("because"));
-      } else if (message.starts_with('H')) {
-        bad = hangs_.on_report(from, body);
-      } else if (message.starts_with('T')) {
-        joining_.on_clock_message(from, body);
-      } else if (message.starts_with('W') && core_.config.node == 0) {
-        bad = pace_.on_report(from, body);
-      } else if (message.starts_with('Q')) {
-        notice_.take(body.at("because"));
-      } else if (message.starts_with('V')) {
-        memory_questions_->on_message(from, body);
-      } else if (message.starts_with('E') && from == 0) {
-        elastic_.on_grace(body);
-      } else if (message.starts_with('N') && from == 0 && core_.config.spec.no_python) {
-        on_programs_attach();
-      } else {
-        bad = absl::InvalidArgumentError("of an unknown subject");
-      }
-    } catch (const nlohmann::json::exception& error) {
-      bad = absl::InvalidArgumentError(error.what());
-    }
+    bad = on_said(from, text);
   }
   if (!bad.ok()) {
     core_.journal.write("refused", {}, absl::StrFormat("a message of node %d: %s", from, bad.message()),
                         {{"count", ++refused_}});
+    joining_.on_unreadable(from);
   }
+}
+
+Status Agent::on_said_to_first(brain::NodeId from, const std::string& text) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ToFirst>(text));
+  Status bad;
+  std::visit(messages::Overloaded{
+                 [&](const messages::Facts& facts) {
+                   if (joining_.clock_fits(from, facts)) {
+                     tell_that_programs_attach(from);
+                     if (joining_.on_facts(from, facts)) {
+                       elastic_.tell_grace(from);
+                     }
+                   }
+                 },
+                 [&](const messages::Fingerprint& theirs) {
+                   joining_.on_fingerprint(from, theirs.fingerprint);
+                   if (core_.config.spec.no_python) {
+                     on_programs_attach();
+                   }
+                 },
+                 [&](const messages::ClockQuestion& question) { clocks_.answer(from, question); },
+                 [&](const messages::ClockReport& report) { clocks_.on_report(from, report); },
+                 [&](const messages::Paces& report) { bad = pace_.on_report(from, report); },
+                 [&](const messages::MemoryAnswer& answer) { memory_questions_->on_answer(from, answer); },
+             },
+             message);
+  return bad;
+}
+
+Status Agent::on_said_by_first(const std::string& text) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ByFirst>(text));
+  std::visit(messages::Overloaded{
+                 [&](const messages::Fits&) { joining_.join(); },
+                 [&](const messages::DoesNotFit& refusal) { joining_.on_refused(refusal.because); },
+                 [&](const messages::ClockAnswer& answer) { joining_.on_clock_answer(answer); },
+                 [&](const messages::Grace& grace) { elastic_.on_grace(grace.grace); },
+                 [&](const messages::ProgramsAttach&) {
+                   if (core_.config.spec.no_python) {
+                     on_programs_attach();
+                   }
+                 },
+                 [&](const messages::MemoryQuestion& question) { memory_questions_->on_question(question); },
+             },
+             message);
+  return absl::OkStatus();
+}
+
+Status Agent::on_said(brain::NodeId from, const std::string& text) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ByAny>(text));
+  Status bad;
+  std::visit(messages::Overloaded{
+                 [&](const messages::NoticeCame& notice) { notice_.take(notice.because); },
+                 [&](const messages::WaitingRanks& report) { bad = hangs_.on_report(from, report); },
+                 [&](const messages::DrainNews& news) {
+                   if (drain_ != nullptr) {
+                     drain_->hand(from, news.text);
+                   }
+                 },
+                 [&](const auto& about_the_store) { carry_out(store_.on_message(from, about_the_store)); },
+             },
+             message);
+  return bad;
 }
 
 void Agent::carry_out(const SharedStore::Outcome& outcome) {
   const brain::Identity identity = core_.brain.identity();
   for (const StoreAnswer& answer : outcome.answers) {
     if (const auto it = core_.workers.find(answer.worker); it != core_.workers.end()) {
-      const rank::StoreMessage reply = rank::store_answer(answer.id, answer.ok, answer.value);
-      core_.tell(*it->second, MessageType::kStoreReply, identity, reply.body, reply.fds());
+      const auto reply = messages::store_answer(answer.id, answer.ok, answer.value);
+      core_.tell(*it->second, identity, reply.message, reply.fds());
     }
   }
   for (const auto& [node, message] : outcome.messages) {
-    core_.route(node, 'S', message);
+    std::visit([&, to = node](const auto& each) { core_.route(to, each); }, message);
   }
 }
 
 // By node 0.
 void Agent::tell_that_programs_attach(brain::NodeId to) {
   if (programs_attach_ && to != core_.config.node) {
-    core_.route(to, 'N', nlohmann::json::object());
+    core_.route(to, messages::ProgramsAttach{});
   }
 }
 

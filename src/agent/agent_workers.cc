@@ -8,14 +8,12 @@
 
 #include "agent/agent.h"
 #include "agent/workers/torchrun_env.h"
-#include "rank/link/comm_config.h"
-#include "rank/link/store_messages.h"
+#include "messages/envelope.h"
+#include "messages/store_value.h"
 
 namespace keepstep::agent {
 
 using brain::WorkerId;
-using rank::Message;
-using rank::MessageType;
 
 namespace {
 
@@ -55,192 +53,163 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     }
     return;
   }
-  StatusOr<Message> message = rank::decode(*packet);
+  const StatusOr<messages::Envelope> envelope = messages::decode(*packet);
+  const StatusOr<messages::FromRank> message =
+      envelope.ok() ? messages::read<messages::FromRank>(envelope->text) : envelope.status();
   if (!message.ok()) {
     refuse(*process, std::string(message.status().message()));
     return;
   }
-  try {
-    if (message->type == MessageType::kStore) {
-      on_store(process, *message, std::move(packet->fds));
-    } else if (message->type == MessageType::kKept && packet->fds.size() == 1) {
-      if (!core_.brain.outdated(message->identity)) {
-        process->kept = std::move(packet->fds.front());
-      }
-    } else {
-      on_message(process, *message);
-    }
-  } catch (const nlohmann::json::exception& error) {
-    refuse(*process, absl::StrFormat("a message of type %d without what it needs: %s", static_cast<int>(message->type),
-                                     error.what()));
-  }
+  collect(*process);  // what it did before it said so
+  on_message(process, envelope->identity, *message, std::move(packet->fds));
 }
 
 void Agent::refuse(const WorkerProcess& process, const std::string& because) {
   core_.journal.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused_}});
 }
 
-void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
-  collect(*process);  // what it did before it said so
-  const nlohmann::json& body = message.body;
-  switch (message.type) {
-    case MessageType::kAttach:
-      on_attach(process, message);
-      break;
-    case MessageType::kParked:
-      process->parked = true;
-      health_.passed();
-      if (body.contains("rehearsed")) {
-        core_.journal.write(body.at("rehearsed").get<bool>() ? "rehearsed" : "not_rehearsed", {},
-                            body.value("because", ""),
-                            {{"worker", int64_t{process->id}}, {"seconds", body.at("seconds").get<double>()}});
-      }
-      core_.link->send(brain::WorkerParked{process->id, process->pid});
-      break;
-    case MessageType::kRecoverable:
-      process->recoverable = true;
-      step(brain::LeaveLimit{process->id, std::chrono::duration_cast<brain::Time>(std::chrono::duration<double>(
-                                              std::min(body.value("timeout_s", 0.0), kMostSeconds)))});
-      core_.link->send(brain::WorkerRecoverable{process->id});
-      break;
-    case MessageType::kPreload:
-      if (!preload_sent_) {
-        preload_sent_ = true;
-        starter_->preload(body.at("modules"), body.at("path"), job_variables());
-      }
-      break;
-    case MessageType::kReady:
-      step(brain::Ready{process->id,
-                        message.identity,
-                        {static_cast<brain::StateKind>(body.at("state").get<int>()), body.at("version")},
-                        body.value("sharded", false)});
-      break;
-    case MessageType::kHydrated:
-      core_.journal.write("hydrated", message.identity, "",
-                          {{"rank", int64_t{core_.rank_of(*process).value_or(0)}},
-                           {"worker", int64_t{process->id}},
-                           {"bytes", body.at("bytes").get<int64_t>()},
-                           {"skipped", body.at("skipped").get<int64_t>()},
-                           {"repeated", body.at("repeated").get<int64_t>()},
-                           {"seconds", body.at("seconds").get<double>()},
-                           {"sources", body.at("sources").get<std::vector<int64_t>>()},
-                           {"bytes_from", body.at("bytes_from").get<std::vector<int64_t>>()}});
-      break;
-    case MessageType::kFormed:
-      step(brain::Formed{message.identity});
-      break;
-    case MessageType::kCollect:
-      break;  // that is done
-    case MessageType::kFault:
-      core_.link->send(brain::WorkerFaulted{process->id, message.identity, body.at("step"), body.at("what"),
-                                            body.at("traceback"), body.at("fatal"), body.value("link", false),
-                                            body.value("digests", false), body.value("after_commit", false)});
-      break;
-    case MessageType::kPaused:
-      core_.link->send(brain::WorkerPaused{process->id, message.identity});
-      break;
-    case MessageType::kUseful:
-      if (core_.config.spec.elastic) {
-        core_.link->send(brain::MostUseful{body.at("ranks"), body.value("sizes", std::vector<uint32_t>())});
-      }
-      break;
-    case MessageType::kFinished:
-      if (core_.log_watch != nullptr) {
-        core_.log_watch->ended(process->id);
-      }
-      notice_.ranks_stopped(body.value("notice", false));
-      core_.link->send(brain::WorkerFinished{process->id, message.identity});
-      break;
-    case MessageType::kCrashed:
-      process->traceback = body.value("traceback", "");
-      break;
-    case MessageType::kUnfit:
-      health_.on_unfit(process, body);
-      break;
-    case MessageType::kSaved:
-      core_.link->send(brain::Saved{body.at("version"), body.at("generation")});
-      on_saved(message);
-      break;
-    case MessageType::kSettled:
-      step(brain::Settled{message.body.at("sharding")});
-      break;
-    case MessageType::kVault:
-      on_vault(process, message);
-      break;
-    case MessageType::kNote:
-      on_note(*process, message);
-      break;
-    case MessageType::kInjected:
-      if (!faults_.on_injected(process, message)) {
-        refuse(*process, "it carries out a fault that nobody asked for: " + body.at("key").get<std::string>());
-      }
-      break;
-    default:
-      refuse(*process, "a message of an unknown type");
-  }
+void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
+                       const messages::FromRank& message, std::vector<Fd> fds) {
+  const WorkerId id = process->id;
+  std::visit(messages::Overloaded{
+                 [&](const messages::Attach& attach) { on_attach(process, attach); },
+                 [&](const messages::Parked& parked) { on_parked(*process, parked); },
+                 [&](const messages::Recoverable& entered) {
+                   process->recoverable = true;
+                   const std::chrono::duration<double> limit(std::min(entered.timeout_s, kMostSeconds));
+                   step(brain::LeaveLimit{id, std::chrono::duration_cast<brain::Time>(limit)});
+                   core_.link->send(brain::WorkerRecoverable{id});
+                 },
+                 [&](const messages::Preload& preload) {
+                   if (!std::exchange(preload_sent_, true)) {
+                     starter_->preload(preload.modules, preload.path, job_variables());
+                   }
+                 },
+                 [&](const messages::Ready& ready) {
+                   step(brain::Ready{id, identity, {ready.state, ready.version}, ready.sharded});
+                 },
+                 [&](const messages::Hydrated& hydrated) { on_hydrated(*process, identity, hydrated); },
+                 [&](const messages::Formed&) { step(brain::Formed{identity}); },
+                 [](const messages::Collect&) {},  // that is done
+                 [&](const messages::Faulted& fault) {
+                   core_.link->send(brain::WorkerFaulted{id, identity, fault.step, fault.what, fault.traceback,
+                                                         fault.fatal, fault.link, fault.digests, fault.after_commit});
+                 },
+                 [&](const messages::Paused&) { core_.link->send(brain::WorkerPaused{id, identity}); },
+                 [&](const messages::Useful& useful) {
+                   if (core_.config.spec.elastic) {
+                     core_.link->send(brain::MostUseful{useful.ranks, useful.sizes});
+                   }
+                 },
+                 [&](const messages::Finished& finished) { on_finished(*process, identity, finished); },
+                 [&](const messages::Crashed& crashed) { process->traceback = crashed.traceback; },
+                 [&](const messages::Unfit& unfit) { health_.on_unfit(process, unfit); },
+                 [&](const messages::Saved& saved) { on_saved(identity, saved); },
+                 [&](const messages::Settled& settled) { step(brain::Settled{settled.sharding}); },
+                 [&](const messages::StoreQuestion& question) { on_store(*process, question, std::move(fds)); },
+                 [&](const messages::VaultQuestion& question) { on_vault(process, identity, question); },
+                 [&](const messages::Kept&) {
+                   if (fds.size() != 1) {
+                     refuse(*process, absl::StrCat("capsules that it keeps: ", Packet::kFdsLost));
+                   } else if (!core_.brain.outdated(identity)) {
+                     process->kept = std::move(fds.front());
+                   }
+                 },
+                 [&](const messages::Note& note) { on_note(*process, identity, note); },
+                 [&](const messages::Injected& injected) {
+                   if (!faults_.on_injected(process, injected)) {
+                     refuse(*process, "it carries out a fault that nobody asked for: " + injected.key);
+                   }
+                 },
+             },
+             message);
 }
 
-void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
-  const nlohmann::json& body = message.body;
-  const auto answer = [this, process, identity = message.identity,
-                       id = body.at("id").get<uint64_t>()](const StatusOr<int>& memory) {
+void Agent::on_parked(WorkerProcess& process, const messages::Parked& parked) {
+  process.parked = true;
+  health_.passed();
+  if (parked.rehearsed.has_value()) {
+    core_.journal.write(parked.rehearsed->done ? "rehearsed" : "not_rehearsed", {}, parked.rehearsed->because,
+                        {{"worker", int64_t{process.id}}, {"seconds", parked.rehearsed->seconds}});
+  }
+  core_.link->send(brain::WorkerParked{process.id, process.pid});
+}
+
+void Agent::on_finished(const WorkerProcess& process, brain::Identity identity, const messages::Finished& finished) {
+  if (core_.log_watch != nullptr) {
+    core_.log_watch->ended(process.id);
+  }
+  notice_.ranks_stopped(finished.notice);
+  core_.link->send(brain::WorkerFinished{process.id, identity});
+}
+
+void Agent::on_hydrated(const WorkerProcess& process, brain::Identity identity, const messages::Hydrated& hydrated) {
+  core_.journal.write("hydrated", identity, "",
+                      {{"rank", int64_t{core_.rank_of(process).value_or(0)}},
+                       {"worker", int64_t{process.id}},
+                       {"bytes", hydrated.bytes},
+                       {"skipped", hydrated.skipped},
+                       {"repeated", hydrated.repeated},
+                       {"seconds", hydrated.seconds},
+                       {"sources", hydrated.sources},
+                       {"bytes_from", hydrated.bytes_from}});
+}
+
+void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
+                     const messages::VaultQuestion& question) {
+  const auto answer = [this, process, identity, id = question.id](const StatusOr<int>& memory) {
     const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
-    core_.tell(*process, MessageType::kVaultReply, identity,
-               {{"id", id}, {"error", std::string(memory.status().message())}}, fds);
+    core_.tell(*process, identity, messages::VaultAnswer{id, std::string(memory.status().message())}, fds);
   };
-  ShardVaults::Of of{body.at("sharding"), {}};
-  if (body.contains("members")) {
-    brain::ParityBlock block{body.at("members"), body.at("row")};
-    if (!brain::is_possible(block)) {
+  ShardVaults::Of of{question.sharding, {}};
+  if (question.block.has_value()) {
+    if (!brain::is_possible(*question.block)) {
       answer(absl::InvalidArgumentError("no code has such a block of parity"));
       return;
     }
-    of.what = std::move(block);
+    of.what = *question.block;
   } else {
-    of.what = body.at("rank").get<brain::Rank>();
+    of.what = question.rank;
   }
-  if (body.contains("version")) {
-    answer(vaults_.holding(of, body.at("version").get<brain::Version>()));
+  if (question.version.has_value()) {
+    answer(vaults_.holding(of, *question.version));
   } else {
-    vault_maker_->ask({std::move(of), body.at("data_bytes"), body.at("text_room")}, answer);
+    vault_maker_->ask({std::move(of), question.data_bytes, question.text_room}, answer);
   }
 }
 
-void Agent::on_saved(const Message& message) {
-  const nlohmann::json& body = message.body;
-  const std::string where = body.value("where", "");
-  core_.journal.write("saved", message.identity, where,
-                      {{"version", body.at("version").get<int64_t>()},
-                       {"seconds", body.value("seconds", 0.0)},
-                       {"left_out", body.value("left_out", int64_t{0})},
-                       {"left_out_steps", body.value("left_out_steps", std::vector<int64_t>{})}});
-  saves_.spoke_of(where);
-  if (saves_.in_time(where)) {
+void Agent::on_saved(brain::Identity identity, const messages::Saved& saved) {
+  core_.link->send(brain::Saved{saved.version, saved.generation});
+  core_.journal.write("saved", identity, saved.where,
+                      {{"version", static_cast<int64_t>(saved.version)},
+                       {"seconds", saved.seconds},
+                       {"left_out", saved.left_out},
+                       {"left_out_steps", saved.left_out_steps}});
+  saves_.spoke_of(saved.where);
+  if (saves_.in_time(saved.where)) {
     update_status();
   }
 }
 
-void Agent::on_note(const WorkerProcess& process, const Message& message) {
-  const std::string event = message.body.at("event");
-  const bool of_a_save = event == "not_saved" || event == "save_late";
-  const bool of_a_shard = event == "shard_rebuilt" || event == "corrupt_copy";
-  if (!of_a_save && !of_a_shard && event != "veto" && event != "not_compared") {
-    refuse(process, absl::StrFormat("a note of '%s', which is none", event));
+void Agent::on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note) {
+  const bool of_a_save = note.event == "not_saved" || note.event == "save_late";
+  const bool of_a_shard = note.event == "shard_rebuilt" || note.event == "corrupt_copy";
+  if (!of_a_save && !of_a_shard && note.event != "veto" && note.event != "not_compared") {
+    refuse(process, absl::StrFormat("a note of '%s', which is none", note.event));
     return;
   }
+  const auto step = static_cast<int64_t>(note.step);
   if (of_a_save) {
-    const std::string where = message.body.value("where", "");
-    saves_.spoke_of(where);
-    saves_.late(where, message.body.at("step"));
+    saves_.spoke_of(note.where);
+    saves_.late(note.where, step);
     update_status();
   }
-  core_.journal.write(event, message.identity, message.body.at("because").get<std::string>(),
-                      {{"worker", int64_t{process.id}},
-                       {"rank", int64_t{core_.rank_of(process).value_or(0)}},
-                       {"step", message.body.at("step").get<int64_t>()}});
+  core_.journal.write(
+      note.event, identity, note.because,
+      {{"worker", int64_t{process.id}}, {"rank", int64_t{core_.rank_of(process).value_or(0)}}, {"step", step}});
 }
 
-void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Message& message) {
+void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messages::Attach& attach) {
   if (process->attached) {  // they share a socket: nothing that either is told can be relied on
     core_.stop_job(1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?",
                                       process->id, process->pid));
@@ -248,44 +217,42 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const Messa
   }
   watch_life(process,
              [this, process, loop = core_.loop] { loop->post([this, process] { on_death_notice(process); }); });
-  const std::string fingerprint = message.body.at("fingerprint").dump();
+  const messages::Texts& fingerprint = attach.fingerprint;
   if (fingerprint_.empty()) {
     fingerprint_ = fingerprint;
     if (core_.config.node == 0) {
-      joining_.on_fingerprint(0, message.body.at("fingerprint"));
+      joining_.on_fingerprint(0, fingerprint);
     } else {
-      core_.route(0, 'P', fingerprint);
+      core_.route(0, messages::Fingerprint{fingerprint});
     }
   } else if (fingerprint_ != fingerprint) {
     core_.stop_job(
         1, absl::StrFormat("worker %d (pid %d) would not compute the same bits as the others: it has %s, they have %s. "
                            "Does the script, or an import, change the number of threads or determinism flags only "
                            "sometimes?",
-                           process->id, process->pid, fingerprint, fingerprint_));
+                           process->id, process->pid, nlohmann::json(fingerprint).dump(),
+                           nlohmann::json(fingerprint_).dump()));
     return;
   }
-  nlohmann::json rank_variables = nlohmann::json::array();
+  messages::Welcome welcome{.spare = process->spare,
+                            .seed = core_.config.spec.seed,
+                            .check_all = core_.config.spec.check_all_steps,
+                            .digests = core_.config.spec.digests,
+                            .digest_every = core_.config.spec.digest_every,
+                            .world = core_.world(),
+                            .several_nodes = core_.config.spec.several_nodes(),
+                            .elastic = core_.config.spec.elastic.has_value(),
+                            .health_check = core_.config.spec.health_check,
+                            .learn = core_.config.spec.preload && !preload_sent_,
+                            .term_is_notice = is_notice(core_.config.spec, SIGTERM),
+                            .rings = rings_socket_,
+                            .drain = drain_socket_,
+                            .inject = faults_.waiting(),
+                            .comm = comm_config_};
   for (const auto& [name, value] : rank_environment(core_.config.spec, RankAssignment{})) {
-    rank_variables.push_back(name);
+    welcome.rank_variables.push_back(name);
   }
-  nlohmann::json body = {{"worker", process->id},
-                         {"spare", process->spare},
-                         {"seed", core_.config.spec.seed},
-                         {"check_all", core_.config.spec.check_all_steps},
-                         {"digests", core_.config.spec.digests},
-                         {"digest_every", core_.config.spec.digest_every},
-                         {"world", core_.world()},
-                         {"several_nodes", core_.config.spec.several_nodes()},
-                         {"elastic", core_.config.spec.elastic.has_value()},
-                         {"health_check", core_.config.spec.health_check},
-                         {"inject", faults_.waiting()},
-                         {"rank_variables", rank_variables},
-                         {"rings", rings_socket_},
-                         {"drain", drain_socket_},
-                         {"learn", core_.config.spec.preload && !preload_sent_},
-                         {"term_is_notice", is_notice(core_.config.spec, SIGTERM)},
-                         {"comm", rank::to_json(comm_config_)}};
-  core_.tell(*process, MessageType::kWelcome, {}, std::move(body));
+  core_.tell(*process, {}, welcome);
   process->attached = true;
   if (core_.config.spec.no_python) {
     on_program_attached(*process);
@@ -387,14 +354,13 @@ void Agent::on_commit(const WorkerProcess& process, const rank::CommitRecord& re
   }
 }
 
-void Agent::on_store(const std::shared_ptr<WorkerProcess>& process, const Message& message, std::vector<Fd> fds) {
-  StatusOr<std::string> value = rank::store_value(message.body, std::move(fds));
+void Agent::on_store(const WorkerProcess& process, const messages::StoreQuestion& question, std::vector<Fd> fds) {
+  StatusOr<std::string> value = messages::value_of(question.value, std::move(fds));
   if (!value.ok()) {
-    refuse(*process, std::string(value.status().message()));
+    refuse(process, std::string(value.status().message()));
     return;
   }
-  carry_out(store_.ask(
-      {process->id, message.body.at("id"), message.body.at("op"), message.body.at("key"), *std::move(value)}));
+  carry_out(store_.ask({process.id, question.id, question.op, question.key.bytes, *std::move(value)}));
 }
 
 // A traceback, an injected fault, what made it unfit: they may still be in the socket of one that died.

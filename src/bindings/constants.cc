@@ -5,8 +5,7 @@
 #include "bindings/convert.h"
 #include "brain/copies/parity_placement.h"
 #include "data/ring/ring_layout.h"
-#include "rank/link/messages.h"
-#include "rank/link/store_messages.h"
+#include "messages/store_value.h"
 #include "rank/vote/step_vote.h"
 
 namespace nb = nanobind;
@@ -17,17 +16,7 @@ void bind_constants(nb::module_& module) {
   const auto number = [&module](const char* name, auto value) { module.attr(name) = static_cast<uint64_t>(value); };
   number("FLAG_VETO", brain::kFlagVeto);
   number("FLAG_FIRST_PLACE", brain::kFlagFirstPlace);
-  number("MESSAGE_PARKED", MessageType::kParked);
-  number("MESSAGE_RECOVERABLE", MessageType::kRecoverable);
-  number("MESSAGE_PRELOAD", MessageType::kPreload);
-  number("MESSAGE_PAUSED", MessageType::kPaused);
-  number("MESSAGE_CRASHED", MessageType::kCrashed);
-  number("MESSAGE_INJECTED", MessageType::kInjected);
-  number("MESSAGE_NOTE", MessageType::kNote);
-  number("MESSAGE_USEFUL", MessageType::kUseful);
-  number("MESSAGE_UNFIT", MessageType::kUnfit);
-  number("MESSAGE_SAVED", MessageType::kSaved);
-  number("MAX_STORE_VALUE_BYTES", kMaxStoreValueBytes);
+  number("MAX_STORE_VALUE_BYTES", messages::kMaxStoreValueBytes);
   number("MAX_BLOCKS_OF_GROUP", brain::kMaxBlocksOfGroup);
   number("LOADER_NONE", data::LoaderState::kNone);
   number("LOADER_STARTING", data::LoaderState::kStarting);

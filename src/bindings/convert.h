@@ -34,6 +34,7 @@ inline nanobind::bytes to_bytes(const std::string& text) { return nanobind::byte
 namespace keepstep::rank {  // of keepstep._engine
 
 void bind_constants(nanobind::module_& module);
+void bind_messages(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_node_link(nanobind::module_& module);

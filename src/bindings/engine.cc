@@ -20,6 +20,7 @@
 #include "base/checksum.h"
 #include "base/digest.h"
 #include "bindings/convert.h"
+#include "bindings/messages.h"
 #include "comm/tcp/link_fault.h"
 #include "data/order/sample_order.h"
 #include "data/order/seeds.h"
@@ -84,35 +85,25 @@ void bind_values(nb::module_& module) {
       .def_prop_ro(
           "kept_in", [](const Assignment& self) { return self.from.number; },
           "The division in which `version` is kept: the same or an older one.")
-      .def_prop_ro(
-          "environment",
-          [](const Assignment& self) { return self.environment.get<std::map<std::string, std::string>>(); },
-          "Variables that follow from the rank.");
+      .def_ro("environment", &Assignment::environment, "Variables that follow from the rank.");
 }
 
 }  // namespace
 
 void bind_engine(nb::module_& module) {
   bind_values(module);
-  nb::class_<Engine>(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).")
+  nb::class_<Engine> engine(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).");
+  bind_told(engine);
+  engine
       .def_static(
           "attach",
-          [](int socket, int memory, const std::string& fingerprint) {
-            const auto json = nlohmann::json::parse(fingerprint);
-            return value_or_throw(without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), json); }));
+          [](int socket, int memory, const messages::Texts& fingerprint) {
+            return value_or_throw(without_gil([&] { return Engine::attach(Fd(socket), Fd(memory), fingerprint); }));
           },
           "socket"_a, "memory"_a, "fingerprint"_a, "Takes both descriptors; waits for the agent's welcome.")
       .def_prop_ro("worker", [](Engine& engine) { return engine.agent().worker(); })
       .def("take_injections", [](Engine& engine) { return engine.agent().take_injections(); })
-      .def_prop_ro("welcome", [](Engine& engine) { return engine.agent().welcome().dump(); })
-      .def(
-          "send",
-          [](Engine& engine, int type, const std::string& body) {
-            auto json = nlohmann::json::parse(body);
-            throw_if_error(
-                without_gil([&] { return engine.agent().send(static_cast<MessageType>(type), std::move(json)); }));
-          },
-          "type"_a, "body"_a)
+      .def_prop_ro("welcome", [](Engine& engine) { return engine.agent().welcome(); })
       .def("wait_assignment",
            [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_assignment(); })); })
       .def_prop_ro(
@@ -145,8 +136,12 @@ void bind_engine(nb::module_& module) {
       .def(
           "fail",
           [](Engine& engine, uint64_t step, std::string what, std::string traceback, bool fatal, bool after_commit) {
-            const Failure failure{step, std::move(what), std::move(traceback), fatal, after_commit};
-            throw_if_error(without_gil([&] { return engine.fail(failure); }));
+            messages::Faulted failure{.step = step,
+                                      .what = std::move(what),
+                                      .traceback = std::move(traceback),
+                                      .fatal = fatal,
+                                      .after_commit = after_commit};
+            throw_if_error(without_gil([&] { return engine.fail(std::move(failure)); }));
           },
           "step"_a, "what"_a, "traceback"_a, "fatal"_a, "after_commit"_a,
           "Tells the job that user code failed, and waits until the generation is interrupted.")

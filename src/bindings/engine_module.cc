@@ -1,4 +1,4 @@
-// The Python module keepstep._engine: the worker engine, bound one to one. Bodies of messages cross as JSON text.
+// The Python module keepstep._engine: the worker engine, bound one to one.
 
 #include <nanobind/nanobind.h>
 
@@ -44,6 +44,7 @@ NB_MODULE(_engine, module) {
   // What a process group holds lives until the process ends.
   nanobind::set_leak_warnings(false);
   bind_constants(module);
+  bind_messages(module);
   bind_engine(module);
   bind_communicator(module);
   bind_node_link(module);

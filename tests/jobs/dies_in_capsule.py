@@ -37,7 +37,7 @@ def protect_capsules(worker):
 
 def commit_and_die(run, *update, **options):
     dies = run.rank == rank and run._step.number == step and run._session.claim_once("dies_in_capsule")
-    last = [lambda: protect_capsules(run._session.welcome["worker"])] if dies else []
+    last = [lambda: protect_capsules(run._session.engine.worker)] if dies else []
     commit(run, *update, *last, communicates=communicates, **options)
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import threading
 import time
 from collections import Counter
@@ -11,17 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from keepstep import _faults
+from keepstep._engine import Fault
 from keepstep._inject import Injector
-
-DEFAULTS = {
-    "key": "0", "text": "a fault", "kind": "exception", "phase": "forward", "on_spare": False, "what": "",
-    "late": False, "rank": None, "step": 1, "probability": None, "seed": None, "times": None, "seconds": None,
-    "factor": None, "ms": None, "mib": None,
-}  # fmt: skip
 
 
 def fault(**given):
-    return DEFAULTS | given
+    return Fault(**{"key": "0", "text": "a fault", "kind": "exception", "phase": "forward", "step": 1} | given)
 
 
 class Job:
@@ -39,11 +33,11 @@ class Worker:
         self.job = job
         self.rank_or_none = rank
         self.spare = spare
-        self.welcome = {"seed": 5}
+        self.welcome = SimpleNamespace(seed=5)
         self.choose_flip = None
-        self.sent = []
+        self.told = []
         self.arrived = []
-        self.engine = SimpleNamespace(take_injections=self._take)
+        self.engine = SimpleNamespace(take_injections=self._take, tell_injected=self._told)
         self.injector = Injector(self, faults)
 
     def _take(self):
@@ -57,8 +51,8 @@ class Worker:
     def claim_once(self, key):
         return self.count(key) == 1
 
-    def send(self, _type, body):
-        self.sent.append(body)
+    def _told(self, key, detail, last):
+        self.told.append((key, detail, last))
 
     def fires(self, phase, step):
         try:
@@ -73,7 +67,7 @@ class Worker:
 
 def test_what_is_sent_during_a_rehearsal_fires_afterwards_and_not_in_it():
     worker = Job().worker(1, [], spare=True)
-    worker.arrived = [json.dumps(fault(key="live/0/1", rank=1, step=None, phase="between", late=True))]
+    worker.arrived = [fault(key="live/0/1", rank=1, step=None, phase="between", late=True)]
     usual, worker.injector = worker.injector, Injector(worker, [], listens=False)
     assert worker.steps_of_fires(range(1, 4), "between") == []
     worker.injector = usual
@@ -89,9 +83,7 @@ def test_a_fault_fires_at_its_step_phase_and_rank_and_never_again():
     assert meant.steps_of_fires(range(1, 6)) == [3]
     assert meant.steps_of_fires(range(3, 6)) == []
     assert not meant.injector.active
-    assert meant.sent == [
-        {"key": "0", "spec": "a fault", "step": 3, "detail": "", "last": True, "ns": meant.sent[0]["ns"]}
-    ]
+    assert meant.told == [("0", "", True)]
 
 
 def test_of_all_ranks_that_may_only_the_first_to_get_there_does():
@@ -121,7 +113,7 @@ def test_a_fault_that_repeats_comes_once_a_step_whatever_is_redone():
     # Another process in its place, which the agent told that it is not over.
     replacement = job.worker(0, faults)
     assert replacement.steps_of_fires([3, 4, 5, 6]) == [4]
-    assert [body["last"] for body in worker.sent + replacement.sent] == [False, False, True]
+    assert [last for _, _, last in worker.told + replacement.told] == [False, False, True]
 
 
 def test_chance_is_the_same_for_the_same_seed_and_differs_between_ranks():
@@ -140,7 +132,7 @@ def test_chance_is_the_same_for_the_same_seed_and_differs_between_ranks():
 def test_a_fault_that_comes_while_the_job_runs_is_seen_at_the_next_step():
     worker = Job().worker(2, [])
     assert not worker.fires("between", 10)
-    worker.arrived = [json.dumps(fault(key="live/0/1", phase="between", step=None, rank=2, late=True))]
+    worker.arrived = [fault(key="live/0/1", phase="between", step=None, rank=2, late=True)]
     assert not worker.fires("forward", 10)
     assert worker.fires("between", 11)
 
@@ -156,7 +148,7 @@ def test_a_slow_rank_waits_once_a_step_for_as_many_steps_as_asked(monkeypatch):
             worker.injector.at("forward", step)
     assert pauses == [3.0, 3.0, 3.0]
     assert not worker.injector.active
-    assert len(worker.sent) == 1
+    assert len(worker.told) == 1
 
 
 def test_a_rank_that_is_slow_for_good_stays_so(monkeypatch):

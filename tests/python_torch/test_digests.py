@@ -1,5 +1,7 @@
 """What a rank votes for: any flipped bit of a gradient or of the protected state changes it, and nothing else does."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ class Heard:
     """Stands for session and engine."""
 
     def __init__(self, mode="auto", every=0):
-        self.welcome = {"digests": mode, "digest_every": every}
+        self.welcome = SimpleNamespace(digests=mode, digest_every=every)
         self.engine = self
         self.recorded = {}
         self.notes = []

@@ -1,5 +1,7 @@
 """The checks a worker makes of itself."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -87,12 +89,10 @@ def test_a_broken_gpu_of_a_job_that_uses_gpus_is_named(monkeypatch):
 
 class FakeSession:
     def __init__(self, check=None, on=True):
-        self.welcome = {"health_check": on}
+        self.welcome = SimpleNamespace(health_check=on, several_nodes=False)
+        self.engine = SimpleNamespace(tell_unfit=lambda *told: self.told.append(told))
         self.users_health_check = check
-        self.sent = []
-
-    def send(self, message, body):
-        self.sent.append((int(message), body))
+        self.told = []
 
 
 def test_a_failing_check_of_the_script_ends_the_process_and_says_why():
@@ -103,10 +103,7 @@ def test_a_failing_check_of_the_script_ends_the_process_and_says_why():
     with pytest.raises(SystemExit) as ended:
         health.check(session)
     assert ended.value.code == health.EXIT_CODE
-    assert session.sent == [
-        (20, {"check": "health_check of the script", "measured": "OSError: no fan", "limit": "no exception",
-              "counts": True})
-    ]  # fmt: skip
+    assert session.told == [("health_check of the script", "OSError: no fan", "no exception", True)]
     off = FakeSession(check, on=False)
     health.check(off)
-    assert off.sent == []
+    assert off.told == []

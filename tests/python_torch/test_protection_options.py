@@ -29,3 +29,9 @@ def test_parity_and_copies_at_once_are_refused():
 def test_no_copy_at_all_is_refused():
     with pytest.raises(keepstep.KeepstepError, match=r"recoverable\(copies=0\): at least 1"):
         keepstep.recoverable(copies=0)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), float("nan")])
+def test_a_limit_on_leaving_a_step_that_is_none_is_refused(wrong):
+    with pytest.raises(keepstep.KeepstepError, match=rf"recoverable\(timeout={wrong}\): a number of seconds above 0"):
+        keepstep.recoverable(timeout=wrong)

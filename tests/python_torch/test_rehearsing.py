@@ -82,7 +82,10 @@ def test_the_store_answers_like_one_and_refuses_what_only_a_peer_would_set():
 def test_only_a_spare_of_several_ranks_that_sees_no_gpu_rehearses(monkeypatch, world, gpus, wanted):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     session = SimpleNamespace(
-        spare=True, assignment=None, welcome={"world": world}, store=lambda *_, **__: (True, False, True, b"0")
+        spare=True,
+        assignment=None,
+        welcome=SimpleNamespace(world=world),
+        store=lambda *_, **__: (True, False, True, b"0"),
     )
     assert rehearsal.wanted(session, RecoverOptions()) is wanted
     assert rehearsal.wanted(session, RecoverOptions(rehearse=True)) is wanted

@@ -266,27 +266,23 @@ StatusOr<InjectSpec> parse_inject(std::string_view text, InjectFor for_what) {
       absl::StrJoin(mistakes, "; ")));
 }
 
-nlohmann::json to_json(const InjectSpec& spec, const std::string& key, bool late) {
-  nlohmann::json body = {{"key", key},
-                         {"text", spec.text},
-                         {"kind", name(spec.kind)},
-                         {"phase", name(spec.phase.value_or(default_phase(spec)))},
-                         {"on_spare", spec.on_spare},
-                         {"late", late},
-                         {"what", spec.what}};
-  const auto put = [&](const char* field, const auto& value) {
-    body[field] = value.has_value() ? nlohmann::json(*value) : nlohmann::json();
-  };
-  put("rank", spec.rank);
-  put("step", spec.step);
-  put("probability", spec.probability);
-  put("seed", spec.seed);
-  put("times", spec.times);
-  put("seconds", spec.seconds);
-  put("factor", spec.factor);
-  put("ms", spec.ms);
-  put("mib", spec.mib);
-  return body;
+messages::Fault for_worker(const InjectSpec& spec, const std::string& key, bool late) {
+  return {.key = key,
+          .text = spec.text,
+          .kind = name(spec.kind),
+          .phase = name(spec.phase.value_or(default_phase(spec))),
+          .what = spec.what,
+          .on_spare = spec.on_spare,
+          .late = late,
+          .rank = spec.rank,
+          .step = spec.step,
+          .probability = spec.probability,
+          .seed = spec.seed,
+          .times = spec.times,
+          .seconds = spec.seconds,
+          .factor = spec.factor,
+          .ms = spec.ms,
+          .mib = spec.mib};
 }
 
 }  // namespace keepstep::agent

@@ -7,17 +7,17 @@
 //   kill:rank=any,step=1,phase=update,probability=0.01,seed=7,times=20   at random, 20 times at most
 //
 // Pure. The one parser there is: the launcher refuses nonsense with it before anything starts, a running job's agent
-// refuses what comes through its control door, and workers get the parsed fields (`to_json`).
+// refuses what comes through its control door, and workers get the parsed fields (`for_worker`).
 // docs/reference/inject.md says what each kind does.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
+#include "messages/rank_messages.h"
 
 namespace keepstep::agent {
 
@@ -92,8 +92,7 @@ InjectPhase default_phase(const InjectSpec& spec);
 // INVALID_ARGUMENT names every mistake in `text` (separated by "; ") and what would be right.
 StatusOr<InjectSpec> parse_inject(std::string_view text, InjectFor for_what = InjectFor::kRun);
 
-// What a worker needs to carry it out (docs/design/wire_worker.md). `key` tells faults of a job apart; `late`: it came
-// while the job ran, so that a step that is past meanwhile means the next one.
-nlohmann::json to_json(const InjectSpec& spec, const std::string& key, bool late);
+// What a worker needs to carry it out.
+messages::Fault for_worker(const InjectSpec& spec, const std::string& key, bool late);
 
 }  // namespace keepstep::agent

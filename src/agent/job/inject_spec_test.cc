@@ -122,15 +122,16 @@ TEST(InjectSpec, what_programs_carry_out_are_kinds_of_faults) {
 }
 
 TEST(InjectSpec, a_worker_gets_every_field) {
-  const auto body = to_json(*parse_inject("slow:rank=3,step=5,factor=2,times=9", InjectFor::kRun), "7", false);
-  EXPECT_EQ(body.at("key"), "7");
-  EXPECT_EQ(body.at("kind"), "slow");
-  EXPECT_EQ(body.at("phase"), "forward");
-  EXPECT_EQ(body.at("rank"), 3);
-  EXPECT_EQ(body.at("factor"), 2.0);
-  EXPECT_EQ(body.at("times"), 9);
-  EXPECT_EQ(body.at("late"), false);
-  EXPECT_TRUE(body.at("probability").is_null());
+  const auto fault = for_worker(*parse_inject("slow:rank=3,step=5,factor=2,times=9", InjectFor::kRun), "7", false);
+  EXPECT_EQ(fault.key, "7");
+  EXPECT_EQ(fault.kind, "slow");
+  EXPECT_EQ(fault.phase, "forward");
+  EXPECT_EQ(fault.rank, 3);
+  EXPECT_EQ(fault.step, 5);
+  EXPECT_EQ(fault.factor, 2.0);
+  EXPECT_EQ(fault.times, 9);
+  EXPECT_FALSE(fault.late);
+  EXPECT_FALSE(fault.probability.has_value());
 }
 
 }  // namespace

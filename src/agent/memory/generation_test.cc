@@ -19,8 +19,9 @@
 #include "agent/workers/worker_process.h"
 #include "base/socket/tcp_socket.h"
 #include "brain/commit/step_commit.h"
+#include "messages/envelope.h"
+#include "messages/rank_messages.h"
 #include "rank/engine/engine.h"
-#include "rank/link/comm_config.h"
 
 namespace keepstep::agent {
 namespace {
@@ -31,10 +32,8 @@ using brain::Rank;
 using brain::StateKind;
 using brain::Step;
 using brain::Version;
-using nlohmann::json;
+using messages::Envelope;
 using rank::Engine;
-using rank::Message;
-using rank::MessageType;
 
 constexpr comm::CommConfig kConfig{
     .max_world = 4, .groups = 2, .slot_bytes = 16384, .group_slot_bytes = 4096, .ring_bytes = 8192};
@@ -44,28 +43,29 @@ class Heard {
  public:
   explicit Heard(const PacketSocket& socket) : thread_([this, &socket] { listen(socket); }) {}
   ~Heard() { thread_.join(); }
-  // The first message of this type, from `nth` on.
-  Message await(MessageType type, size_t nth = 0) {
+  // The first one of these, and the generation that it was said in.
+  template <typename Message>
+  std::pair<Message, Identity> await() {
     std::unique_lock lock(mutex_);
-    std::optional<Message> found;
+    std::optional<Envelope> found;
     came_.wait(lock, [&] {
-      size_t seen = 0;
-      for (const Message& message : messages_) {
-        if (message.type == type && seen++ == nth) {
-          found = message;
-        }
-      }
+      const auto first = std::ranges::find_if(envelopes_, is<Message>);
+      found = first == envelopes_.end() ? std::nullopt : std::optional(*first);
       return found.has_value();
     });
-    return *found;
+    return {std::get<Message>(*messages::read<messages::FromRank>(found->text)), found->identity};
   }
-  size_t count(MessageType type) {
+  template <typename Message>
+  size_t count() {
     const std::lock_guard lock(mutex_);
-    return static_cast<size_t>(std::count_if(messages_.begin(), messages_.end(),
-                                             [&](const Message& message) { return message.type == type; }));
+    return static_cast<size_t>(std::ranges::count_if(envelopes_, is<Message>));
   }
 
  private:
+  template <typename Message>
+  static bool is(const Envelope& envelope) {
+    return messages::name_of(envelope.text) == Message::kName;
+  }
   void listen(const PacketSocket& socket) {
     while (true) {
       StatusOr<Packet> packet = socket.receive();
@@ -73,31 +73,32 @@ class Heard {
         return;
       }
       const std::lock_guard lock(mutex_);
-      messages_.push_back(*rank::decode(*packet));
+      envelopes_.push_back(*messages::decode(*packet));
       came_.notify_all();
     }
   }
   std::mutex mutex_;
   std::condition_variable came_;
-  std::vector<Message> messages_;
+  std::vector<Envelope> envelopes_;
   std::thread thread_;
 };
 
 // A worker as its agent has it, and the engine in it.
 struct Worker {
-  Worker(brain::WorkerId id, json welcome) : process(*WorkerProcess::create(id, false, rank::WorkerLayout(kConfig))) {
+  explicit Worker(brain::WorkerId id) : process(*WorkerProcess::create(id, false, rank::WorkerLayout(kConfig))) {
     heard = std::make_unique<Heard>(process->socket);
-    tell(MessageType::kWelcome, {}, std::move(welcome));
+    tell({}, messages::Welcome{.comm = kConfig});
     Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 0));
     Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 0));
     process->child_socket = PacketSocket();
-    engine = *Engine::attach(std::move(socket), std::move(memory), json::object());
+    engine = *Engine::attach(std::move(socket), std::move(memory), {});
     engine->set_state(StateKind::kClean, 0);
   }
   ~Worker() { engine.reset(); }
-  void tell(MessageType type, Identity identity, json body, const std::vector<int>& fds = {}) {
+  template <typename Message>
+  void tell(Identity identity, const Message& message, const std::vector<int>& fds = {}) {
     const Status sent =
-        rank::send_encoded(process->socket, rank::encode({type, 0, identity, std::move(body)}), fds, true);
+        messages::send_encoded(process->socket, messages::encode({0, identity, messages::write(message)}), fds, true);
     ASSERT_TRUE(sent.ok()) << sent;
   }
   std::vector<rank::CommitRecord> commits() {
@@ -136,37 +137,22 @@ class Job {
     graves_.push_back(workers_[rank]->process);  // its agent keeps its memory
     workers_[rank]->engine.reset();
   }
-  void start(Rank rank) {
-    workers_[rank] = std::make_unique<Worker>(next_worker_++, json{{"comm", rank::to_json(kConfig)}, {"spare", false}});
-  }
+  void start(Rank rank) { workers_[rank] = std::make_unique<Worker>(next_worker_++); }
 
-  json table() const {
-    json entries = json::array();
-    for (Rank rank = 0; rank < world(); ++rank) {
-      entries.push_back({nodes_[rank], "127.0.0.1", local_address(listeners_[rank].get())->port, 1, 0});
-    }
-    return entries;
-  }
-  json body(Rank rank, Version version, Identity identity) const {
-    json ids = json::array();
-    json ranks = json::array();
+  messages::Prepare message(Rank rank, Version version, Identity identity) const {
+    messages::Prepare prepare{.rank = rank,
+                              .version = version,
+                              .entry = "start",
+                              .because = "test",
+                              .data_key = net::SharedKey::data_of(secret_, identity.term, identity.generation)->hex()};
     for (Rank other = 0; other < world(); ++other) {
+      prepare.table.push_back({nodes_[other], "127.0.0.1", local_address(listeners_[other].get())->port, 1, 0});
       if (nodes_[other] == nodes_[rank]) {
-        ids.push_back(workers_[other]->process->id);
-        ranks.push_back(other);
+        prepare.workers.push_back(workers_[other]->process->id);
+        prepare.ranks.push_back(other);
       }
     }
-    return {{"rank", rank},
-            {"version", version},
-            {"workers", ids},
-            {"ranks", ranks},
-            {"nodes", table()},
-            {"newcomer", false},
-            {"entry", "start"},
-            {"because", "test"},
-            {"environment", json::object()},
-            {"data_key", net::SharedKey::data_of(secret_, identity.term, identity.generation)->hex()},
-            {"data_plane", "tls"}};
+    return prepare;
   }
   std::vector<int> fds(Rank rank) const {
     std::vector<int> result = {generations_[nodes_[rank]]->fd()};
@@ -198,10 +184,8 @@ class Job {
   void prepare(Identity identity, Version version) {
     create(identity, version);
     for (Rank rank = 0; rank < world(); ++rank) {
-      worker(rank).tell(MessageType::kPrepare, identity, body(rank, version, identity), fds(rank));
-      worker(rank).tell(
-          MessageType::kActivate, identity,
-          {{"version", version}, {"sources", json::array()}, {"targets", json::array()}, {"compare", false}});
+      worker(rank).tell(identity, message(rank, version, identity), fds(rank));
+      worker(rank).tell(identity, messages::Activate{.version = version});
     }
   }
   std::vector<brain::SealedWord> seal(uint32_t node) {
@@ -307,15 +291,15 @@ TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_e
   job.prepare(kIdentity, 0);
   job.in_threads([&](Rank rank) { enter(job.engine(rank), kIdentity, rank, 2); });
   std::thread finishing([&] { EXPECT_TRUE(job.engine(0).finish().ok()) << "a release that was on its way is lost"; });
-  (void)job.worker(0).heard->await(MessageType::kFinished);
+  (void)job.worker(0).heard->await<messages::Finished>();
   job.generation(0).drain();
   // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
-  job.worker(0).tell(MessageType::kNotice, kIdentity, json{{"because", "test"}});
+  job.worker(0).tell(kIdentity, messages::Notice{"test"});
   while (job.engine(0).agent().notice().empty()) {
     std::this_thread::yield();
   }
   EXPECT_TRUE(job.engine(0).interrupted());
-  job.worker(0).tell(MessageType::kRelease, kIdentity, json::object());
+  job.worker(0).tell(kIdentity, messages::Release{});
   finishing.join();
   EXPECT_FALSE(job.engine(0).interrupted()) << "a forward after the training function would be left";
   float value = 1;
@@ -336,15 +320,15 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
       commit(job.engine(rank), rank, 3, step);
     }
   });
-  EXPECT_EQ(job.worker(0).heard->await(MessageType::kFormed).identity, kFirst);
-  EXPECT_EQ(job.worker(1).heard->count(MessageType::kFormed) + job.worker(2).heard->count(MessageType::kFormed), 0u);
+  EXPECT_EQ(job.worker(0).heard->await<messages::Formed>().second, kFirst);
+  EXPECT_EQ(job.worker(1).heard->count<messages::Formed>() + job.worker(2).heard->count<messages::Formed>(), 0u);
   const std::vector<rank::CommitRecord> commits = job.worker(2).commits();
   ASSERT_EQ(commits.size(), 20u);
   EXPECT_EQ(commits.back().step, 20u);
   EXPECT_EQ(commits.back().identity, kFirst);
   EXPECT_TRUE(commits.back().has_mean);
   EXPECT_EQ(commits.back().mean, mean_of(3, 20));
-  EXPECT_EQ(job.worker(2).heard->count(MessageType::kCollect), 1u) << "of the generation's first step";
+  EXPECT_EQ(job.worker(2).heard->count<messages::Collect>(), 1u) << "of the generation's first step";
 
   // Rank 2 dies, and no agent is told: its peers' leader says so.
   job.kill(2);
@@ -356,10 +340,10 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
       EXPECT_TRUE(verdict.ok() && *verdict == 20) << verdict.status();
     });
   }
-  const Message fault = job.worker(0).heard->await(MessageType::kFault);
-  EXPECT_EQ(fault.body.at("step"), 21);
-  EXPECT_NE(fault.body.at("what").get<std::string>().find("rank 2"), std::string::npos) << fault.body;
-  EXPECT_FALSE(fault.body.at("fatal"));
+  const messages::Faulted fault = job.worker(0).heard->await<messages::Faulted>().first;
+  EXPECT_EQ(fault.step, 21);
+  EXPECT_NE(fault.what.find("rank 2"), std::string::npos) << fault.what;
+  EXPECT_FALSE(fault.fatal);
   std::vector<brain::SealedWord> words = job.seal(1);
   std::ranges::copy(job.seal(0), std::back_inserter(words));
   const brain::Verdict verdict = brain::decide(kFirst, 0, words);
@@ -435,8 +419,8 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
   ASSERT_TRUE(job.engine(0).shards().protect(0, regions, "text", {}).ok());
   Status found;
   std::thread asks([&] { found = job.engine(1).shards().find({}, true).status(); });
-  EXPECT_EQ(job.worker(0).heard->await(MessageType::kVault).body.at("rank"), 0);
-  EXPECT_EQ(job.worker(1).heard->await(MessageType::kVault).body.at("rank"), 1);
+  EXPECT_EQ(job.worker(0).heard->await<messages::VaultQuestion>().first.rank, 0u);
+  EXPECT_EQ(job.worker(1).heard->await<messages::VaultQuestion>().first.rank, 1u);
   job.seal(0);
   asks.join();
   EXPECT_TRUE(absl::IsAborted(found)) << found;
@@ -448,41 +432,47 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
 TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
   Job job({0});
   const std::string text(1 << 20, 'x');
-  ASSERT_TRUE(job.engine(0).agent().send(MessageType::kNote, {{"because", text}}).ok());
-  EXPECT_EQ(job.worker(0).heard->await(MessageType::kNote).body.at("because"), text);
-  job.worker(0).tell(MessageType::kInject, {}, {{"text", text}});
-  std::vector<std::string> injections;
+  ASSERT_TRUE(job.engine(0).agent().send(messages::Note{.because = text}).ok());
+  EXPECT_EQ(job.worker(0).heard->await<messages::Note>().first.because, text);
+  job.worker(0).tell({}, messages::Inject{.fault = {.text = text}});
+  std::vector<messages::Fault> injections;
   while (injections.empty()) {
     std::this_thread::yield();
     injections = job.engine(0).agent().take_injections();
   }
-  EXPECT_EQ(json::parse(injections.front()).at("text"), text);
+  EXPECT_EQ(injections.front().text, text);
   EXPECT_TRUE(absl::IsInvalidArgument(
-      job.engine(0).agent().send(MessageType::kNote, {{"because", std::string(rank::kMaxBodyBytes, 'x')}})));
+      job.engine(0).agent().send(messages::Note{.because = std::string(messages::kMaxTextBytes, 'x')})));
 }
 
 TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {
   Job job({0, 1});
-  const std::vector<std::function<void(json&, std::vector<int>&)>> mistakes = {
-      [](json& body, std::vector<int>&) { body["ranks"] = {1}; },
-      [](json& body, std::vector<int>&) { body["ranks"] = {0, 1}; },
-      [](json& body, std::vector<int>&) { body["nodes"] = json::array(); },
-      [](json& body, std::vector<int>&) { body["nodes"][1][1] = "node-b"; },
-      [](json& body, std::vector<int>&) { body["nodes"][1][3] = 1000; },
-      [](json& body, std::vector<int>&) { body["nodes"].erase(1); },  // the page knows of another node
-      [](json& body, std::vector<int>&) { body["nodes"][1][0] = 0; },
-      [](json& body, std::vector<int>&) { body.erase("nodes"); },
-      [](json&, std::vector<int>& fds) { fds.pop_back(); },
-      [](json& body, std::vector<int>&) { body["data_key"] = "00"; },
+  using Message = messages::Prepare;
+  const std::vector<std::function<void(Message&, std::vector<int>&)>> mistakes = {
+      [](Message& message, std::vector<int>&) { message.ranks = {1}; },
+      [](Message& message, std::vector<int>&) { message.ranks = {0, 1}; },
+      [](Message& message, std::vector<int>&) { message.ranks.clear(); },
+      [](Message& message, std::vector<int>&) { message.table.clear(); },
+      [](Message& message, std::vector<int>&) { message.table[1].address = "node-b"; },
+      [](Message& message, std::vector<int>&) { message.table[1].ranks = 1000; },
+      [](Message& message, std::vector<int>&) { message.table.pop_back(); },  // the page knows of another node
+      [](Message& message, std::vector<int>&) { message.table[1].node = 0; },
+      [](Message& message, std::vector<int>& fds) {
+        message.table.clear();
+        fds.pop_back();
+        message.ranks = {1};
+      },
+      [](Message&, std::vector<int>& fds) { fds.pop_back(); },
+      [](Message& message, std::vector<int>&) { message.data_key = "00"; },
   };
   uint32_t number = 0;
   for (const auto& mistake : mistakes) {
     const Identity identity{1, ++number};
     job.create(identity, 0);
-    json body = job.body(0, 0, identity);
+    Message message = job.message(0, 0, identity);
     std::vector<int> fds = job.fds(0);
-    mistake(body, fds);
-    job.worker(0).tell(MessageType::kPrepare, identity, body, fds);
+    mistake(message, fds);
+    job.worker(0).tell(identity, message, fds);
   }
   const Identity good{1, ++number};
   job.prepare(good, 0);

@@ -21,14 +21,14 @@ std::string script_of(const JobSpec& spec) {
                          checksum(text.data(), text.size()));
 }
 
-std::string shown(const nlohmann::json& facts, const std::string& name) {
+std::string shown(const messages::Texts& facts, const std::string& name) {
   const auto found = facts.find(name);
-  return found == facts.end() ? "unknown" : found->is_string() ? found->get<std::string>() : found->dump();
+  return found == facts.end() ? "unknown" : found->second;
 }
 
 }  // namespace
 
-nlohmann::json node_facts(const JobSpec& spec, const std::string& version) {
+messages::Texts node_facts(const JobSpec& spec, const std::string& version) {
   return {{"keepstep's version", version},
           {"the script", script_of(spec)},
           {"the script's arguments", absl::StrJoin(spec.script_args, " ")},
@@ -48,11 +48,11 @@ nlohmann::json node_facts(const JobSpec& spec, const std::string& version) {
           {"--clocks-apart", spec.refuse_clocks_apart ? "refuse" : "warn"}};
 }
 
-std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& other,
+std::vector<std::string> differences(const messages::Texts& first, const messages::Texts& other,
                                      const std::string& other_name) {
   std::vector<std::string> lines;
-  for (const auto& [name, value] : first.items()) {
-    if (!other.is_object() || !other.contains(name) || other.at(name) != value) {
+  for (const auto& [name, value] : first) {
+    if (!other.contains(name) || other.at(name) != value) {
       lines.push_back(absl::StrFormat("%s is '%s' on %s and '%s' on node 0", name, shown(other, name), other_name,
                                       shown(first, name)));
     }

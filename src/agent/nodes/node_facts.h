@@ -2,19 +2,19 @@
 // job before a rank starts that would do something else than the others. Pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "agent/job/job_spec.h"
+#include "messages/schema.h"
 
 namespace keepstep::agent {
 
-// The options that must be equal, by name, keepstep's version, and the script by its text. A flat object of texts.
-nlohmann::json node_facts(const JobSpec& spec, const std::string& version);
+// The options that must be equal, by name, keepstep's version, and the script by its text.
+messages::Texts node_facts(const JobSpec& spec, const std::string& version);
 
 // One line a fact that differs: "--seed is 1 on node 2 (node-c) and 0 on node 0". Empty: they may work together.
-std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& other,
+std::vector<std::string> differences(const messages::Texts& first, const messages::Texts& other,
                                      const std::string& other_name);
 
 }  // namespace keepstep::agent

@@ -73,7 +73,7 @@ TEST_F(NodeFacts, nodes_agree_on_the_range_of_nodes_and_on_replicas_and_the_rest
 }
 
 TEST_F(NodeFacts, what_another_version_does_not_say_differs) {
-  EXPECT_THAT(differences(node_facts(with_script("a", ""), "1"), nlohmann::json::array(), "node 1"),
+  EXPECT_THAT(differences(node_facts(with_script("a", ""), "1"), {}, "node 1"),
               testing::Contains("--seed is 'unknown' on node 1 and '0' on node 0"));
 }
 

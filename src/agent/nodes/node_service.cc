@@ -8,22 +8,18 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/socket/local_socket.h"
-#include "rank/link/comm_config.h"
+#include "messages/store_value.h"
 #include "rank/link/node_link.h"
 #include "rank/link/page.h"
 #include "rank/link/ring_link.h"
-#include "rank/link/store_messages.h"
 
 namespace keepstep::agent {
 
-using rank::Message;
-using rank::MessageType;
-
 namespace {
 
-constexpr int64_t kLingerNs = 2'000'000'000;              // after the last client: the next init may follow at once
-constexpr int64_t kFirstClientNs = 30'000'000'000;        // whoever started us connects within this time
-constexpr uint32_t kMaxWorld = rank::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
+constexpr int64_t kLingerNs = 2'000'000'000;                  // after the last client: the next init may follow at once
+constexpr int64_t kFirstClientNs = 30'000'000'000;            // whoever started us connects within this time
+constexpr uint32_t kMaxWorld = messages::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr uint32_t kGroups = 64;
 
@@ -68,17 +64,11 @@ void NodeService::stop_if_idle() {
   }
 }
 
-void NodeService::tell(Client& client, MessageType type, nlohmann::json body, std::span<const int> fds) {
-  const Status status = client.outbox.send(client.socket, rank::encode({type, 0, {}, std::move(body)}), fds);
+void NodeService::tell_text(Client& client, std::string text, std::span<const int> fds) {
+  const Status status = client.outbox.send(client.socket, messages::encode({.text = std::move(text)}), fds);
   if (!status.ok() && !absl::IsUnavailable(status)) {
     spdlog::warn("process {} is let go: {}", client.pid, std::string(status.message()));
     (void)shutdown(client.socket.fd(), SHUT_RDWR);  // both sides see the end, and nobody waits for what was not told
-  }
-}
-
-void NodeService::tell_all(const Group& group, MessageType type, const nlohmann::json& body, std::span<const int> fds) {
-  for (const auto& [rank, client] : group.members) {
-    tell(*clients_.at(client), type, body, fds);
   }
 }
 
@@ -108,63 +98,55 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
     on_end(client);
     return;
   }
-  const StatusOr<Message> message = rank::decode(*packet);
-  Status bad = message.status();
-  if (message.ok()) {
-    try {
-      on_message(*client, *message, std::move(packet->fds));
-    } catch (const nlohmann::json::exception& error) {
-      bad = absl::InvalidArgumentError(error.what());
-    }
-  }
-  if (!bad.ok()) {
+  const StatusOr<messages::Envelope> envelope = messages::decode(*packet);
+  const StatusOr<messages::ToService> message =
+      envelope.ok() ? messages::read<messages::ToService>(envelope->text) : envelope.status();
+  const Status status = message.ok() ? on_message(*client, *message, std::move(packet->fds)) : message.status();
+  if (!status.ok()) {
     ++refused_;
-    spdlog::warn("process {}: refused a message: {}", client->pid, std::string(bad.message()));
+    spdlog::warn("process {}: refused a message: {}", client->pid, std::string(status.message()));
     on_end(client);  // that connection only
   }
 }
 
-void NodeService::on_message(Client& client, const Message& message, std::vector<Fd> fds) {
-  switch (message.type) {
-    case MessageType::kAttach:
-      tell(client, MessageType::kWelcome, nlohmann::json::object());
-      break;
-    case MessageType::kJoin:
-      on_join(client, message.body);
-      break;
-    case MessageType::kLeave:
-      leave(client);
-      break;
-    case MessageType::kAbort:
-      if (const auto it = groups_.find(client.group); it != groups_.end()) {
-        interrupt(it->second,
-                  absl::StrFormat("rank %d aborted: %s", client.rank, message.body.at("because").get<std::string>()));
-      }
-      break;
-    case MessageType::kStore: {
-      const nlohmann::json& body = message.body;
-      StatusOr<std::string> value = rank::store_value(body, std::move(fds));
-      if (!value.ok()) {
-        throw nlohmann::json::other_error::create(599, std::string(value.status().message()), nullptr);
-      }
-      for (const StoreAnswer& answer :
-           store_.handle({client.id, body.at("id"), body.at("op"), body.at("key"), *std::move(value)})) {
-        if (const auto it = clients_.find(answer.worker); it != clients_.end()) {
-          const rank::StoreMessage reply = rank::store_answer(answer.id, answer.ok, answer.value);
-          tell(*it->second, MessageType::kStoreReply, reply.body, reply.fds());
-        }
-      }
-      break;
-    }
-    default:
-      throw nlohmann::json::other_error::create(599, "an unknown type", nullptr);
+Status NodeService::on_message(Client& client, const messages::ToService& message, std::vector<Fd> fds) {
+  Status bad;
+  std::visit(messages::Overloaded{
+                 [&](const messages::Attach&) { tell(client, messages::Attached{}); },
+                 [&](const messages::Join& join) { on_join(client, join); },
+                 [&](const messages::Leave&) { leave(client); },
+                 [&](const messages::Abort& abort) { on_abort(client, abort); },
+                 [&](const messages::StoreQuestion& question) {
+                   StatusOr<std::string> value = messages::value_of(question.value, std::move(fds));
+                   bad = value.status();
+                   if (value.ok()) {
+                     on_store(client, question, *std::move(value));
+                   }
+                 },
+             },
+             message);
+  return bad;
+}
+
+void NodeService::on_abort(const Client& client, const messages::Abort& abort) {
+  if (const auto it = groups_.find(client.group); it != groups_.end()) {
+    interrupt(it->second, absl::StrFormat("rank %d aborted: %s", client.rank, abort.because));
   }
 }
 
-void NodeService::on_join(Client& client, const nlohmann::json& body) {
-  const std::string key = body.at("key");
-  if (const Status status = admit(client, key, body.at("rank"), body.at("world")); !status.ok()) {
-    tell(client, MessageType::kRefused, {{"because", std::string(status.message())}});
+void NodeService::on_store(const Client& client, const messages::StoreQuestion& question, std::string value) {
+  for (const StoreAnswer& answer :
+       store_.handle({client.id, question.id, question.op, question.key.bytes, std::move(value)})) {
+    if (const auto it = clients_.find(answer.worker); it != clients_.end()) {
+      const auto reply = messages::store_answer(answer.id, answer.ok, answer.value);
+      tell(*it->second, reply.message, reply.fds());
+    }
+  }
+}
+
+void NodeService::on_join(Client& client, const messages::Join& join) {
+  if (const Status status = admit(client, join.key, join.rank, join.world); !status.ok()) {
+    tell(client, messages::Refused{std::string(status.message())});
   }
 }
 
@@ -198,7 +180,7 @@ Status NodeService::admit(Client& client, const std::string& key, uint32_t rank,
   client.rank = rank;
   if (group.members.size() == world) {
     if (const Status status = open(group); !status.ok()) {
-      tell_all(group, MessageType::kRefused, {{"because", std::string(status.message())}});
+      tell_all(group, messages::Refused{std::string(status.message())});
     }
     return absl::OkStatus();
   }
@@ -208,7 +190,7 @@ Status NodeService::admit(Client& client, const std::string& key, uint32_t rank,
       missing.push_back(other);
     }
   }
-  tell_all(group, MessageType::kWaiting, {{"missing", missing}});
+  tell_all(group, messages::Waiting{missing});
   return absl::OkStatus();
 }
 
@@ -226,7 +208,7 @@ Status NodeService::open(Group& group) {
   auto* page = reinterpret_cast<rank::GenerationPage*>(group.generation.data());
   page->magic = rank::kGenerationMagic;
   page->world = group.world;
-  tell_all(group, MessageType::kMembers, {{"comm", rank::to_json(group.config)}}, fds);
+  tell_all(group, messages::Members{group.config}, fds);
   group.arenas.clear();  // the members have them
   return absl::OkStatus();
 }
@@ -239,7 +221,7 @@ void NodeService::interrupt(Group& group, const std::string& because) {
   auto* page = reinterpret_cast<rank::GenerationPage*>(group.generation.data());
   page->interrupted.store(1);
   comm::wake_all(group.config, group.generation.data() + rank::kHeaderBytes);
-  tell_all(group, MessageType::kInterrupt, {{"because", because}});
+  tell_all(group, messages::Interrupt{because});
 }
 
 void NodeService::leave(Client& client) {

@@ -26,7 +26,8 @@
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
 #include "comm/communicator.h"
-#include "rank/link/messages.h"
+#include "messages/envelope.h"
+#include "messages/rank_messages.h"
 
 namespace keepstep::agent {
 
@@ -64,16 +65,27 @@ class NodeService {
       : name_(std::move(name)), loop_(std::move(loop)), listener_(std::move(listener)) {}
   void on_connection();
   void on_packet(const std::shared_ptr<Client>& client);
-  void on_message(Client& client, const rank::Message& message, std::vector<Fd> fds);
-  void on_join(Client& client, const nlohmann::json& body);
+  Status on_message(Client& client, const messages::ToService& message, std::vector<Fd> fds);
+  void on_join(Client& client, const messages::Join& join);
+  void on_abort(const Client& client, const messages::Abort& abort);
+  void on_store(const Client& client, const messages::StoreQuestion& question, std::string value);
   Status admit(Client& client, const std::string& key, uint32_t rank, uint32_t world);
   Status open(Group& group);
   void leave(Client& client);
   void interrupt(Group& group, const std::string& because);
   void on_exit(const std::shared_ptr<Client>& client);
   void on_end(const std::shared_ptr<Client>& client);
-  void tell(Client& client, rank::MessageType type, nlohmann::json body, std::span<const int> fds = {});
-  void tell_all(const Group& group, rank::MessageType type, const nlohmann::json& body, std::span<const int> fds = {});
+  template <typename Message>
+  void tell(Client& client, const Message& message, std::span<const int> fds = {}) {
+    tell_text(client, messages::write(message), fds);
+  }
+  template <typename Message>
+  void tell_all(const Group& group, const Message& message, std::span<const int> fds = {}) {
+    for (const auto& [rank, client] : group.members) {
+      tell(*clients_.at(client), message, fds);
+    }
+  }
+  void tell_text(Client& client, std::string text, std::span<const int> fds);
   void stop_if_idle();
 
   HeldName name_;  // the last to go

@@ -83,8 +83,7 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
   const auto survivor = link();
   auto lost = connect_local(service_->path());
   ASSERT_TRUE(lost.ok()) << lost.status();
-  ASSERT_TRUE(
-      lost->send(rank::encode({rank::MessageType::kJoin, 0, {}, {{"key", "next"}, {"rank", 1}, {"world", 2}}})).ok());
+  ASSERT_TRUE(lost->send(messages::encode({0, {}, messages::write(messages::Join{"next", 1, 2})})).ok());
   ASSERT_TRUE(survivor->join("next", 0, 2, -1).ok());
   const comm::OpId alone = survivor->communicator()->barrier(comm::kWorld);
   *lost = PacketSocket();
@@ -118,10 +117,9 @@ TEST_F(NodeServiceTest, the_store_waits_for_keys_and_compares) {
 
 TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
   const auto good = link();
-  for (const std::string& bytes :
-       {std::string("garbage"), std::string(100'000, 'x'),
-        rank::encode({rank::MessageType::kJoin, 0, {}, {{"key", 7}}}),
-        rank::encode({static_cast<rank::MessageType>(999), 0, {}, nlohmann::json::object()})}) {
+  for (const std::string& bytes : {std::string("garbage"), std::string(100'000, 'x'),
+                                   messages::encode({0, {}, R"(join {"key": 7, "rank": 0, "world": 1})"}),
+                                   messages::encode({0, {}, messages::write(messages::Formed{})})}) {
     auto stranger = connect_local(service_->path());
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     ASSERT_TRUE(stranger->send(bytes).ok());

@@ -30,13 +30,13 @@ bool Clocks::asks_first() {
 
 void Clocks::ask() {
   const uint64_t number = probe_.ask(wall_ns(), monotonic_ns());
-  core_.route(0, 'T', nlohmann::json{{"ask", number}});
+  core_.route(0, messages::ClockQuestion{number});
 }
 
-nlohmann::json Clocks::report() const {
+std::optional<messages::ClockReport> Clocks::report() const {
   const std::optional<ClockOffset> found = probe_.result();
-  return found.has_value() ? nlohmann::json{{"offset_ns", found->offset_ns}, {"round_trip_ns", found->round_trip_ns}}
-                           : nlohmann::json();
+  return found.has_value() ? std::optional(messages::ClockReport{found->offset_ns, found->round_trip_ns})
+                           : std::nullopt;
 }
 
 void Clocks::watch() {
@@ -48,31 +48,47 @@ void Clocks::watch() {
   }
 }
 
-bool Clocks::on_message(brain::NodeId from, const nlohmann::json& body) {
-  if (core_.config.node == 0 && body.contains("ask")) {
-    core_.route(from, 'T', nlohmann::json{{"answer", body.at("ask").get<uint64_t>()}, {"wall_ns", wall_ns()}});
-  } else if (core_.config.node == 0) {
-    (void)on_report(from, core_.joined.contains(from) ? core_.joined.at(from) : "?", body, false);
-  } else if (from == 0 && probe_.answered(body.at("answer"), body.at("wall_ns"), monotonic_ns())) {
-    if (!probe_.result().has_value()) {
-      ask();
-      return false;
-    }
-    asked_ns_ = monotonic_ns();
-    if (!core_.joined_job) {
-      return true;
-    }
-    core_.route(0, 'T', report());
+bool Clocks::on_answer(const messages::ClockAnswer& answer) {
+  if (!probe_.answered(answer.number, answer.wall_ns, monotonic_ns())) {
+    return false;
   }
+  const std::optional<messages::ClockReport> found = report();
+  if (!found.has_value()) {
+    ask();
+    return false;
+  }
+  asked_ns_ = monotonic_ns();
+  if (!core_.joined_job) {
+    return true;
+  }
+  core_.route(0, *found);
   return false;
 }
 
-std::optional<std::string> Clocks::on_report(brain::NodeId from, const std::string& host, const nlohmann::json& report,
-                                             bool comes) {
-  if (!report.is_object() || core_.config.spec.clock_limit_s <= 0) {
+void Clocks::answer(brain::NodeId from, const messages::ClockQuestion& question) {
+  core_.route(from, messages::ClockAnswer{question.number, wall_ns()});
+}
+
+void Clocks::on_report(brain::NodeId from, const messages::ClockReport& report) {
+  // Who takes part already is not thrown out: that would cost more than it mends.
+  (void)judge(from, core_.joined.contains(from) ? core_.joined.at(from) : "?", report);
+}
+
+std::optional<std::string> Clocks::why_not(brain::NodeId from, const std::string& host,
+                                           const messages::ClockReport& report) {
+  const Judged judged = judge(from, host, report);
+  if (!judged.apart || !core_.config.spec.refuse_clocks_apart) {
     return std::nullopt;
   }
-  const ClockOffset found{report.at("offset_ns"), report.at("round_trip_ns")};
+  apart_.erase(from);  // it may come again, with another clock
+  return absl::StrFormat("node %d (%s) cannot take part: %s", from, host, judged.because);
+}
+
+Clocks::Judged Clocks::judge(brain::NodeId from, const std::string& host, const messages::ClockReport& report) {
+  if (core_.config.spec.clock_limit_s <= 0) {
+    return {};
+  }
+  const ClockOffset found{report.offset_ns, report.round_trip_ns};
   const bool apart = found.beyond(static_cast<int64_t>(core_.config.spec.clock_limit_s * 1e9));
   const double apart_s = std::abs(seconds_of(found.offset_ns));
   const std::string who = absl::StrFormat("node %d (%s)", from, host);
@@ -97,11 +113,7 @@ std::optional<std::string> Clocks::on_report(brain::NodeId from, const std::stri
                          {"ok", !apart}});
     core_.pump.say("keepstep: " + because);
   }
-  if (!apart || !core_.config.spec.refuse_clocks_apart || !comes) {
-    return std::nullopt;  // who takes part already is not thrown out: that would cost more than it mends
-  }
-  apart_.erase(from);  // it may come again, with another clock
-  return absl::StrFormat("%s cannot take part: %s", who, because);
+  return {apart, because};
 }
 
 }  // namespace keepstep::agent

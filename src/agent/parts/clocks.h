@@ -16,18 +16,26 @@ class Clocks {
  public:
   explicit Clocks(AgentCore& core) : core_(core) {}
 
-  bool asks_first();              // true: it does, and the node introduces itself with the last answer
-  nlohmann::json report() const;  // of this node, for node 0; null: not known
+  bool asks_first();                                    // true: it does, and introduces itself with the last answer
+  std::optional<messages::ClockReport> report() const;  // of this node, for node 0, once it is known
   void watch();
-  // 'T': what time it is. True: the last answer came, and this node may introduce itself.
-  bool on_message(brain::NodeId from, const nlohmann::json& body);
-  // Node 0. `comes`: just now, and would take part. Why it must not: the clocks are apart, and that counts.
-  std::optional<std::string> on_report(brain::NodeId from, const std::string& host, const nlohmann::json& report,
-                                       bool comes);
+  // Node 0 said what time it is. True: that was the last answer, and this node may introduce itself.
+  bool on_answer(const messages::ClockAnswer& answer);
+
+  // ---- node 0 ----
+  void answer(brain::NodeId from, const messages::ClockQuestion& question);
+  void on_report(brain::NodeId from, const messages::ClockReport& report);  // of a node that takes part
+  // Why a node that comes must not take part: the clocks are apart, and that counts.
+  std::optional<std::string> why_not(brain::NodeId from, const std::string& host, const messages::ClockReport& report);
 
  private:
   bool compares() const;
   void ask();
+  struct Judged {
+    bool apart = false;
+    std::string because;
+  };
+  Judged judge(brain::NodeId from, const std::string& host, const messages::ClockReport& report);
 
   AgentCore& core_;
   ClockProbe probe_;

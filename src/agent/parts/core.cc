@@ -2,6 +2,7 @@
 
 #include "agent/workers/message_parts.h"
 #include "base/log.h"
+#include "messages/envelope.h"
 
 namespace keepstep::agent {
 
@@ -51,21 +52,22 @@ std::vector<brain::NodeId> AgentCore::attending_nodes() const {
   return config.size_news ? config.size_news().nodes : std::vector<brain::NodeId>{config.node};
 }
 
-void AgentCore::tell(WorkerProcess& process, rank::MessageType type, brain::Identity identity, nlohmann::json body,
-                     std::span<const int> fds) {
-  const rank::Message message{type, config.node, identity, std::move(body)};
-  const Status status = process.outbox.send(process.socket, rank::encode(message), fds);
+void AgentCore::tell_text(WorkerProcess& process, brain::Identity identity, std::string text,
+                          std::span<const int> fds) {
+  const std::string name(messages::name_of(text));
+  const Status status =
+      process.outbox.send(process.socket, messages::encode({config.node, identity, std::move(text)}), fds);
   if (status.ok() || absl::IsUnavailable(status)) {
     return;  // if it is gone: that is noticed elsewhere
   }
   journal.write("not_told", identity,
                 absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
-                {{"worker", int64_t{process.id}}, {"type", static_cast<int64_t>(type)}});
+                {{"worker", int64_t{process.id}}, {"message", name}});
   kill_process(process);  // it would wait for ever, or go on without knowing
 }
 
-void AgentCore::route(brain::NodeId to, char subject, const std::string& text) {
-  const StatusOr<std::vector<std::string>> parts = in_parts(subject + text);
+void AgentCore::route_text(brain::NodeId to, std::string text) {
+  const StatusOr<std::vector<std::string>> parts = in_parts(std::move(text));
   Status status = parts.status();
   for (size_t i = 0; status.ok() && i < parts->size(); ++i) {
     status = link->route(to, (*parts)[i]);
@@ -73,10 +75,6 @@ void AgentCore::route(brain::NodeId to, char subject, const std::string& text) {
   if (!status.ok()) {
     spdlog::warn("node {}: {}", to, std::string(status.message()));
   }
-}
-
-void AgentCore::route(brain::NodeId to, char subject, const nlohmann::json& body) {
-  route(to, subject, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void AgentCore::stop_job(int exit_code, const std::string& because) {

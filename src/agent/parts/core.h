@@ -18,8 +18,9 @@
 #include "agent/workers/output_pump.h"
 #include "agent/workers/worker_process.h"
 #include "brain/node/node.h"
+#include "messages/agent_messages.h"
+#include "messages/rank_messages.h"
 #include "observe/journal.h"
-#include "rank/link/messages.h"
 
 namespace keepstep::agent {
 
@@ -64,12 +65,20 @@ struct AgentCore {
   std::vector<brain::NodeId> attending_nodes() const;
 
   // ---- telling others ----
-  void tell(WorkerProcess& process, rank::MessageType type, brain::Identity identity, nlohmann::json body,
-            std::span<const int> fds = {});
-  // To another node's agent: a letter for the subject (agent_nodes.cc), then a text.
-  void route(brain::NodeId to, char subject, const std::string& text);
-  void route(brain::NodeId to, char subject, const nlohmann::json& body);  // with text that may not be UTF-8
-  void stop_job(int exit_code, const std::string& because);                // asks the coordinator
+  template <typename Message>
+  void tell(WorkerProcess& process, brain::Identity identity, const Message& message, std::span<const int> fds = {}) {
+    tell_text(process, identity, messages::write(message), fds);
+  }
+  // To another node's agent.
+  template <typename Message>
+  void route(brain::NodeId to, const Message& message) {
+    route_text(to, messages::write(message));
+  }
+  void stop_job(int exit_code, const std::string& because);  // asks the coordinator
+
+ private:
+  void tell_text(WorkerProcess& process, brain::Identity identity, std::string text, std::span<const int> fds);
+  void route_text(brain::NodeId to, std::string text);
 };
 
 }  // namespace keepstep::agent

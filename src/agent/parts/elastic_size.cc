@@ -151,13 +151,12 @@ StatusOr<std::string> ElasticSize::change_policy(const PolicyValues& values) {
 
 void ElasticSize::tell_grace(brain::NodeId to) {
   if (policy_ && to != core_.config.node) {
-    core_.route(to, 'E', nlohmann::json{{"grace_ns", grace_.count()}});
+    core_.route(to, messages::Grace{grace_});
   }
 }
 
-void ElasticSize::on_grace(const nlohmann::json& body) {
-  const int64_t grace_ns = body.at("grace_ns").get<int64_t>();
-  const brain::Time grace(std::clamp<int64_t>(grace_ns, 0, brain::ElasticConfig::kMostTime.count()));
+void ElasticSize::on_grace(brain::Time said) {
+  const brain::Time grace = std::clamp<brain::Time>(said, {}, brain::ElasticConfig::kMostTime);
   if (std::exchange(grace_, grace) == grace) {
     return;
   }

@@ -22,7 +22,7 @@ class ElasticSize {
   void parted() { leave_by_ns_ = 0; }  // what had ranks here goes on elsewhere, or is not needed any more
   // By node 0: the other nodes count their time to leave by themselves, and may have been started with another.
   void tell_grace(brain::NodeId to);
-  void on_grace(const nlohmann::json& body);  // 'E'
+  void on_grace(brain::Time said);
 
   // ---- `keepstep scale` ----
   // As the control door hands it on: {"replicas": N or null}, or {"policy": {name: text}}.

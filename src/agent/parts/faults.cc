@@ -10,8 +10,6 @@
 
 namespace keepstep::agent {
 
-using rank::MessageType;
-
 namespace {
 
 constexpr const char* kLive = "live/";  // keys of faults that came through the door
@@ -26,11 +24,11 @@ Faults::Faults(AgentCore& core) : core_(core) {
   }
 }
 
-nlohmann::json Faults::waiting() const {
-  nlohmann::json faults = nlohmann::json::array();
+std::vector<messages::Fault> Faults::waiting() const {
+  std::vector<messages::Fault> faults;
   for (const auto& [key, spec] : faults_) {
     if (!injected_.contains(key)) {
-      faults.push_back(to_json(spec, key, key.starts_with(kLive)));
+      faults.push_back(for_worker(spec, key, key.starts_with(kLive)));
     }
   }
   return faults;
@@ -82,7 +80,7 @@ StatusOr<std::string> Faults::inject(const std::string& text) {
   size_t told = 0;
   for (const auto& [id, process] : core_.workers) {
     if (process->pid != 0 && !core_.is_dead(*process)) {
-      core_.tell(*process, MessageType::kInject, {}, to_json(spec, key, true));
+      core_.tell(*process, {}, messages::Inject{for_worker(spec, key, true)});
       ++told;
     }
   }
@@ -132,17 +130,15 @@ void Faults::write(const InjectSpec& spec, const WorkerProcess* process, int64_t
   core_.journal.write("injected", core_.brain.identity(), spec.text, fields);
 }
 
-bool Faults::on_injected(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message) {
-  const nlohmann::json& body = message.body;
-  const std::string key = body.at("key");
-  const auto it = faults_.find(key);
+bool Faults::on_injected(const std::shared_ptr<WorkerProcess>& process, const messages::Injected& injected) {
+  const auto it = faults_.find(injected.key);
   if (it == faults_.end()) {
     return false;
   }
-  if (body.at("last").get<bool>()) {
-    injected_.insert(key);
+  if (injected.last) {
+    injected_.insert(injected.key);
   }
-  write(it->second, process.get(), body.at("ns"), body.value("detail", ""));
+  write(it->second, process.get(), injected.ns, injected.detail);
   carry_out(it->second, process);
   return true;
 }

@@ -19,11 +19,11 @@ class Faults {
  public:
   explicit Faults(AgentCore& core);
 
-  nlohmann::json waiting() const;  // for a worker that starts
+  std::vector<messages::Fault> waiting() const;  // for a worker that starts
   // `keepstep inject`: what is done about it, in words.
   StatusOr<std::string> inject(const std::string& text);
   // A worker carries one out now. False: it was not asked for.
-  bool on_injected(const std::shared_ptr<WorkerProcess>& process, const rank::Message& message);
+  bool on_injected(const std::shared_ptr<WorkerProcess>& process, const messages::Injected& injected);
 
  private:
   StatusOr<std::string> signal_rank(const InjectSpec& spec);

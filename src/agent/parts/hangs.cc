@@ -62,12 +62,12 @@ void Hangs::watch() {
   if (const auto report = watch_.report(); report.has_value()) {
     told_ns_ = now_ns;
     for (const brain::NodeId node : others) {
-      core_.route(node, 'H', *report);
+      core_.route(node, *report);
     }
   }
 }
 
-Status Hangs::on_report(brain::NodeId from, const nlohmann::json& report) {
+Status Hangs::on_report(brain::NodeId from, const messages::WaitingRanks& report) {
   return watch_.on_report(from, report, monotonic_ns());
 }
 

@@ -15,8 +15,8 @@ class Hangs {
   explicit Hangs(AgentCore& core) : core_(core), watch_(core.config.spec.hang) {}
 
   void watch();
-  // 'H': which ranks of another node wait for others.
-  Status on_report(brain::NodeId from, const nlohmann::json& report);
+  // Which ranks of another node wait for others.
+  Status on_report(brain::NodeId from, const messages::WaitingRanks& report);
 
  private:
   void on_hang(const brain::Suspicion& suspicion, brain::Identity identity);

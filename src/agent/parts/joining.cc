@@ -35,10 +35,8 @@ void Joining::introduce() {
   if (clocks_.asks_first()) {
     return;
   }
-  nlohmann::json message = {{"name", core_.config.node_name},
-                            {"facts", node_facts(core_.config.spec, core_.config.version)},
-                            {"clock", clocks_.report()}};
-  core_.route(0, 'F', message);
+  core_.route(0, messages::Facts{core_.config.node_name, node_facts(core_.config.spec, core_.config.version),
+                                 clocks_.report()});
 }
 
 void Joining::join() {
@@ -58,7 +56,7 @@ void Joining::refuse_or_end(brain::NodeId node, const std::string& because) {
   fingerprints_.erase(node);
   core_.journal.write("node_refused", core_.brain.identity(), because, {{"refused_node", int64_t{node}}});
   core_.pump.say("keepstep: " + because + ". The job goes on without it");
-  core_.route(node, 'X', nlohmann::json{{"because", because}});
+  core_.route(node, messages::DoesNotFit{because});
 }
 
 void Joining::say_that_all_came() {
@@ -67,27 +65,27 @@ void Joining::say_that_all_came() {
   }
 }
 
-bool Joining::clock_fits(brain::NodeId from, const nlohmann::json& body) {
-  const auto apart = clocks_.on_report(from, body.at("name"), body.value("clock", nlohmann::json()), true);
+bool Joining::clock_fits(brain::NodeId from, const messages::Facts& facts) {
+  const auto apart = facts.clock.has_value() ? clocks_.why_not(from, facts.name, *facts.clock) : std::nullopt;
   if (apart) {
     refuse_or_end(from, *apart);
   }
   return !apart;
 }
 
-bool Joining::on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts) {
-  const std::vector<std::string> lines = differences(node_facts(core_.config.spec, core_.config.version), facts,
-                                                     absl::StrFormat("node %d (%s)", from, name));
-  core_.joined[from] = name;
+bool Joining::on_facts(brain::NodeId from, const messages::Facts& facts) {
+  const std::string who = absl::StrFormat("node %d (%s)", from, facts.name);
+  const std::vector<std::string> lines =
+      differences(node_facts(core_.config.spec, core_.config.version), facts.facts, who);
+  core_.joined[from] = facts.name;
   if (lines.empty()) {
     if (core_.joined.size() == core_.config.spec.most_nodes() + core_.config.spec.spare_nodes) {
       say_that_all_came();
     }
-    core_.route(from, 'A', nlohmann::json::object());
+    core_.route(from, messages::Fits{});
   } else {
-    refuse_or_end(from, absl::StrFormat("node %d (%s) cannot take part: %s. Start all nodes with the same options and "
-                                        "script",
-                                        from, name, absl::StrJoin(lines, "; ")));
+    refuse_or_end(from, absl::StrFormat("%s cannot take part: %s. Start all nodes with the same options and script",
+                                        who, absl::StrJoin(lines, "; ")));
   }
   return lines.empty();
 }
@@ -100,27 +98,36 @@ void Joining::on_refused(const std::string& because) {
   }
 }
 
-void Joining::on_clock_message(brain::NodeId from, const nlohmann::json& body) {
-  if (clocks_.on_message(from, body)) {
+void Joining::on_clock_answer(const messages::ClockAnswer& answer) {
+  if (clocks_.on_answer(answer)) {
     introduced_at_ns_ = 0;  // that was asked first
     introduce();
   }
 }
 
+void Joining::on_unreadable(brain::NodeId from) {
+  if (core_.config.node == 0 && !core_.joined.contains(from)) {
+    refuse_or_end(from,
+                  absl::StrFormat("node %d cannot take part: it speaks otherwise than node 0, which runs keepstep %s. "
+                                  "Install the same version on all nodes",
+                                  from, core_.config.version));
+  }
+}
+
 // Other processors may compute other bits with the same instructions; that is said, and no reason to refuse a node.
-void Joining::on_fingerprint(brain::NodeId from, const nlohmann::json& theirs) {
+void Joining::on_fingerprint(brain::NodeId from, const messages::Texts& theirs) {
   fingerprints_[from] = theirs;
   const auto mine = fingerprints_.find(core_.config.node);
   if (mine == fingerprints_.end()) {
     return;
   }
-  const std::map<brain::NodeId, nlohmann::json> all = fingerprints_;  // who is refused is taken out
+  const std::map<brain::NodeId, messages::Texts> all = fingerprints_;  // who is refused is taken out
   for (const auto& [node, fingerprint] : all) {
-    nlohmann::json first = mine->second;
+    messages::Texts first = mine->second;
     if (from != core_.config.node && node != from) {
       continue;  // compared before
     }
-    if (fingerprint.value("cpu", "") != first.value("cpu", "")) {
+    if (const auto cpu = fingerprint.find("cpu"); cpu == fingerprint.end() || cpu->second != first["cpu"]) {
       core_.pump.say(
           absl::StrFormat("keepstep: node %d has another processor than node 0: the same step may give other "
                           "bits there",

@@ -16,16 +16,18 @@ class Joining {
   Joining(AgentCore& core, Clocks& clocks) : core_(core), clocks_(clocks) {}
 
   void introduce();
-  void join();                                  // 'A': this node fits, and the job hears of it
-  void on_refused(const std::string& because);  // 'X': it does not
+  void join();                                  // this node fits, and the job hears of it
+  void on_refused(const std::string& because);  // it does not
   bool refused() const { return refused_; }     // and the job goes on without us
-  void on_clock_message(brain::NodeId from, const nlohmann::json& body);  // 'T'
+  void on_clock_answer(const messages::ClockAnswer& answer);
 
   // ---- node 0 ----
-  // 'F': who comes, and what that node was started with. False: it does not fit, and was refused.
-  bool clock_fits(brain::NodeId from, const nlohmann::json& body);
-  bool on_facts(brain::NodeId from, const std::string& name, const nlohmann::json& facts);
-  void on_fingerprint(brain::NodeId from, const nlohmann::json& theirs);  // 'P', or our own workers'
+  // Who comes, and what that node was started with. False: it does not fit, and was refused.
+  bool clock_fits(brain::NodeId from, const messages::Facts& facts);
+  bool on_facts(brain::NodeId from, const messages::Facts& facts);
+  // What nobody can read, of a node that has not said who it is.
+  void on_unreadable(brain::NodeId from);
+  void on_fingerprint(brain::NodeId from, const messages::Texts& theirs);  // or our own workers'
   // While the job has not begun: what people are told of the moment. Nothing: it has.
   std::optional<std::string> await_nodes();
 
@@ -38,7 +40,7 @@ class Joining {
   Clocks& clocks_;
   bool refused_ = false;
   int64_t introduced_at_ns_ = 0;
-  std::map<brain::NodeId, nlohmann::json> fingerprints_;
+  std::map<brain::NodeId, messages::Texts> fingerprints_;
   int64_t started_at_ns_ = 0;
   int64_t complete_since_ns_ = 0;  // all had come, but no worker was asked for; 0: not so
   bool said_waiting_ = false;

@@ -47,53 +47,40 @@ void MemoryQuestions::ask(const nlohmann::json& request, const ControlDoor::Answ
   questions_[id] = {what == "hold", answer, nodes, {}, monotonic_ns() + (what == "check" ? kReadNs : kHoldNs)};
   for (const brain::NodeId node : nodes) {
     if (node != core_.config.node) {
-      core_.route(node, 'V', nlohmann::json{{"ask", id}, {"question", request}});
+      core_.route(node, messages::MemoryQuestion{id, request});
     }
   }
   if (nodes.contains(core_.config.node)) {
     try {
-      tier_.ask(request, [this, id](nlohmann::json body) { on_answer(core_.config.node, id, std::move(body)); });
+      tier_.ask(request, [this, id](const nlohmann::json& said) { on_answer(core_.config.node, {id, said}); });
     } catch (const nlohmann::json::exception& error) {
-      on_answer(core_.config.node, id, lacking_answer(error));
+      on_answer(core_.config.node, {id, lacking_answer(error)});
     }
   }
 }
 
-// 'V': a question of node 0's, or an answer to one.
-void MemoryQuestions::on_message(brain::NodeId from, nlohmann::json body) {
-  if (core_.config.node == 0) {
-    on_answer(from, body.at("answer"), std::move(body.at("body")));
-    return;
-  }
-  if (from != 0) {
-    throw nlohmann::json::other_error::create(0, "only node 0 asks what is in memory", nullptr);
-  }
-  const uint64_t id = body.at("ask");
-  const auto reply = [this, id](const nlohmann::json& said) {
-    const auto text = [&](const nlohmann::json& of) {
-      return nlohmann::json{{"answer", id}, {"body", of}}.dump(-1, ' ', false,
-                                                               nlohmann::json::error_handler_t::replace);
-    };
-    const std::string whole = text(said);
-    core_.route(0, 'V',
-                whole.size() < kMaxPartedBytes
-                    ? whole
-                    : text(error_answer(
-                          absl::StrFormat("an answer of %d bytes, %d are the most", whole.size(), kMaxPartedBytes))));
+void MemoryQuestions::on_question(const messages::MemoryQuestion& question) {
+  const auto reply = [this, id = question.id](const nlohmann::json& said) {
+    messages::MemoryAnswer answer{id, said};
+    if (const size_t bytes = messages::write(answer).size(); bytes > kMaxPartedBytes) {
+      answer.answer = error_answer(absl::StrFormat("an answer of %d bytes, %d are the most", bytes, kMaxPartedBytes));
+    }
+    core_.route(0, answer);
   };
   try {
-    tier_.ask(body.at("question"), reply);
+    tier_.ask(question.question, reply);
   } catch (const nlohmann::json::exception& error) {
     reply(lacking_answer(error));
   }
 }
 
-void MemoryQuestions::on_answer(brain::NodeId from, uint64_t id, nlohmann::json body) {
+void MemoryQuestions::on_answer(brain::NodeId from, const messages::MemoryAnswer& answer) {
+  const uint64_t id = answer.id;
   const auto it = questions_.find(id);
   if (it == questions_.end() || it->second.awaited.erase(from) == 0) {
     return;  // too late
   }
-  it->second.answers[from] = std::move(body);
+  it->second.answers[from] = answer.answer;
   if (it->second.awaited.empty()) {
     conclude(id);
   }

@@ -21,8 +21,8 @@ class MemoryQuestions {
       : core_(core), saves_(saves), tier_(core.loop, vaults) {}
 
   void ask(const nlohmann::json& request, const ControlDoor::Answer& answer);
-  // 'V': a question of node 0's, or an answer to one.
-  void on_message(brain::NodeId from, nlohmann::json body);
+  void on_question(const messages::MemoryQuestion& question);  // of node 0's
+  void on_answer(brain::NodeId from, const messages::MemoryAnswer& answer);
   // Those that are gone, or say nothing, are waited for no longer.
   void give_up_the_silent();
 
@@ -35,7 +35,6 @@ class MemoryQuestions {
     int64_t deadline_ns = 0;
     std::set<brain::NodeId> silent;  // that are not waited for any longer
   };
-  void on_answer(brain::NodeId from, uint64_t id, nlohmann::json body);
   void conclude(uint64_t id);
   nlohmann::json answer_of(const Question& question) const;
 

@@ -67,18 +67,16 @@ void NodeHealth::say(std::vector<HealthFinding> findings) {
 }
 
 // A worker that failed its check is about to exit; the brain replaces it. It may not be the worker's fault.
-void NodeHealth::on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body) {
-  const std::string check = body.at("check");
-  process->unfit = absl::StrFormat("%s: %s (limit: %s)", check, body.at("measured").get<std::string>(),
-                                   body.at("limit").get<std::string>());
+void NodeHealth::on_unfit(const std::shared_ptr<WorkerProcess>& process, const messages::Unfit& unfit) {
+  process->unfit = absl::StrFormat("%s: %s (limit: %s)", unfit.check, unfit.measured, unfit.limit);
   core_.journal.write("unfit", {}, process->unfit,
                       {{"worker", int64_t{process->id}},
                        {"pid", int64_t{process->pid}},
-                       {"check", check},
-                       {"measured", body.at("measured").get<std::string>()},
-                       {"limit", body.at("limit").get<std::string>()}});
+                       {"check", unfit.check},
+                       {"measured", unfit.measured},
+                       {"limit", unfit.limit}});
   core_.pump.say(absl::StrFormat("keepstep: worker %d is not used: %s", process->id, process->unfit));
-  if (!body.value("counts", true) || !fitness_.failed()) {
+  if (!unfit.counts || !fitness_.failed()) {
     return;
   }
   const std::string because = absl::StrFormat(

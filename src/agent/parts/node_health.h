@@ -19,7 +19,7 @@ class NodeHealth {
   void look();
   void apply_log_rules();
   // A worker failed its health check before it had a rank, and is about to exit.
-  void on_unfit(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& body);
+  void on_unfit(const std::shared_ptr<WorkerProcess>& process, const messages::Unfit& unfit);
   void passed() { fitness_.passed(); }  // another one did
 
  private:

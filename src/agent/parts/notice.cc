@@ -6,8 +6,6 @@
 
 namespace keepstep::agent {
 
-using rank::MessageType;
-
 bool is_notice(const JobSpec& spec, int signal) {
   return signal == SIGUSR1 || (signal == SIGTERM && !spec.slurm_job.empty());
 }
@@ -50,7 +48,7 @@ bool Notice::on_signal(int signal) {
   }
   others.erase(core_.config.node);
   for (const brain::NodeId other : others) {  // before a rank hears of it: then all can say why
-    core_.route(other, 'Q', nlohmann::json{{"because", what}});
+    core_.route(other, messages::NoticeCame{what});
   }
   take(what);
   return true;
@@ -67,7 +65,7 @@ void Notice::take(const std::string& because) {
 
 void Notice::tell(WorkerProcess& process) {
   if (!because_.empty() && core_.brain.prepared() != nullptr) {
-    core_.tell(process, MessageType::kNotice, core_.brain.identity(), {{"because", because_}});
+    core_.tell(process, core_.brain.identity(), messages::Notice{because_});
   }
 }
 

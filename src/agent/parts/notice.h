@@ -21,7 +21,7 @@ class Notice {
 
   // False: the signal is to be taken as any other. Slurm may repeat it, to every process that it knows of.
   bool on_signal(int signal);
-  void take(const std::string& because);  // 'Q': it came to another node
+  void take(const std::string& because);  // it came to another node
   void tell(WorkerProcess& process);      // if one came
   bool came() const { return !because_.empty(); }
   // Ranks of this node left their loops because of it, or did not.

@@ -35,29 +35,20 @@ void Pace::watch() {
     on_paces(identity, *paces);
     return;
   }
-  nlohmann::json ranks = nlohmann::json::array();
-  for (const brain::RankPace& pace : *paces) {
-    ranks.push_back({pace.rank, pace.computed.count(), pace.quick.count(), pace.step.count()});
-  }
-  core_.route(0, 'W', nlohmann::json{{"term", identity.term}, {"generation", identity.generation}, {"ranks", ranks}});
+  core_.route(0, messages::Paces{identity, *paces});
 }
 
-Status Pace::on_report(brain::NodeId from, const nlohmann::json& report) {
-  const brain::Identity identity{report.at("term"), report.at("generation")};
-  if (core_.brain.prepared() == nullptr || identity != core_.brain.identity()) {
+Status Pace::on_report(brain::NodeId from, const messages::Paces& report) {
+  if (core_.brain.prepared() == nullptr || report.identity != core_.brain.identity()) {
     return absl::OkStatus();  // of one that is over
   }
   const brain::RankTable& table = core_.brain.prepared()->table;
-  std::vector<brain::RankPace> paces;
-  for (const nlohmann::json& each : report.at("ranks")) {
-    const auto time = [&](size_t at) { return brain::Time(each.at(at).get<int64_t>()); };
-    const brain::RankPace pace{.rank = each.at(0), .computed = time(1), .quick = time(2), .step = time(3)};
+  for (const brain::RankPace& pace : report.ranks) {
     if (pace.rank >= table.world_size() || table.place(pace.rank).node != from) {
       return absl::InvalidArgumentError(absl::StrFormat("the pace of rank %d, which is not on that node", pace.rank));
     }
-    paces.push_back(pace);
   }
-  on_paces(identity, paces);
+  on_paces(report.identity, report.ranks);
   return absl::OkStatus();
 }
 

@@ -17,8 +17,8 @@ class Pace {
 
   void note(brain::Rank rank, const rank::CommitRecord& record);
   void watch();
-  // 'W', to node 0. INVALID_ARGUMENT: of ranks that are not on that node.
-  Status on_report(brain::NodeId from, const nlohmann::json& report);
+  // To node 0. INVALID_ARGUMENT: of ranks that are not on that node.
+  Status on_report(brain::NodeId from, const messages::Paces& report);
   nlohmann::json describe() const;
   std::string in_words() const;  // which ranks slow the job down; empty: none does
 

@@ -5,8 +5,6 @@
 #include <set>
 #include <string>
 
-#include "rank/link/messages.h"
-
 namespace keepstep::agent {
 
 class Saves {

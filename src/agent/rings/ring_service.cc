@@ -15,7 +15,6 @@
 
 #include "base/log.h"
 #include "base/socket/local_socket.h"
-#include "rank/link/ring_link.h"
 
 namespace keepstep::agent {
 namespace {
@@ -26,16 +25,6 @@ constexpr size_t kMostOfOneName = 8;
 constexpr uint32_t kMostDeaths = 3;  // of loader processes without a new item between
 
 constexpr uint64_t kMostPosition = uint64_t{1} << 62;  // no sum of positions runs over
-
-// A number that is one: the library would cut fractions, signs and what is too large.
-template <typename T>
-T whole(const nlohmann::json& request, const char* field) {
-  const nlohmann::json& value = request.at(field);
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<T>::max()) {
-    throw nlohmann::json::other_error::create(599, absl::StrFormat("a bad '%s'", field), nullptr);
-  }
-  return value.get<T>();
-}
 
 bool readable(int fd) {
   pollfd waiting{.fd = fd, .events = POLLIN};
@@ -148,42 +137,33 @@ void RingService::on_packet(uint64_t id) {
     let_go(id);
     return;
   }
-  std::string bad;
-  if (packet->bytes.size() > rank::kMaxRingMessageBytes || !packet->fds.empty()) {
-    bad = absl::StrFormat("a message of %d bytes and %d descriptors", packet->bytes.size(), packet->fds.size());
-  } else if (const auto request = nlohmann::json::parse(packet->bytes, nullptr, false); !request.is_object()) {
-    bad = "a message that is no JSON object";
-  } else {
-    try {
-      on_request(id, request);
-    } catch (const nlohmann::json::exception& error) {
-      bad = error.what();
-    }
-  }
-  if (!bad.empty()) {
-    spdlog::warn("a reader of batches was let go: {}", bad);
+  if (packet->bytes.size() > messages::kMaxRingMessageBytes || !packet->fds.empty()) {
+    spdlog::warn("a reader of batches was let go: a message of {} bytes and {} descriptors", packet->bytes.size(),
+                 packet->fds.size());
     let_go(id);
+    return;
   }
-}
-
-void RingService::on_request(uint64_t id, const nlohmann::json& request) {
-  const std::string op = request.at("op");
-  if (op == "open") {
-    open(id, request);
-  } else if (op == "loader") {
-    grant_loader(id);
-  } else if (op == "leave") {
-    stop_reading(id);
-  } else {
-    refuse(id, "an unknown request: '" + op.substr(0, 100) + "'");
+  const auto request = messages::read<messages::FromReader>(packet->bytes);
+  if (!request.ok()) {
+    spdlog::warn("a reader of batches was let go: {}", std::string(request.status().message()));
+    let_go(id);
+    return;
   }
+  std::visit(messages::Overloaded{
+                 [&](const messages::OpenRing& ring) { open(id, ring); },
+                 [&](const messages::AskForLoader&) { grant_loader(id); },
+                 [&](const messages::LeaveRing&) { stop_reading(id); },
+             },
+             *request);
 }
 
-void RingService::answer(uint64_t id, const nlohmann::json& body, std::span<const int> fds) {
-  (void)clients_.at(id).socket.try_send(body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), fds);
+void RingService::answer(uint64_t id, const messages::RingAnswer& answer, std::span<const int> fds) {
+  (void)clients_.at(id).socket.try_send(messages::write(answer), fds);
 }
 
-void RingService::refuse(uint64_t id, const std::string& error) { answer(id, {{"ok", false}, {"error", error}}); }
+void RingService::refuse(uint64_t id, const std::string& because) {
+  (void)clients_.at(id).socket.try_send(messages::write(messages::RingRefusal{because}));
+}
 
 void RingService::free_row(uint64_t id) {
   Client& client = clients_.at(id);
@@ -234,17 +214,14 @@ std::vector<uint64_t> RingService::rings_of(const std::string& name) const {
   return found;
 }
 
-void RingService::open(uint64_t id, const nlohmann::json& request) {
-  const std::string name = request.at("name");
-  const data::RingSpec spec{.round = whole<uint32_t>(request, "round"),
-                            .ahead = whole<uint32_t>(request, "ahead"),
-                            .behind = whole<uint32_t>(request, "behind"),
-                            .limit_bytes = whole<uint64_t>(request, "limit_bytes")};
-  const auto position = whole<uint64_t>(request, "position");
+void RingService::open(uint64_t id, const messages::OpenRing& request) {
+  const auto& [name, round, ahead, behind, limit_bytes, position] = request;
+  const data::RingSpec spec{.round = round, .ahead = ahead, .behind = behind, .limit_bytes = limit_bytes};
   const pid_t pid = clients_.at(id).pid;
   free_row(id);
-  if (name.empty() || name.size() > rank::kMaxRingNameBytes) {
-    refuse(id, absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", rank::kMaxRingNameBytes, name.size()));
+  if (name.empty() || name.size() > messages::kMaxRingNameBytes) {
+    refuse(id,
+           absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", messages::kMaxRingNameBytes, name.size()));
     return;
   }
   if (position > kMostPosition) {
@@ -277,7 +254,7 @@ void RingService::open(uint64_t id, const nlohmann::json& request) {
   ring.rows[id] = *row;
   clients_.at(id).ring = incarnation;
   end_unread(name, incarnation);
-  answer(id, {{"ok", true}, {"row", *row}}, std::vector<int>{ring.owner->control_fd(), ring.owner->data_fd()});
+  answer(id, {*row}, std::vector<int>{ring.owner->control_fd(), ring.owner->data_fd()});
 }
 
 // OUT_OF_RANGE: what the process wants is not in this ring, and why.
@@ -341,7 +318,7 @@ void RingService::grant_loader(uint64_t id) {
   const auto it = rings_.find(incarnation);
   if (it == rings_.end() || !it->second.rows.contains(id) || it->second.loader.has_value() ||
       it->second.owner->loader() != data::LoaderState::kNone) {
-    answer(id, {{"ok", true}});
+    answer(id, {});
     return;
   }
   Ring& ring = it->second;
@@ -353,7 +330,7 @@ void RingService::grant_loader(uint64_t id) {
   ring.loader = Loader{.socket = Fd(dup(pair->first.fd())), .head = ring.owner->head(), .starter = id};
   ring.owner->set_loader(data::LoaderState::kStarting);
   (void)loop_.watch(ring.loader->socket.get(), [this, incarnation] { on_loader_hello(incarnation); });
-  answer(id, {{"ok", true}}, std::vector<int>{pair->second.fd()});
+  answer(id, {}, std::vector<int>{pair->second.fd()});
 }
 
 // Its first word, or the end of whoever was to start it.
@@ -383,7 +360,7 @@ void RingService::on_loader_hello(uint64_t incarnation) {
   (void)loop_.watch(ring.loader->pidfd.get(), [this, incarnation] { on_loader_end(incarnation); });
   ring.owner->set_loader(data::LoaderState::kRuns);
   note_({.event = "loader_started", .ring = ring.name, .batch = ring.owner->head(), .pid = pid});
-  (void)socket.try_send(nlohmann::json{{"op", "go"}}.dump());
+  (void)socket.try_send(messages::write(messages::LoaderRuns{}));
 }
 
 void RingService::on_loader_end(uint64_t incarnation) {

@@ -18,8 +18,8 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +28,7 @@
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
 #include "data/ring/ring.h"
+#include "messages/ring_messages.h"
 
 namespace keepstep::agent {
 
@@ -81,8 +82,7 @@ class RingService {
       : loop_(loop), listener_(std::move(listener)), note_(std::move(note)) {}
   void on_connection();
   void on_packet(uint64_t id);
-  void on_request(uint64_t id, const nlohmann::json& request);
-  void open(uint64_t id, const nlohmann::json& request);
+  void open(uint64_t id, const messages::OpenRing& request);
   void grant_loader(uint64_t id);
   StatusOr<uint32_t> join(uint64_t incarnation, const data::RingSpec& spec, uint64_t position, pid_t pid);
   StatusOr<uint64_t> make_ring(const std::string& name, const data::RingSpec& spec, uint64_t position,
@@ -97,8 +97,8 @@ class RingService {
   void free_row(uint64_t id);
   void stop_reading(uint64_t id);
   void let_go(uint64_t id);
-  void answer(uint64_t id, const nlohmann::json& body, std::span<const int> fds = {});
-  void refuse(uint64_t id, const std::string& error);
+  void answer(uint64_t id, const messages::RingAnswer& answer, std::span<const int> fds = {});
+  void refuse(uint64_t id, const std::string& because);
 
   EventLoop& loop_;
   Fd listener_;

@@ -42,6 +42,9 @@ bool ended(const Fd& pidfd) {
 
 Fd pidfd_of(pid_t pid) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
+// Of kSpec.
+std::string open_data(uint64_t position) { return messages::write(messages::OpenRing{"data", 2, 4, 2, 0, position}); }
+
 // A real service, in a thread of its own.
 class RingServiceTest : public testing::Test {
  protected:
@@ -183,8 +186,7 @@ TEST_F(RingServiceTest, a_ring_stays_for_the_next_process_when_ranks_die_and_goe
   ASSERT_TRUE(data::put(writer, 100).ok());
   // As a killed process does: the connection ends without a word.
   PacketSocket silent = connect();
-  ASSERT_TRUE(
-      silent.send(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,"limit_bytes":0,"position":0})").ok());
+  ASSERT_TRUE(silent.send(open_data(0)).ok());
   EXPECT_TRUE(silent.receive()->fds.size() == 2);
   silent = PacketSocket();
   reader.reset();
@@ -199,8 +201,7 @@ TEST_F(RingServiceTest, a_ring_stays_for_the_next_process_when_ranks_die_and_goe
   RingWriter next(second->memory());
   ASSERT_TRUE(data::put(next, 100).ok());
   PacketSocket survivor = connect();
-  ASSERT_TRUE(
-      survivor.send(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,"limit_bytes":0,"position":0})").ok());
+  ASSERT_TRUE(survivor.send(open_data(0)).ok());
   ASSERT_TRUE(survivor.receive().ok());
   survivor = PacketSocket();
   const auto third = link();
@@ -332,11 +333,7 @@ TEST_F(RingServiceTest, a_rank_from_an_older_state_gets_a_ring_of_its_own_and_th
 TEST_F(RingServiceTest, a_ring_whose_ranks_died_stays_only_while_its_name_has_no_other) {
   const auto open_at = [&](uint64_t position) {
     PacketSocket socket = connect();
-    EXPECT_TRUE(socket
-                    .send(absl::StrFormat(R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,)"
-                                          R"("limit_bytes":0,"position":%d})",
-                                          position))
-                    .ok());
+    EXPECT_TRUE(socket.send(open_data(position)).ok());
     EXPECT_EQ(socket.receive()->fds.size(), 2u);
     return socket;
   };
@@ -421,22 +418,24 @@ TEST_F(RingServiceTest, what_cannot_be_is_refused_with_the_reason_and_the_rank_m
 TEST_F(RingServiceTest, a_client_that_talks_nonsense_is_let_go_and_the_others_go_on) {
   const auto rank = link();
   const auto reader = *rank->open("data", kSpec, 0);
-  const std::string begin = R"({"op":"open","name":"data","ahead":4,"behind":2,"limit_bytes":0,)";
+  const std::string begin = R"(open_ring {"name":"data","ahead":4,"behind":2,"limit_bytes":0,)";
   const std::vector<std::string> nonsense = {
       "",
-      "no json",
-      "[]",
-      "{}",
-      R"({"op":7})",
-      R"({"op":"open"})",
-      R"({"op":"open","name":["data"]})",
+      "open_ring",
+      "open_ring no json",
+      "open_ring []",
+      "open_ring {}",
+      "dance {}",
+      begin + R"("round":2})",
+      begin + R"("round":2,"position":0,"more":0})",
+      begin + R"("round":[2],"position":0})",
       begin + R"("round":-1,"position":0})",
       begin + R"("round":4294967298,"position":0})",  // would be 2, were it cut
       begin + R"("round":2.5,"position":0})",
       begin + R"("round":2,"position":1e300})",
       begin + R"("round":2,"position":"0"})",
       std::string(3000, '['),
-      R"({"op":")" + std::string(rank::kMaxRingMessageBytes, 'x') + "\"}",
+      "ask_for_loader {}" + std::string(messages::kMaxRingMessageBytes, ' '),
       std::string("\xff\xfe\0", 3),
   };
   for (const std::string& each : nonsense) {
@@ -445,11 +444,8 @@ TEST_F(RingServiceTest, a_client_that_talks_nonsense_is_let_go_and_the_others_go
     EXPECT_TRUE(let_go(bad)) << each.substr(0, 100);
   }
   const PacketSocket giver = connect();
-  ASSERT_TRUE(giver.send(R"({"op":"loader"})", std::vector<int>{STDERR_FILENO}).ok());
+  ASSERT_TRUE(giver.send(messages::write(messages::AskForLoader{}), std::vector<int>{STDERR_FILENO}).ok());
   EXPECT_TRUE(let_go(giver)) << "descriptors that nobody asked for";
-  const PacketSocket polite = connect();
-  ASSERT_TRUE(polite.send(R"({"op":"dance"})").ok());
-  EXPECT_THAT(polite.receive()->bytes, HasSubstr("an unknown request: 'dance'"));
   RingWriter writer(rank->memory());
   ASSERT_TRUE(data::put(writer, 100).ok());
   EXPECT_TRUE(data::holds(**reader->view(0), 100));
@@ -461,7 +457,7 @@ TEST_F(RingServiceTest, a_client_that_talks_nonsense_is_let_go_and_the_others_go
 TEST_F(RingServiceTest, clients_that_vanish_at_any_moment_leave_nothing_behind) {
   const auto rank = link();
   const auto reader = *rank->open("data", kSpec, 0);
-  const std::string open = R"({"op":"open","name":"data","round":2,"ahead":4,"behind":2,"limit_bytes":0,"position":0})";
+  const std::string open = open_data(0);
   for (int i = 0; i < 200; ++i) {  // more than there are rows, so each must be free again
     const PacketSocket gone = connect();
     if (i % 4 > 0) {
@@ -471,7 +467,7 @@ TEST_F(RingServiceTest, clients_that_vanish_at_any_moment_leave_nothing_behind) 
       ASSERT_TRUE(gone.receive().ok());
     }
     if (i % 4 > 2) {
-      ASSERT_TRUE(gone.send(R"({"op":"loader"})").ok());  // it dies with the answer on its way
+      ASSERT_TRUE(gone.send(messages::write(messages::AskForLoader{})).ok());  // it dies with the answer on its way
     }
   }
   while (clients() > 1) {
@@ -526,7 +522,7 @@ TEST_F(RingServiceTest, readers_rings_and_clients_are_bounded) {
 
 TEST_F(RingServiceTest, a_client_that_never_reads_its_answers_holds_up_nobody) {
   const PacketSocket deaf = connect();
-  const std::string ask = R"({"op":"dance"})";
+  const std::string ask = messages::write(messages::AskForLoader{});
   for (int i = 0; i < 10'000; ++i) {
     ASSERT_TRUE(deaf.send(ask).ok());
   }

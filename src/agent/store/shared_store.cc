@@ -1,46 +1,16 @@
 #include "agent/store/shared_store.h"
 
-#include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "base/check.h"
 #include "base/checksum.h"
 
 namespace keepstep::agent {
 namespace {
 
-// Values travel as hexadecimal, as between worker and agent.
-std::string question(const StoreRequest& request) {
-  return nlohmann::json{{"kind", "ask"},
-                        {"worker", request.worker},
-                        {"id", request.id},
-                        {"op", request.op},
-                        {"key", absl::BytesToHexString(request.key)},
-                        {"value", absl::BytesToHexString(request.value)},
-                        {"round", request.round}}
-      .dump();
-}
-
-std::string reply(const StoreAnswer& answer) {
-  return nlohmann::json{{"kind", "answer"},
-                        {"worker", answer.worker},
-                        {"id", answer.id},
-                        {"ok", answer.ok},
-                        {"value", absl::BytesToHexString(answer.value)},
-                        {"round", answer.round}}
-      .dump();
-}
-
-std::string bytes_of(const nlohmann::json& body, const char* name) {
-  const auto& text = body.at(name).get_ref<const std::string&>();
-  if (text.size() % 2 != 0 || !std::ranges::all_of(text, absl::ascii_isxdigit)) {
-    throw nlohmann::json::other_error::create(599, "a value that is not hexadecimal", nullptr);
-  }
-  return absl::HexStringToBytes(text);
+messages::KeyQuestion question(const StoreRequest& request) {
+  return {request.worker, request.id, request.op, {request.key}, {request.value}, request.round};
 }
 
 }  // namespace
@@ -91,27 +61,23 @@ void SharedStore::ask_all(const StoreRequest& request, Outcome& outcome) {
   }
 }
 
-StatusOr<SharedStore::Outcome> SharedStore::on_message(brain::NodeId from, const std::string& message) {
+SharedStore::Outcome SharedStore::on_message(brain::NodeId from, const messages::KeyQuestion& question) {
   Outcome outcome;
-  try {
-    const nlohmann::json body = nlohmann::json::parse(message);
-    const std::string kind = body.at("kind");
-    if (kind == "ask") {
-      answer(store_.handle({body.at("worker"), body.at("id"), body.at("op"), bytes_of(body, "key"),
-                            bytes_of(body, "value"), from, body.at("round")}),
-             outcome);
-    } else if (kind == "answer") {
-      deliver({body.at("worker"), body.at("id"), body.at("ok"), bytes_of(body, "value"), self_, body.at("round")},
-              outcome);
-    } else if (kind == "forget") {
-      store_.forget(body.at("worker"));
-    } else {
-      return absl::InvalidArgumentError(absl::StrFormat("a message about the store of the unknown kind '%s'", kind));
-    }
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrFormat("a message about the store: %s", error.what()));
-  }
+  answer(store_.handle({question.worker, question.id, question.op, question.key.bytes, question.value.bytes, from,
+                        question.round}),
+         outcome);
   return outcome;
+}
+
+SharedStore::Outcome SharedStore::on_message(brain::NodeId, const messages::KeyAnswer& answer) {
+  Outcome outcome;
+  deliver({answer.worker, answer.id, answer.ok, answer.value.bytes, self_, answer.round}, outcome);
+  return outcome;
+}
+
+SharedStore::Outcome SharedStore::on_message(brain::NodeId, const messages::ForgetQuestions& forget) {
+  store_.forget(forget.worker);
+  return {};
 }
 
 SharedStore::Outcome SharedStore::forget(brain::WorkerId worker) {
@@ -120,7 +86,7 @@ SharedStore::Outcome SharedStore::forget(brain::WorkerId worker) {
   std::erase_if(counts_, [&](const auto& entry) { return entry.first.first == worker; });
   for (const brain::NodeId home : homes_) {
     if (home != self_) {
-      outcome.messages.emplace_back(home, nlohmann::json{{"kind", "forget"}, {"worker", worker}}.dump());
+      outcome.messages.emplace_back(home, messages::ForgetQuestions{worker});
     }
   }
   return outcome;
@@ -131,7 +97,8 @@ void SharedStore::answer(std::vector<StoreAnswer> answers, Outcome& outcome) {
     if (each.node == self_) {
       deliver(each, outcome);
     } else {
-      outcome.messages.emplace_back(each.node, reply(each));
+      outcome.messages.emplace_back(each.node,
+                                    messages::KeyAnswer{each.worker, each.id, each.ok, {each.value}, each.round});
     }
   }
 }

@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "agent/store/store.h"
-#include "base/status.h"
 #include "brain/types.h"
+#include "messages/agent_messages.h"
 
 namespace keepstep::agent {
 
 class SharedStore {
  public:
   struct Outcome {
-    std::vector<StoreAnswer> answers;                             // for workers of this node
-    std::vector<std::pair<brain::NodeId, std::string>> messages;  // for on_message() of other nodes' agents
+    std::vector<StoreAnswer> answers;                                        // for workers of this node
+    std::vector<std::pair<brain::NodeId, messages::StoreMessage>> messages;  // for other nodes' agents
   };
 
   explicit SharedStore(brain::NodeId self) : self_(self), homes_{kJobsHome} {}
@@ -34,8 +34,9 @@ class SharedStore {
 
   // A question of a worker on this node (`request.node` is not read).
   Outcome ask(StoreRequest request);
-  // INVALID_ARGUMENT for what is none of our messages.
-  StatusOr<Outcome> on_message(brain::NodeId from, const std::string& message);
+  Outcome on_message(brain::NodeId from, const messages::KeyQuestion& question);
+  Outcome on_message(brain::NodeId from, const messages::KeyAnswer& answer);
+  Outcome on_message(brain::NodeId from, const messages::ForgetQuestions& forget);
   // A worker of this node is gone.
   Outcome forget(brain::WorkerId worker);
   void drop_before(uint32_t generation) { store_.drop_before(generation); }

@@ -34,6 +34,7 @@ bool same_place(const RankProgress& a, const RankProgress& b) {
   return a.step == b.step && a.micro_batch == b.micro_batch && a.phase == b.phase && a.entered == b.entered &&
          a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits;
 }
+constexpr size_t kMostWhatBytes = 64;  // of a collective's name
 
 }  // namespace
 
@@ -148,61 +149,33 @@ std::vector<brain::Suspicion> HangWatch::look(const View& view, int64_t now_ns) 
   return detector_.step(sample, std::chrono::nanoseconds(now_ns));
 }
 
-std::optional<nlohmann::json> HangWatch::report() const {
+std::optional<messages::WaitingRanks> HangWatch::report() const {
   const std::optional<Time> waited = detector_.all_wait_for();
   if (sample_.ranks.empty() || sample_.ranks.size() == sample_.world || !waited.has_value() ||
       *waited < std::max(kWorthTelling, detector_.step_time().value_or(Time{}))) {
     return std::nullopt;
   }
-  nlohmann::json ranks = nlohmann::json::array();
-  for (const RankProgress& rank : sample_.ranks) {
-    ranks.push_back({{"rank", rank.rank},
-                     {"worker", rank.worker},
-                     {"step", rank.step},
-                     {"micro_batch", rank.micro_batch},
-                     {"phase", static_cast<int>(rank.phase)},
-                     {"entered", rank.entered},
-                     {"left", rank.left},
-                     {"entered_world", rank.entered_world},
-                     {"messages", rank.messages},
-                     {"waits", static_cast<int>(rank.waits)},
-                     {"what", rank.what},
-                     {"world", rank.world},
-                     {"members", rank.members},
-                     {"still_ns", detector_.still_for(rank.rank).count()}});
+  messages::WaitingRanks report{sample_.identity, sample_.ranks};
+  for (RankProgress& rank : report.ranks) {
+    rank.still_for = detector_.still_for(rank.rank);
   }
-  return nlohmann::json{
-      {"term", sample_.identity.term}, {"generation", sample_.identity.generation}, {"ranks", std::move(ranks)}};
+  return report;
 }
 
-Status HangWatch::on_report(brain::NodeId from, const nlohmann::json& report, int64_t now_ns) {
-  Report heard{.identity = {report.at("term"), report.at("generation")}, .received_ns = now_ns};
-  const nlohmann::json& ranks = report.at("ranks");
-  if (heard.identity != sample_.identity) {
+Status HangWatch::on_report(brain::NodeId from, messages::WaitingRanks report, int64_t now_ns) {
+  if (report.identity != sample_.identity) {
     return absl::OkStatus();  // of a generation that is over, or that we do not know yet
   }
-  if (!ranks.is_array() || ranks.size() > sample_.world) {
+  if (report.ranks.size() > sample_.world) {
     return absl::InvalidArgumentError("a report of waiting ranks with more of them than there are");
   }
-  for (const nlohmann::json& each : ranks) {
-    RankProgress rank;
-    rank.rank = each.at("rank");
-    rank.worker = each.at("worker");
-    rank.step = each.at("step");
-    rank.micro_batch = each.at("micro_batch");
-    rank.phase = static_cast<StepPhase>(std::clamp<int>(each.at("phase"), 0, 3));
-    rank.entered = each.at("entered");
-    rank.left = each.at("left");
-    rank.entered_world = each.at("entered_world");
-    rank.messages = each.at("messages");
-    rank.waits = static_cast<WaitsIn>(std::clamp<int>(each.at("waits"), 0, 7));
-    rank.what = each.at("what").get<std::string>().substr(0, 64);
-    rank.world = each.at("world");
-    rank.members = each.at("members");
-    rank.still_for = std::chrono::nanoseconds(std::max<int64_t>(each.at("still_ns").get<int64_t>(), 0));
-    heard.ranks.push_back(std::move(rank));
+  for (const RankProgress& rank : report.ranks) {
+    if (rank.phase > StepPhase::kUpdate || rank.waits > brain::WaitsIn::kPause || rank.what.size() > kMostWhatBytes ||
+        !rank.still_for.has_value() || *rank.still_for < Time{}) {
+      return absl::InvalidArgumentError(absl::StrFormat("a report of rank %d that no agent makes", rank.rank));
+    }
   }
-  reports_[from] = std::move(heard);
+  reports_[from] = {report.identity, now_ns, std::move(report.ranks)};
   return absl::OkStatus();
 }
 

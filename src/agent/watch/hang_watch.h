@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "base/status.h"
 #include "brain/detect/early_leavers.h"
 #include "brain/detect/failure_detector.h"
+#include "messages/agent_messages.h"
 
 namespace keepstep::agent {
 
@@ -41,9 +41,9 @@ class HangWatch {
   const std::vector<brain::EarlyLeaver>& left() const { return left_; }
 
   // After look(): what the agents of the other nodes should hear now, if anything.
-  std::optional<nlohmann::json> report() const;
-  // What the agent of another node said. INVALID_ARGUMENT, or nlohmann's exceptions, for what no agent says.
-  Status on_report(brain::NodeId from, const nlohmann::json& report, int64_t now_ns);
+  std::optional<messages::WaitingRanks> report() const;
+  // What the agent of another node said. INVALID_ARGUMENT for what no agent says.
+  Status on_report(brain::NodeId from, messages::WaitingRanks report, int64_t now_ns);
 
  private:
   struct Process {

@@ -152,7 +152,9 @@ TEST(HangWatch, ranks_that_wait_for_another_node_are_reported_and_the_agent_ther
     EXPECT_TRUE(waits.watch.look(waits.view, now_ns).empty());
     EXPECT_FALSE(hangs.watch.report().has_value());
     if (const auto report = waits.watch.report(); report.has_value()) {
-      ASSERT_TRUE(hangs.watch.on_report(0, nlohmann::json::parse(report->dump()), now_ns).ok());
+      const auto came = messages::read<std::variant<messages::WaitingRanks>>(messages::write(*report));
+      ASSERT_TRUE(came.ok()) << came.status();
+      ASSERT_TRUE(hangs.watch.on_report(0, std::get<0>(*came), now_ns).ok());
     }
     found = hangs.watch.look(hangs.view, now_ns);
   }
@@ -184,16 +186,29 @@ TEST(HangWatch, a_collective_that_goes_on_for_long_is_no_hang) {
   EXPECT_EQ(look_for(node, now_ns, 200).size(), 1u) << "nothing goes on any more";
 }
 
-TEST(HangWatch, a_report_with_more_ranks_than_there_are_or_without_its_parts_is_refused) {
+TEST(HangWatch, a_report_that_no_agent_makes_is_refused) {
   FakeWorker only(10);
   Node node;
   node.view.members = {{0, &only.process()}};
   EXPECT_TRUE(node.watch.look(node.view, 1).empty());
-  nlohmann::json report = {{"term", 1}, {"generation", 3}, {"ranks", nlohmann::json::array({1, 2, 3})}};
-  EXPECT_FALSE(node.watch.on_report(1, report, 2).ok());
-  report["ranks"] = nlohmann::json::array({nlohmann::json::object()});
-  EXPECT_THROW((void)node.watch.on_report(1, report, 2), nlohmann::json::exception);
-  report["generation"] = 2;
+  brain::RankProgress rank;
+  rank.rank = 1;
+  rank.still_for = brain::Time(1);
+  messages::WaitingRanks report{{1, 3}, {rank}};
+  EXPECT_TRUE(node.watch.on_report(1, report, 2).ok());
+  report.ranks = {rank, rank, rank};
+  EXPECT_FALSE(node.watch.on_report(1, report, 2).ok()) << "more ranks than there are";
+  const auto refused = [&](const std::function<void(brain::RankProgress&)>& mistake) {
+    report.ranks = {rank};
+    mistake(report.ranks.front());
+    return !node.watch.on_report(1, report, 2).ok();
+  };
+  EXPECT_TRUE(refused([](brain::RankProgress& each) { each.phase = static_cast<brain::StepPhase>(4); }));
+  EXPECT_TRUE(refused([](brain::RankProgress& each) { each.waits = static_cast<brain::WaitsIn>(8); }));
+  EXPECT_TRUE(refused([](brain::RankProgress& each) { each.what = std::string(65, 'x'); }));
+  EXPECT_TRUE(refused([](brain::RankProgress& each) { each.still_for = brain::Time(-1); }));
+  EXPECT_TRUE(refused([](brain::RankProgress& each) { each.still_for.reset(); }));
+  report.identity.generation = 2;
   EXPECT_TRUE(node.watch.on_report(1, report, 2).ok()) << "of a generation that is over: dropped";
 }
 

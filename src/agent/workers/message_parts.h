@@ -18,6 +18,9 @@ inline constexpr size_t kPartBytes = size_t{2} << 20;
 inline constexpr size_t kMaxPartedBytes = size_t{20}
                                           << 20;  // of a whole message: more than the largest value in a Store
 
+// Whether it is a part: no message's name begins like that.
+inline bool is_part(const std::string& text) { return text.starts_with('M'); }
+
 // The message itself where it is short enough. RESOURCE_EXHAUSTED: longer than kMaxPartedBytes.
 StatusOr<std::vector<std::string>> in_parts(std::string message);
 

@@ -4,19 +4,19 @@
 
 #include <utility>
 
-#include "rank/link/messages.h"
+#include "messages/envelope.h"
 
 namespace keepstep::agent {
 
 Status Outbox::send(const PacketSocket& socket, std::string encoded, std::span<const int> fds) {
   if (waiting_.empty()) {
-    if (Status status = rank::send_encoded(socket, encoded, fds, false); !absl::IsResourceExhausted(status)) {
+    if (Status status = messages::send_encoded(socket, encoded, fds, false); !absl::IsResourceExhausted(status)) {
       return status;
     }
-  } else if (encoded.size() > rank::kMaxBodyBytes || fds.size() > rank::kMaxMessageFds) {
+  } else if (encoded.size() > messages::kMaxTextBytes || fds.size() > messages::kMaxMessageFds) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a message of %d bytes with %d descriptors; %d and %d are the most", encoded.size(), fds.size(),
-                        rank::kMaxBodyBytes, rank::kMaxMessageFds));
+                        messages::kMaxTextBytes, messages::kMaxMessageFds));
   } else if (waiting_.size() >= kMostKeptMessages || bytes_ + encoded.size() > kMostKeptBytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d messages of %d bytes together wait for it to read; is it stopped?", waiting_.size(), bytes_));
@@ -42,7 +42,7 @@ void Outbox::flush(const PacketSocket& socket) {
     for (const Fd& fd : next.fds) {
       fds.push_back(fd.get());
     }
-    if (absl::IsResourceExhausted(rank::send_encoded(socket, next.encoded, fds, false))) {
+    if (absl::IsResourceExhausted(messages::send_encoded(socket, next.encoded, fds, false))) {
       return;
     }
     bytes_ -= next.encoded.size();

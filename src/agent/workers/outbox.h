@@ -20,7 +20,7 @@ inline constexpr size_t kMostKeptBytes = size_t{64} << 20;  // together; a longe
 
 class Outbox {
  public:
-  // `encoded`: rank::encode() of a message; of `fds` copies are made if it has to wait. UNAVAILABLE: the worker is
+  // `encoded`: messages::encode() of a message; of `fds` copies are made if it has to wait. UNAVAILABLE: the worker is
   // gone. INVALID_ARGUMENT: the message is longer than any may be. RESOURCE_EXHAUSTED: the worker has not read so much
   // that no more is kept, or there is no descriptor to keep it with. It will not be told then.
   Status send(const PacketSocket& socket, std::string encoded, std::span<const int> fds);

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "base/shared_memory.h"
-#include "rank/link/messages.h"
+#include "messages/envelope.h"
+#include "messages/rank_messages.h"
 
 namespace keepstep::agent {
 namespace {
 
 std::string numbered(uint32_t number, size_t bytes = 10'000) {
-  return rank::encode(
-      {rank::MessageType::kVaultReply, 0, {1, 1}, {{"id", number}, {"error", std::string(bytes, 'x')}}});
+  return messages::encode({0, {1, 1}, messages::write(messages::VaultAnswer{number, std::string(bytes, 'x')})});
 }
 
 TEST(Outbox, what_a_worker_does_not_read_now_it_reads_later_in_order_and_with_its_descriptors) {
@@ -31,9 +31,11 @@ TEST(Outbox, what_a_worker_does_not_read_now_it_reads_later_in_order_and_with_it
   memory = SharedMemory();  // the outbox has copies of the descriptor
   for (uint32_t next = 0; next < sent; ++next) {
     Packet packet = *pair.second.receive();
-    const auto message = rank::decode(packet);
+    const auto envelope = messages::decode(packet);
+    ASSERT_TRUE(envelope.ok()) << envelope.status();
+    const auto message = messages::read<messages::ToRank>(envelope->text);
     ASSERT_TRUE(message.ok()) << message.status();
-    EXPECT_EQ(message->body.at("id"), next);
+    EXPECT_EQ(std::get<messages::VaultAnswer>(*message).id, next);
     EXPECT_EQ(packet.fds.size(), 1U);
     outbox.flush(pair.first);
   }

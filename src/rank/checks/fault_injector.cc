@@ -21,11 +21,6 @@ bool holds(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Status unknown(const std::string& fault, std::string_view part) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("the fault '%s': a C++ program does not know what '%s' means", fault, std::string(part)));
-}
-
 }  // namespace
 
 bool carried_out_by_programs(std::string_view kind) { return holds(kProgramFaults, kind); }
@@ -38,61 +33,39 @@ std::string program_faults() {
   return words;
 }
 
-StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& object) {
-  InjectedFault fault;
-  try {
-    fault.key = object.at("key");
-    fault.text = object.at("text");
-    fault.kind = object.at("kind");
-    fault.phase = object.at("phase");
-    fault.on_spare = object.value("on_spare", false);
-    fault.late = object.value("late", false);
-    fault.what = object.value("what", "");
-    if (object.contains("rank") && !object.at("rank").is_null()) {
-      fault.rank = object.at("rank").get<uint32_t>();
-    }
-    if (object.contains("step") && !object.at("step").is_null()) {
-      fault.step = object.at("step");
-    }
-    if (object.contains("seed") && !object.at("seed").is_null()) {
-      fault.seed = object.at("seed").get<uint64_t>();
-    }
-  } catch (const nlohmann::json::exception&) {
-    return unknown(fault.text, object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  }
-  for (const char* field : {"probability", "times"}) {
-    if (object.contains(field) && !object.at(field).is_null()) {
-      return unknown(fault.text, field);
-    }
+Status possible_in_a_program(const Fault& fault) {
+  if (fault.probability.has_value() || fault.times.has_value()) {
+    return absl::InvalidArgumentError(absl::StrFormat("the fault '%s': a C++ program does not know what '%s' means",
+                                                      fault.text, fault.times.has_value() ? "times" : "probability"));
   }
   if (!carried_out_by_programs(fault.kind)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the fault '%s' cannot be injected into a C++ program, only %s can", fault.text, program_faults()));
   }
-  return fault;
+  return absl::OkStatus();
 }
 
-FaultInjector::FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks)
+FaultInjector::FaultInjector(std::vector<Fault> faults, bool spare, Hooks hooks)
     : spare_(spare), hooks_(std::move(hooks)) {
-  for (const nlohmann::json& each : faults) {
-    StatusOr<InjectedFault> fault = parse_injected_fault(each);
-    if (fault.ok()) {
-      waiting_.push_back(*std::move(fault));
+  for (Fault& fault : faults) {
+    if (const Status status = possible_in_a_program(fault); status.ok()) {
+      waiting_.push_back(std::move(fault));
     } else {
-      std::fprintf(stderr, "keepstep: %s\n", std::string(fault.status().message()).c_str());
+      std::fprintf(stderr, "keepstep: %s\n", std::string(status.message()).c_str());
     }
   }
 }
 
 Status FaultInjector::at(std::string_view phase, brain::Step step, std::optional<uint32_t> rank) {
   for (size_t i = 0; i < waiting_.size();) {
-    const InjectedFault& each = waiting_[i];
-    const bool now = each.late || holds(kLoosePhases, phase) ? step >= each.step : step == each.step;
+    const Fault& each = waiting_[i];
+    const brain::Step first = each.step.value_or(1);
+    const bool now = each.late || holds(kLoosePhases, phase) ? step >= first : step == first;
     if (each.phase != phase || !now || (each.on_spare && !spare_) || (each.rank.has_value() && each.rank != rank)) {
       ++i;
       continue;
     }
-    const InjectedFault fault = each;
+    const Fault fault = each;
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     if (!hooks_.claim("inject/" + fault.key)) {
       continue;
@@ -111,7 +84,7 @@ Status FaultInjector::at(std::string_view phase, brain::Step step, std::optional
   return absl::OkStatus();
 }
 
-void end_this_process(const InjectedFault& fault) {
+void end_this_process(const Fault& fault) {
   if (fault.kind == "exit") {
     _exit(kExitCode);
   }

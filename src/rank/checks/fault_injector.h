@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include "base/status.h"
 #include "brain/types.h"
+#include "messages/rank_messages.h"
 
 namespace keepstep::rank {
 
@@ -24,23 +24,10 @@ bool carried_out_by_programs(std::string_view kind);
 // "kill, segv, ... and flip": for messages.
 std::string program_faults();
 
-struct InjectedFault {
-  std::string key;   // tells the faults of a job apart
-  std::string text;  // as given
-  std::string kind;
-  std::string phase;
-  std::optional<uint32_t> rank;  // unset: any
-  brain::Step step = 1;
-  bool on_spare = false;
-  bool late = false;             // came while the job ran: a step that is past means the next one
-  std::string what;              // flip: "gradient" or "parameter"
-  std::optional<uint64_t> seed;  // of what is flipped; unset: the job's
-};
+using messages::Fault;
 
-// One of the welcome's list (docs/design/wire_worker.md): an object with `key`, `text`, `kind`, `phase`, and where it
-// has them `rank`, `step`, `on_spare`, `late`, `what`, `seed`. INVALID_ARGUMENT: it is none, or one that a C++ program
-// cannot carry out.
-StatusOr<InjectedFault> parse_injected_fault(const nlohmann::json& fault);
+// INVALID_ARGUMENT: one that a C++ program cannot carry out.
+Status possible_in_a_program(const Fault& fault);
 
 class FaultInjector {
  public:
@@ -48,14 +35,14 @@ class FaultInjector {
     // True for the first worker of the whole job that asks for `key`.
     std::function<bool(const std::string& key)> claim;
     // It is carried out now; `detail`: what of it chance decided.
-    std::function<void(const InjectedFault& fault, const std::string& detail)> announce;
-    std::function<void(const InjectedFault& fault)> carry_out;  // what ends this process
+    std::function<void(const Fault& fault, const std::string& detail)> announce;
+    std::function<void(const Fault& fault)> carry_out;  // what ends this process
     // Flips a bit of what `fault` names and says which.
-    std::function<StatusOr<std::string>(const InjectedFault& fault, brain::Step step)> flip;
+    std::function<StatusOr<std::string>(const Fault& fault, brain::Step step)> flip;
   };
 
-  // `faults`: the welcome's list. What is no fault is said on standard error.
-  FaultInjector(const nlohmann::json& faults, bool spare, Hooks hooks);
+  // `faults`: the welcome's. What a program cannot carry out is said on standard error.
+  FaultInjector(std::vector<Fault> faults, bool spare, Hooks hooks);
 
   // Carries out what is due at `phase` of `step`, each fault once in the whole job. `rank`: this worker's, if it has
   // one. INTERNAL: an exception was injected. INVALID_ARGUMENT: what is to be flipped is not there.
@@ -64,10 +51,10 @@ class FaultInjector {
  private:
   bool spare_;
   Hooks hooks_;
-  std::vector<InjectedFault> waiting_;
+  std::vector<Fault> waiting_;
 };
 
 // Ends this process as `fault` says.
-void end_this_process(const InjectedFault& fault);
+void end_this_process(const Fault& fault);
 
 }  // namespace keepstep::rank

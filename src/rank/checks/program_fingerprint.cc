@@ -64,7 +64,7 @@ std::string cpu_features() {
 
 }  // namespace
 
-nlohmann::json program_fingerprint() {
+messages::Texts program_fingerprint() {
   std::string id;
   dl_iterate_phdr(look, &id);
   const std::string features = cpu_features();

@@ -1,12 +1,12 @@
 // What decides about the bits that a C++ program computes: all workers of a job must agree on it.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include "messages/schema.h"
 
 namespace keepstep::rank {
 
 // {program, cpu}: the build id of this executable ("unknown" if it was linked without one) and a digest of the
 // processor's features.
-nlohmann::json program_fingerprint();
+messages::Texts program_fingerprint();
 
 }  // namespace keepstep::rank

@@ -20,12 +20,12 @@ constexpr size_t kMostReportedBytes = 4000;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlohmann::json& fingerprint) {
+StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, messages::Texts fingerprint) {
   KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory mapped, SharedMemory::attach(std::move(memory), kHeaderBytes));
   if (reinterpret_cast<const WorkerPage*>(mapped.data())->magic != kWorkerMagic) {
     return absl::InvalidArgumentError("the memory handed to this worker is no worker page of this version of keepstep");
   }
-  auto agent = std::make_unique<AgentLine>(PacketSocket(std::move(socket)), std::move(mapped), fingerprint);
+  auto agent = std::make_unique<AgentLine>(PacketSocket(std::move(socket)), std::move(mapped), std::move(fingerprint));
   KEEPSTEP_RETURN_IF_ERROR(agent->open());
   if (agent->memory().size() < agent->layout().bytes) {
     return absl::InvalidArgumentError("the memory handed to this worker is smaller than its layout");
@@ -35,7 +35,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::attach(Fd socket, Fd memory, const nlo
 
 Engine::Engine(std::unique_ptr<AgentLine> agent)
     : agent_(std::move(agent)),
-      generation_(agent_->memory().data(), agent_->comm_config(), agent_->layout()),
+      generation_(agent_->memory().data(), agent_->welcome().comm, agent_->layout()),
       steps_(*agent_, generation_),
       transfer_(*agent_, generation_, copy_),
       shards_(*agent_, generation_, copy_),
@@ -82,10 +82,7 @@ StatusOr<brain::Joining> Engine::ready(bool sharded, bool as_built) {
   KEEPSTEP_RETURN_IF_ERROR(steps_.open());
   sharded_ = sharded;
   const StateWord word = state();
-  (void)agent_->send(MessageType::kReady, {{"state", static_cast<int>(word.kind)},
-                                           {"version", word.version},
-                                           {"sharded", sharded},
-                                           {"ns", monotonic_ns()}});
+  (void)agent_->send(messages::Ready{word.kind, word.version, sharded});
   KEEPSTEP_ASSIGN_OR_RETURN(generation_.activation, agent_->await_activation());
   return brain_.activated(assignment().rank, activation().sources, activation().targets, word, sharded, as_built);
 }
@@ -101,17 +98,14 @@ Status Engine::form() {
 
 void Engine::leave() { tell(&brain::RankBrain::left); }
 
-Status Engine::fail(const Failure& failure) {
+Status Engine::fail(messages::Faulted failure) {
   if (interrupted() && !failure.fatal) {
     return absl::OkStatus();
   }
-  (void)agent_->send(MessageType::kFault, {{"step", failure.step},
-                                           {"what", failure.what.substr(0, kMostReportedBytes)},
-                                           {"traceback", failure.traceback},
-                                           {"fatal", failure.fatal},
-                                           {"after_commit", failure.after_commit},
-                                           // Once a link broke, what fails is the link's fault and not user code's.
-                                           {"link", !failure.fatal && !broken_link().empty()}});
+  failure.what.resize(std::min(failure.what.size(), kMostReportedBytes));
+  // Once a link broke, what fails is the link's fault and not user code's.
+  failure.link = !failure.fatal && !broken_link().empty();
+  (void)agent_->send(failure);
   return wait_interruption();
 }
 
@@ -128,7 +122,7 @@ std::string Engine::broken_link() const {
 
 Status Engine::pause() {
   steps_.leave_loop();
-  (void)agent_->send(MessageType::kPaused);
+  (void)agent_->send(messages::Paused{});
   KEEPSTEP_RETURN_IF_ERROR(wait_interruption(brain::WaitsIn::kPause));
   return absl::AbortedError("the world changes");
 }
@@ -136,7 +130,7 @@ Status Engine::pause() {
 Status Engine::finish(bool on_notice) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kEnd);
   shards_.finish();
-  (void)agent_->send(MessageType::kFinished, {{"notice", on_notice}});
+  (void)agent_->send(messages::Finished{on_notice});
   KEEPSTEP_RETURN_IF_ERROR(agent_->await_release());
   if (!on_notice) {
     tell(&brain::RankBrain::finished);

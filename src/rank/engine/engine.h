@@ -22,19 +22,10 @@
 
 namespace keepstep::rank {
 
-// What ended user code.
-struct Failure {
-  brain::Step step = 0;  // that it was in; 0: in none
-  std::string what;
-  std::string traceback;
-  bool fatal = false;         // a mistake in the program: doing it again would not help, so the job ends
-  bool after_commit = false;  // `step` was committed
-};
-
 class Engine {
  public:
   // Takes the socket to the agent and this worker's memory, and waits for the agent's welcome.
-  static StatusOr<std::unique_ptr<Engine>> attach(Fd socket, Fd memory, const nlohmann::json& fingerprint);
+  static StatusOr<std::unique_ptr<Engine>> attach(Fd socket, Fd memory, messages::Texts fingerprint);
   // A clean end, which is not taken for a death.
   ~Engine() { close(); }
   void close();  // the same, for owners that cannot wait for the destructor; idempotent
@@ -74,8 +65,8 @@ class Engine {
   // This rank left an interrupted generation, and forgets what was to follow in it. May be repeated.
   void leave();
   // Tells the job that user code failed, and waits until the generation is interrupted, as wait_interruption(). Once it
-  // is, an error is the interruption's and nothing is told, unless it is fatal.
-  Status fail(const Failure& failure);
+  // is, an error is the interruption's and nothing is told, unless it is fatal. Whether a link did it is found here.
+  Status fail(messages::Faulted failure);
   // Waits until the generation is interrupted: OK then; CANCELLED if the job ends.
   // `what`: why, for the detector of hangs.
   Status wait_interruption(brain::WaitsIn what = brain::WaitsIn::kJoin);
@@ -113,8 +104,8 @@ class Engine {
   brain::StateWord state() const;
 
   // ---- the Store (c10d): any thread ----
-  // INVALID_ARGUMENT: key or value larger than the Store takes (store_messages.h), with both; others: no memory to
-  // carry a value in, here or at the agent.
+  // INVALID_ARGUMENT: key or value larger than the Store takes (messages/store_value.h), with both; others: no memory
+  // to carry a value in, here or at the agent.
   StatusOr<StoreReply> store(const std::string& op, const std::string& key, const std::string& value,
                              int64_t timeout_ms, bool ends_with_generation = true);
 

@@ -76,12 +76,12 @@ StatusOr<state::Pulled> StateTransfer::pull(const Activation& activation, const 
     return result.status();
   }
   const state::Pulled& pulled = *result;
-  (void)agent_.send(MessageType::kHydrated, {{"bytes", pulled.bytes},
-                                             {"skipped", pulled.bytes_skipped},
-                                             {"seconds", static_cast<double>(pulled.duration_ns) * 1e-9},
-                                             {"repeated", pulled.chunks_repeated},
-                                             {"sources", sources},
-                                             {"bytes_from", pulled.bytes_by_source}});
+  (void)agent_.send(messages::Hydrated{.bytes = static_cast<int64_t>(pulled.bytes),
+                                       .skipped = static_cast<int64_t>(pulled.bytes_skipped),
+                                       .repeated = static_cast<int64_t>(pulled.chunks_repeated),
+                                       .seconds = static_cast<double>(pulled.duration_ns) * 1e-9,
+                                       .sources = {sources.begin(), sources.end()},
+                                       .bytes_from = {pulled.bytes_by_source.begin(), pulled.bytes_by_source.end()}});
   return pulled;
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "rank/link/comm_config.h"
 
 namespace keepstep::rank {
 
@@ -21,7 +20,7 @@ constexpr size_t kMostInjections = 1000;  // not yet looked at
 
 }  // namespace
 
-AgentLine::AgentLine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint)
+AgentLine::AgentLine(PacketSocket socket, SharedMemory memory, messages::Texts fingerprint)
     : socket_(std::move(socket)),
       memory_(std::move(memory)),
       fingerprint_(std::move(fingerprint)),
@@ -60,7 +59,7 @@ void AgentLine::close() {
 void AgentLine::run() {
   // This thread's life is the worker's: the kernel hands the mutex to the agent the moment it dies.
   KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::Outcome::kFailed, "cannot lock the worker's own life mutex");
-  (void)send(MessageType::kAttach, {{"pid", getpid()}, {"fingerprint", fingerprint_}});
+  (void)send(messages::Attach{fingerprint_});
   while (true) {
     StatusOr<Packet> packet = socket_.receive();
     if (absl::IsInvalidArgument(packet.status())) {
@@ -70,16 +69,18 @@ void AgentLine::run() {
     if (!packet.ok()) {
       break;
     }
-    StatusOr<Message> message = decode(*packet);
+    const StatusOr<messages::Envelope> envelope = messages::decode(*packet);
+    const StatusOr<messages::ToRank> message =
+        envelope.ok() ? messages::read<messages::ToRank>(envelope->text) : envelope.status();
     if (!message.ok()) {
       complain("dropped a message from its agent", message.status());
       continue;
     }
     if (packet->fds_lost) {
-      complain(absl::StrFormat("got a message of type %d from its agent", static_cast<int>(message->type)),
+      complain(absl::StrFormat("got a message '%s' from its agent", std::string(messages::name_of(envelope->text))),
                absl::ResourceExhaustedError(Packet::kFdsLost));
     }
-    handle(*std::move(message), std::move(packet->fds));
+    handle(*envelope, *message, std::move(packet->fds));
   }
   std::lock_guard lock(mutex_);
   if (!ended_.has_value() && !released_ && !leaving_) {
@@ -91,9 +92,9 @@ void AgentLine::run() {
   page().alive.unlock();
 }
 
-Status AgentLine::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
-  const Message message{type, node_.load(), identity_.load(), std::move(body)};
-  const Status status = send_encoded(socket_, encode(message), fds, true);
+Status AgentLine::send_text(std::string text, std::span<const int> fds) {
+  const Status status =
+      messages::send_encoded(socket_, messages::encode({node_.load(), identity_.load(), std::move(text)}), fds, true);
   if (status.ok() || absl::IsUnavailable(status)) {
     return absl::OkStatus();  // that the agent is gone is what run() finds
   }
@@ -108,79 +109,74 @@ void AgentLine::complain(const std::string& what, const Status& why) const {
 
 // ---- what the agent says ------------------------------------------------------------------------------------------
 
-void AgentLine::handle(Message message, std::vector<Fd> fds) {
-  std::lock_guard lock(mutex_);
-  switch (message.type) {
-    case MessageType::kWelcome:
-      node_ = message.node;
-      welcome_ = std::move(message.body);
-      comm_config_ = comm_config_from(welcome_.at("comm"));
-      layout_ = std::make_unique<WorkerLayout>(comm_config_);  // a rank table may follow at once
-      welcomed_ = true;
-      break;
-    case MessageType::kInherit:
-      inherited_ = fds.empty() ? Fd() : std::move(fds.front());
-      break;
-    case MessageType::kPrepare:
-      if (Status status = prepare(message, std::move(fds)); !status.ok()) {
-        complain(absl::StrFormat("cannot enter generation %d", message.identity.generation), status);
-      }
-      break;
-    case MessageType::kActivate:
-      activation_ = activation_from(message);
-      activation_of_ = message.identity;
-      break;
-    case MessageType::kInterrupt:
-      interrupted_identity_ = std::max(interrupted_identity_, message.identity);
-      for (auto& [id, reply] : replies_) {
-        reply.interrupted = true;
-      }
-      break;
-    case MessageType::kRelease:
-      released_ = true;
-      break;
-    case MessageType::kEnd:
-      ended_ = message.body.value("message", "the job ended");
-      break;
-    case MessageType::kStoreReply:
-      if (auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
-        it->second = store_reply(message.body, std::move(fds));
-      }
-      break;
-    case MessageType::kVaultReply:
-      if (auto it = vault_replies_.find(message.body.at("id").get<uint64_t>()); it != vault_replies_.end()) {
-        std::string error = message.body.value("error", "");
-        if (fds.empty() && error.empty()) {
-          error = Packet::kFdsLost;
-        }
-        it->second = {true, std::move(error), fds.empty() ? Fd() : std::move(fds.front())};
-      }
-      break;
-    case MessageType::kNotice:
-      notice_ = message.body.value("because", "a notice came");
-      notice_came_ = true;
-      break;
-    case MessageType::kPause:
-      stay_ = message.body.value("stay", std::vector<uint32_t>());
-      pause_of_ = message.identity;
-      break;
-    case MessageType::kInject:
-      if (injections_.size() < kMostInjections) {
-        injections_.push_back(message.body.dump());
-        injections_came_ = true;
-      }
-      break;
-    default:
-      break;
-  }
+void AgentLine::handle(const messages::Envelope& envelope, const messages::ToRank& message, std::vector<Fd> fds) {
+  const std::lock_guard lock(mutex_);
+  std::visit(messages::Overloaded{
+                 [&](const messages::Welcome& welcome) {
+                   node_ = envelope.node;
+                   welcome_ = welcome;
+                   layout_ = std::make_unique<WorkerLayout>(welcome.comm);
+                   welcomed_ = true;
+                 },
+                 [&](const messages::Inherit&) { inherited_ = fds.empty() ? Fd() : std::move(fds.front()); },
+                 [&](const messages::Prepare& prepare) { take(envelope.identity, prepare, std::move(fds)); },
+                 [&](const messages::Activate& activate) {
+                   activation_ = activate;
+                   activation_of_ = envelope.identity;
+                 },
+                 [&](const messages::Interrupt&) {
+                   interrupted_identity_ = std::max(interrupted_identity_, envelope.identity);
+                   for (auto& [id, reply] : replies_) {
+                     reply.interrupted = true;
+                   }
+                 },
+                 [&](const messages::Release&) { released_ = true; },
+                 [&](const messages::End& end) { ended_ = end.message; },
+                 [&](const messages::StoreAnswer& answer) { take(answer, std::move(fds)); },
+                 [&](const messages::VaultAnswer& answer) { take(answer, std::move(fds)); },
+                 [&](const messages::Notice& notice) {
+                   notice_ = notice.because;
+                   notice_came_ = true;
+                 },
+                 [&](const messages::Pause& pause) {
+                   stay_ = pause.stay;
+                   pause_of_ = envelope.identity;
+                 },
+                 [&](const messages::Inject& inject) {
+                   if (injections_.size() < kMostInjections) {
+                     injections_.push_back(inject.fault);
+                     injections_came_ = true;
+                   }
+                 },
+             },
+             message);
   changed_.notify_all();
 }
 
-Status AgentLine::prepare(const Message& message, std::vector<Fd> fds) {
-  if (message.identity <= newest_) {
+void AgentLine::take(Identity identity, const messages::Prepare& message, std::vector<Fd> fds) {
+  if (const Status status = prepare(identity, message, std::move(fds)); !status.ok()) {
+    complain(absl::StrFormat("cannot enter generation %d", identity.generation), status);
+  }
+}
+
+void AgentLine::take(const messages::StoreAnswer& message, std::vector<Fd> fds) {
+  if (const auto it = replies_.find(message.id); it != replies_.end()) {
+    it->second = store_reply(message, std::move(fds));
+  }
+}
+
+void AgentLine::take(const messages::VaultAnswer& message, std::vector<Fd> fds) {
+  if (const auto it = vault_replies_.find(message.id); it != vault_replies_.end()) {
+    const bool lost = fds.empty() && message.error.empty();
+    it->second = {true, lost ? Packet::kFdsLost : message.error, fds.empty() ? Fd() : std::move(fds.front())};
+  }
+}
+
+Status AgentLine::prepare(Identity identity, const messages::Prepare& message, std::vector<Fd> fds) {
+  if (identity <= newest_) {
     return absl::OkStatus();  // a repetition, or older than what we are in
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(Prepared prepared, prepared_from(message, std::move(fds), comm_config_));
+  KEEPSTEP_ASSIGN_OR_RETURN(Prepared prepared, prepared_from(identity, message, std::move(fds), welcome_.comm));
   for (size_t i = 0; i < prepared.workers.size(); ++i) {
     const uint32_t peer = prepared.workers[i];
     if (peer != worker_ && !peers_.contains(peer)) {
@@ -193,7 +189,7 @@ Status AgentLine::prepare(const Message& message, std::vector<Fd> fds) {
   // Of this one or, where it was not entered, of the one before it.
   prepared.inherited =
       inherited_.valid() || !prepared_.has_value() ? std::move(inherited_) : std::move(prepared_->inherited);
-  newest_ = message.identity;
+  newest_ = identity;
   prepared_ = std::move(prepared);
   return absl::OkStatus();
 }
@@ -290,8 +286,8 @@ std::string AgentLine::notice() const {
   return notice_;
 }
 
-std::vector<std::string> AgentLine::take_injections() {
-  std::vector<std::string> taken;
+std::vector<messages::Fault> AgentLine::take_injections() {
+  std::vector<messages::Fault> taken;
   if (injections_came_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     taken.swap(injections_);
@@ -302,14 +298,14 @@ std::vector<std::string> AgentLine::take_injections() {
 
 // ---- questions ----------------------------------------------------------------------------------------------------
 
-StatusOr<Fd> AgentLine::ask_vault(nlohmann::json body) {
+StatusOr<Fd> AgentLine::ask_vault(messages::VaultQuestion question) {
   const uint64_t id = next_request_.fetch_add(1);
   {
     const std::lock_guard lock(mutex_);
     vault_replies_[id] = VaultReply{};
   }
-  body["id"] = id;
-  const Status sent = send(MessageType::kVault, std::move(body));
+  question.id = id;
+  const Status sent = send(question);
   std::unique_lock lock(mutex_);
   const Status waited =
       sent.ok() ? wait_in_generation(lock, [&] { return vault_replies_[id].answered || leaving_; }) : sent;
@@ -328,12 +324,12 @@ StatusOr<Fd> AgentLine::ask_vault(nlohmann::json body) {
 StatusOr<StoreReply> AgentLine::ask_store(const std::string& op, const std::string& key, const std::string& value,
                                           int64_t timeout_ms, bool ends_with_generation) {
   const uint64_t id = next_request_.fetch_add(1);
-  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto question, messages::store_question(id, op, key, value));
   {
     const std::lock_guard lock(mutex_);
     replies_[id] = StoreReply{};
   }
-  const Status sent = send(MessageType::kStore, request.body, request.fds());
+  const Status sent = send(question.message, question.fds());
   std::unique_lock lock(mutex_);
   if (!sent.ok()) {
     replies_.erase(id);

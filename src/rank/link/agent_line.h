@@ -23,17 +23,18 @@
 #include "base/shared_memory.h"
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
+#include "messages/envelope.h"
+#include "messages/rank_messages.h"
 #include "rank/link/assignment.h"
-#include "rank/link/messages.h"
 #include "rank/link/page.h"
-#include "rank/link/store_messages.h"
+#include "rank/link/store_reply.h"
 
 namespace keepstep::rank {
 
 class AgentLine {
  public:
   // `memory`: this worker's, with its page.
-  AgentLine(PacketSocket socket, SharedMemory memory, nlohmann::json fingerprint);
+  AgentLine(PacketSocket socket, SharedMemory memory, messages::Texts fingerprint);
   ~AgentLine() { close(); }
   // Starts the thread, and waits for the agent's welcome. CANCELLED: the job ends.
   Status open();
@@ -46,13 +47,15 @@ class AgentLine {
   const SharedMemory& memory() const { return memory_; }
   uint32_t worker() const { return worker_; }
   pid_t pid() const { return pid_; }
-  const nlohmann::json& welcome() const { return welcome_; }
-  const comm::CommConfig& comm_config() const { return comm_config_; }
+  const messages::Welcome& welcome() const { return welcome_; }
   const WorkerLayout& layout() const { return *layout_; }
 
   // One message of this worker's current identity. That the agent is gone is no error here: then we end anyway.
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages.h): nothing was sent; standard error says so, too.
-  Status send(MessageType type, nlohmann::json body = nlohmann::json::object(), std::span<const int> fds = {});
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages/envelope.h): nothing was sent; standard error says so, too.
+  template <typename Message>
+  Status send(const Message& message, std::span<const int> fds = {}) {
+    return send_text(messages::write(message), fds);
+  }
 
   // ---- the generation: main thread ----
   // Waits for a generation newer than the one it is in. CANCELLED: the job ends.
@@ -78,11 +81,12 @@ class AgentLine {
   bool pause_asked() const { return pause_of_.load(std::memory_order_relaxed) == identity_.load(); }
   bool notice_came() const { return notice_came_.load(std::memory_order_relaxed); }
   std::string notice() const;
-  std::vector<std::string> take_injections();
+  std::vector<messages::Fault> take_injections();
 
   // ---- questions ----
-  // Memory for a shard, as kVault asks. ABORTED, CANCELLED: the generation, or the job, ended before the answer came.
-  StatusOr<Fd> ask_vault(nlohmann::json body);
+  // Memory for a shard; the question's id is given here. ABORTED, CANCELLED: the generation, or the job, ended before
+  // the answer came.
+  StatusOr<Fd> ask_vault(messages::VaultQuestion question);
   // As of Engine::store. `ends_with_generation`: an interruption answers it.
   StatusOr<StoreReply> ask_store(const std::string& op, const std::string& key, const std::string& value,
                                  int64_t timeout_ms, bool ends_with_generation);
@@ -91,8 +95,13 @@ class AgentLine {
   WorkerPage& page() const { return *reinterpret_cast<WorkerPage*>(memory_.data()); }
   void complain(const std::string& what, const Status& why) const;  // on standard error
   void run();
-  void handle(Message message, std::vector<Fd> fds);
-  Status prepare(const Message& message, std::vector<Fd> fds);
+  Status send_text(std::string text, std::span<const int> fds);
+  void handle(const messages::Envelope& envelope, const messages::ToRank& message, std::vector<Fd> fds);
+  // What to do with each, under `mutex_`.
+  void take(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds);
+  void take(const messages::StoreAnswer& message, std::vector<Fd> fds);
+  void take(const messages::VaultAnswer& message, std::vector<Fd> fds);
+  Status prepare(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds);
   bool superseded() const;  // under `mutex_`
   // Under `mutex_`: waits until `done` says so; ABORTED when the current generation is interrupted or superseded,
   // CANCELLED when the job ended.
@@ -101,11 +110,10 @@ class AgentLine {
 
   PacketSocket socket_;
   SharedMemory memory_;
-  const nlohmann::json fingerprint_;
+  const messages::Texts fingerprint_;
   const uint32_t worker_;
   const pid_t pid_;
-  nlohmann::json welcome_;
-  comm::CommConfig comm_config_;
+  messages::Welcome welcome_;
   std::unique_ptr<WorkerLayout> layout_;
   std::atomic<uint32_t> node_{0};
   std::atomic<brain::Identity> identity_;  // for send()
@@ -122,7 +130,7 @@ class AgentLine {
   brain::Identity activation_of_;
   brain::Identity interrupted_identity_;  // the newest identity we were told is sealed
   std::optional<std::string> ended_;
-  std::vector<std::string> injections_;
+  std::vector<messages::Fault> injections_;
   std::atomic<bool> injections_came_{false};
   std::string notice_;
   std::atomic<bool> notice_came_{false};

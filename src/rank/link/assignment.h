@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@
 #include "brain/types.h"
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_config.h"
-#include "rank/link/messages.h"
+#include "messages/rank_messages.h"
 #include "rank/link/rank_places.h"
 
 namespace keepstep::rank {
@@ -29,21 +28,13 @@ struct Assignment {
   bool resized = false;  // the world is not that of the generation that formed last
   std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
   std::string because;
-  nlohmann::json environment;  // {name: value}: RANK, WORLD_SIZE, ...
+  messages::Texts environment;  // RANK, WORLD_SIZE, ...
   // How sharded state is divided (brain::Sharding), and the division in which `version` is kept: the same or another.
   uint32_t sharding = 0;
   brain::Sharding from;
 };
 
-struct Activation {
-  brain::Version version = 0;
-  std::vector<uint32_t> sources;  // ranks
-  std::vector<uint32_t> targets;
-  bool compare = false;
-  std::vector<uint32_t> copies;            // ranks of whose shard a copy at `version` lies on this node
-  std::vector<uint32_t> copies_from;       // the same of the division `from`
-  std::vector<brain::ParityBlock> parity;  // that lie there at `version`
-};
+using Activation = messages::Activate;
 
 // Prepare, with what came beside it.
 struct Prepared {
@@ -60,7 +51,7 @@ struct Prepared {
 };
 
 // INVALID_ARGUMENT: what the table says of this node is not what else the agent gave.
-StatusOr<Prepared> prepared_from(const Message& message, std::vector<Fd> fds, const comm::CommConfig& config);
-Activation activation_from(const Message& message);
+StatusOr<Prepared> prepared_from(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds,
+                                 const comm::CommConfig& config);
 
 }  // namespace keepstep::rank

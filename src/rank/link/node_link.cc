@@ -10,7 +10,6 @@
 #include "base/checksum.h"
 #include "base/runtime_folder.h"
 #include "base/socket/local_socket.h"
-#include "rank/link/comm_config.h"
 #include "rank/link/page.h"
 
 namespace keepstep::rank {
@@ -32,7 +31,7 @@ StatusOr<std::unique_ptr<NodeLink>> NodeLink::connect(const std::string& job) {
   KEEPSTEP_RETURN_IF_ERROR(socket.status());
   std::unique_ptr<NodeLink> link(new NodeLink(*std::move(socket), path));
   link->pid_ = getpid();
-  link->send(MessageType::kAttach, {{"pid", getpid()}});
+  link->send(messages::Attach{});
   link->thread_ = std::thread([raw = link.get()] { raw->run(); });
   std::unique_lock lock(link->mutex_);
   link->changed_.wait(lock, [&] { return link->welcomed_ || link->lost_; });
@@ -57,13 +56,9 @@ void NodeLink::close() {
     leaving_ = true;
   }
   communicator_.reset();
-  send(MessageType::kLeave, nlohmann::json::object());
+  send(messages::Leave{});
   shutdown(socket_.fd(), SHUT_RDWR);
   thread_.join();
-}
-
-void NodeLink::send(MessageType type, nlohmann::json body, std::span<const int> fds) {
-  (void)send_encoded(socket_, encode({type, 0, {}, std::move(body)}), fds, true);  // a lost agent is what run() finds
 }
 
 void NodeLink::run() {
@@ -72,13 +67,15 @@ void NodeLink::run() {
     if (!packet.ok()) {
       break;
     }
-    if (const StatusOr<Message> message = decode(*packet); message.ok()) {
-      try {
-        handle(*message, std::move(packet->fds));
-      } catch (const nlohmann::json::exception&) {
-        break;  // no agent of this version talks like that
-      }
+    const StatusOr<messages::Envelope> envelope = messages::decode(*packet);
+    if (!envelope.ok()) {
+      continue;
     }
+    const auto message = messages::read<messages::FromService>(envelope->text);
+    if (!message.ok()) {
+      break;  // no agent of this version talks like that
+    }
+    handle(*message, std::move(packet->fds));
   }
   const std::lock_guard lock(mutex_);
   lost_ = true;
@@ -92,39 +89,30 @@ void NodeLink::run() {
   changed_.notify_all();
 }
 
-void NodeLink::handle(const Message& message, std::vector<Fd> fds) {
+void NodeLink::handle(const messages::FromService& message, std::vector<Fd> fds) {
   const std::lock_guard lock(mutex_);
-  switch (message.type) {
-    case MessageType::kWelcome:
-      welcomed_ = true;
-      break;
-    case MessageType::kWaiting:
-      missing_ = message.body.at("missing").get<std::vector<uint32_t>>();
-      break;
-    case MessageType::kMembers:
-      if (const Status status = enter(message.body, std::move(fds)); !status.ok()) {
-        refused_ = std::string(status.message());
-      }
-      break;
-    case MessageType::kRefused:
-      refused_ = message.body.at("because").get<std::string>();
-      break;
-    case MessageType::kInterrupt:
-      because_ = message.body.at("because").get<std::string>();
-      break;
-    case MessageType::kStoreReply:
-      if (const auto it = replies_.find(message.body.at("id").get<uint64_t>()); it != replies_.end()) {
-        it->second = store_reply(message.body, std::move(fds));
-      }
-      break;
-    default:
-      break;
-  }
+  std::visit(messages::Overloaded{
+                 [&](const messages::Attached&) { welcomed_ = true; },
+                 [&](const messages::Waiting& waiting) { missing_ = waiting.missing; },
+                 [&](const messages::Members& members) {
+                   if (const Status status = enter(members, std::move(fds)); !status.ok()) {
+                     refused_ = std::string(status.message());
+                   }
+                 },
+                 [&](const messages::Refused& refused) { refused_ = refused.because; },
+                 [&](const messages::Interrupt& interrupt) { because_ = interrupt.because; },
+                 [&](const messages::StoreAnswer& answer) {
+                   if (const auto it = replies_.find(answer.id); it != replies_.end()) {
+                     it->second = store_reply(answer, std::move(fds));
+                   }
+                 },
+             },
+             message);
   changed_.notify_all();
 }
 
-Status NodeLink::enter(const nlohmann::json& body, std::vector<Fd> fds) {
-  config_ = comm_config_from(body.at("comm"));
+Status NodeLink::enter(const messages::Members& members, std::vector<Fd> fds) {
+  config_ = members.comm;
   if (fds.size() != size_t{world_} + 1) {
     return absl::InvalidArgumentError("the agent sent descriptors that do not match the world");
   }
@@ -153,7 +141,7 @@ Status NodeLink::join(const std::string& key, uint32_t rank, uint32_t world, int
   rank_ = rank;
   world_ = world;
   lock.unlock();
-  send(MessageType::kJoin, {{"key", key}, {"rank", rank}, {"world", world}});
+  send(messages::Join{key, rank, world});
   lock.lock();
   const auto done = [&] { return communicator_ != nullptr || refused_.has_value() || lost_; };
   if (timeout_ms < 0) {
@@ -186,7 +174,7 @@ void NodeLink::abort(const std::string& because) {
     page->interrupted.store(1);
     comm::wake_all(config_, generation_.data() + kHeaderBytes);
   }
-  send(MessageType::kAbort, {{"because", because}});
+  send(messages::Abort{because});
 }
 
 bool NodeLink::interrupted() const {
@@ -208,11 +196,11 @@ StatusOr<StoreReply> NodeLink::store(const std::string& op, const std::string& k
   std::unique_lock lock(mutex_);
   const uint64_t id = next_request_++;
   lock.unlock();
-  KEEPSTEP_ASSIGN_OR_RETURN(const StoreMessage request, store_request(id, op, key, value));
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto question, messages::store_question(id, op, key, value));
   lock.lock();
   replies_[id] = StoreReply{};
   lock.unlock();
-  send(MessageType::kStore, request.body, request.fds());
+  send(question.message, question.fds());
   lock.lock();
   const auto done = [&] { return replies_[id].answered || lost_; };
   if (timeout_ms < 0) {

@@ -21,8 +21,9 @@
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
 #include "comm/communicator.h"
-#include "rank/link/messages.h"
-#include "rank/link/store_messages.h"
+#include "messages/envelope.h"
+#include "messages/rank_messages.h"
+#include "rank/link/store_reply.h"
 
 namespace keepstep::rank {
 
@@ -60,9 +61,13 @@ class NodeLink {
  private:
   NodeLink(PacketSocket socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
   void run();
-  void handle(const Message& message, std::vector<Fd> fds);
-  Status enter(const nlohmann::json& body, std::vector<Fd> fds);  // under mutex_
-  void send(MessageType type, nlohmann::json body, std::span<const int> fds = {});
+  void handle(const messages::FromService& message, std::vector<Fd> fds);
+  Status enter(const messages::Members& members, std::vector<Fd> fds);  // under mutex_
+  // A lost agent is what run() finds.
+  template <typename Message>
+  void send(const Message& message, std::span<const int> fds = {}) {
+    (void)messages::send_encoded(socket_, messages::encode({.text = messages::write(message)}), fds, true);
+  }
 
   PacketSocket socket_;
   const std::string path_;  // of the agent's socket

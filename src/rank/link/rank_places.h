@@ -1,12 +1,12 @@
-// Where the ranks of a generation on several nodes are, as Prepare's "nodes" tells a worker. A value, without I/O.
+// Where the ranks of a generation on several nodes are, as Prepare tells a worker. A value, without I/O.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/socket/tcp_socket.h"
 #include "base/status.h"
+#include "messages/rank_messages.h"
 
 namespace keepstep::rank {
 
@@ -17,9 +17,8 @@ struct RankPlaces {
   size_t world() const { return nodes.size(); }
 };
 
-// From the rank table's entries in rank order: [[node, "address", port base, ranks, first local rank], ...], where
-// the port base is that of local rank 0. INVALID_ARGUMENT, with the entry, for anything that makes no table of 1 to
-// `max_world` ranks with a numeric address and a port each.
-StatusOr<RankPlaces> rank_places_from(const nlohmann::json& entries, uint32_t max_world);
+// INVALID_ARGUMENT, with the entry, for anything that makes no table of 1 to `max_world` ranks with a numeric address
+// and a port each.
+StatusOr<RankPlaces> rank_places_from(const std::vector<messages::TableEntry>& table, uint32_t max_world);
 
 }  // namespace keepstep::rank

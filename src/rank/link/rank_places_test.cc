@@ -7,11 +7,11 @@
 namespace keepstep::rank {
 namespace {
 
-using nlohmann::json;
+using Table = std::vector<messages::TableEntry>;
 
 TEST(RankPlacesTest, ranks_stand_in_the_order_of_the_entries_one_port_each) {
-  const auto places = rank_places_from(
-      json::parse(R"([[0, "10.0.0.7", 4000, 2, 0], [3, "fd00::7", 5000, 1, 2], [0, "10.0.0.7", 4000, 1, 2]])"), 8);
+  const auto places =
+      rank_places_from({{0, "10.0.0.7", 4000, 2, 0}, {3, "fd00::7", 5000, 1, 2}, {0, "10.0.0.7", 4000, 1, 2}}, 8);
   ASSERT_TRUE(places.ok()) << places.status();
   EXPECT_EQ(places->nodes, (std::vector<uint32_t>{0, 0, 3, 0}));
   EXPECT_EQ(places->addresses, (std::vector<SocketAddress>{
@@ -19,33 +19,29 @@ TEST(RankPlacesTest, ranks_stand_in_the_order_of_the_entries_one_port_each) {
 }
 
 TEST(RankPlacesTest, what_makes_no_table_is_refused_with_its_entry) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"([])", "without entries"},
-      {R"({"node": 0})", "without entries"},
-      {R"([[0, "10.0.0.7", 4000, 1]])", "entry 0"},
-      {R"([[0, "10.0.0.7", 4000, 1, 0], [1, 7, 4000, 1, 0]])", "entry 1"},
-      {R"([[-1, "10.0.0.7", 4000, 1, 0]])", "entry 0"},
-      {R"([[0, "10.0.0.7", 4000, 0, 0]])", "has 0 ranks"},
-      {R"([[0, "10.0.0.7", 4000, 9, 0]])", "entry 0"},
-      {R"([[0, "10.0.0.7", 4000, 4, 0], [1, "10.0.0.8", 4000, 5, 0]])", "has 5 ranks after 4 others"},
-      {R"([[0, "10.0.0.7", 4000, 4294967297, 0]])", "entry 0"},
-      {R"([[0, "10.0.0.7", 0, 1, 0]])", "without a port"},
-      {R"([[0, "10.0.0.7", 65535, 2, 0]])", "without a port"},
-      {R"([[0, "10.0.0.7", 65000, 1, 1000]])", "without a port"},
-      {R"([[0, "node-b", 4000, 1, 0]])", "no numeric address"},
-      {R"([[0, "", 4000, 1, 0]])", "no numeric address"},
+  const std::vector<std::pair<Table, std::string>> cases = {
+      {{}, "without entries"},
+      {{{0, "10.0.0.7", 4000, 0, 0}}, "has 0 ranks"},
+      {{{0, "10.0.0.7", 4000, 9, 0}}, "entry 0"},
+      {{{0, "10.0.0.7", 4000, 4, 0}, {1, "10.0.0.8", 4000, 5, 0}}, "entry 1 of the rank table has 5 ranks after 4"},
+      {{{0, "10.0.0.7", 4000, 0xffffffff, 0}}, "entry 0"},
+      {{{0, "10.0.0.7", 0, 1, 0}}, "without a port"},
+      {{{0, "10.0.0.7", 65535, 2, 0}}, "without a port"},
+      {{{0, "10.0.0.7", 65000, 1, 1000}}, "without a port"},
+      {{{0, "10.0.0.7", 0xffffffff, 1, 0xffffffff}}, "without a port"},
+      {{{0, "node-b", 4000, 1, 0}}, "no numeric address"},
+      {{{0, "", 4000, 1, 0}}, "no numeric address"},
   };
-  for (const auto& [text, why] : cases) {
-    const auto places = rank_places_from(json::parse(text), 8);
-    ASSERT_FALSE(places.ok()) << text;
+  for (const auto& [table, why] : cases) {
+    const auto places = rank_places_from(table, 8);
+    ASSERT_FALSE(places.ok()) << why;
     EXPECT_EQ(places.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_NE(std::string(places.status().message()).find(why), std::string::npos)
-        << text << ": " << places.status().message();
+    EXPECT_NE(std::string(places.status().message()).find(why), std::string::npos) << places.status().message();
   }
 }
 
 TEST(RankPlacesTest, a_full_table_may_use_the_last_port) {
-  const auto places = rank_places_from(json::parse(R"([[0, "127.0.0.1", 65528, 8, 0]])"), 8);
+  const auto places = rank_places_from({{0, "127.0.0.1", 65528, 8, 0}}, 8);
   ASSERT_TRUE(places.ok()) << places.status();
   EXPECT_EQ(places->addresses.back().port, 65535);
 }

@@ -22,45 +22,41 @@ void RingLink::leave() {
     return;
   }
   if (getpid() == pid_) {  // in a forked child the place is its parent's
-    (void)socket_.send(nlohmann::json{{"op", "leave"}}.dump());
+    (void)socket_.send(messages::write(messages::LeaveRing{}));
   }
   socket_ = PacketSocket();
 }
 
-StatusOr<RingLink::Answer> RingLink::request(const nlohmann::json& body) {
+StatusOr<RingLink::Answer> RingLink::request(const std::string& message) {
   if (!socket_.valid()) {
     return absl::FailedPreconditionError("this process has left the ring of batches");
   }
-  KEEPSTEP_RETURN_IF_ERROR(socket_.send(body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  KEEPSTEP_RETURN_IF_ERROR(socket_.send(message));
   KEEPSTEP_ASSIGN_OR_RETURN(Packet packet, socket_.receive());
-  Answer answer{nlohmann::json::parse(packet.bytes, nullptr, false), std::move(packet.fds)};
-  if (!answer.body.is_object() || !answer.body.contains("ok") || !answer.body.at("ok").is_boolean()) {
+  const auto answer = messages::read<messages::ToReader>(packet.bytes);
+  if (!answer.ok()) {
     return absl::InternalError("no agent of this version of keepstep answers like that");
   }
-  if (!answer.body.at("ok").get<bool>()) {
-    return absl::FailedPreconditionError(answer.body.value("error", "the agent refused and did not say why"));
+  if (const auto* refusal = std::get_if<messages::RingRefusal>(&*answer)) {
+    return absl::FailedPreconditionError(refusal->because);
   }
-  return answer;
+  return Answer{std::get<messages::RingAnswer>(*answer).row, std::move(packet.fds)};
 }
 
 StatusOr<std::unique_ptr<data::RingReader>> RingLink::open(const std::string& name, const data::RingSpec& spec,
                                                            uint64_t position) {
-  KEEPSTEP_ASSIGN_OR_RETURN(Answer answer, request({{"op", "open"},
-                                                    {"name", name},
-                                                    {"round", spec.round},
-                                                    {"ahead", spec.ahead},
-                                                    {"behind", spec.behind},
-                                                    {"limit_bytes", spec.limit_bytes},
-                                                    {"position", position}}));
-  if (answer.fds.size() != 2 || !answer.body.contains("row") || !answer.body.at("row").is_number_unsigned()) {
+  KEEPSTEP_ASSIGN_OR_RETURN(
+      Answer answer, request(messages::write(
+                         messages::OpenRing{name, spec.round, spec.ahead, spec.behind, spec.limit_bytes, position})));
+  if (answer.fds.size() != 2) {
     return absl::InternalError("the agent's answer lacks the ring");
   }
   KEEPSTEP_ASSIGN_OR_RETURN(memory_, data::RingMemory::attach(std::move(answer.fds[0]), std::move(answer.fds[1])));
-  return data::RingReader::create(memory_, answer.body.at("row").get<uint32_t>());
+  return data::RingReader::create(memory_, answer.row);
 }
 
 StatusOr<Fd> RingLink::ask_for_loader() {
-  KEEPSTEP_ASSIGN_OR_RETURN(Answer answer, request({{"op", "loader"}}));
+  KEEPSTEP_ASSIGN_OR_RETURN(Answer answer, request(messages::write(messages::AskForLoader{})));
   return answer.fds.empty() ? Fd() : std::move(answer.fds[0]);
 }
 

@@ -6,18 +6,15 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/fd.h"
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
 #include "data/ring/ring.h"
+#include "messages/ring_messages.h"
 
 namespace keepstep::rank {
-
-inline constexpr size_t kMaxRingNameBytes = 200;
-inline constexpr size_t kMaxRingMessageBytes = 4096;
 
 class RingLink {
  public:
@@ -40,11 +37,11 @@ class RingLink {
 
  private:
   struct Answer {
-    nlohmann::json body;
+    uint32_t row = 0;
     std::vector<Fd> fds;
   };
   explicit RingLink(PacketSocket socket);
-  StatusOr<Answer> request(const nlohmann::json& body);
+  StatusOr<Answer> request(const std::string& message);
   PacketSocket socket_;
   pid_t pid_;
   std::shared_ptr<data::RingMemory> memory_;

@@ -25,9 +25,7 @@ std::optional<std::string> capsule_in(const std::byte* memory, Version version) 
 }  // namespace
 
 Capsules::Capsules(AgentLine& agent, RankGeneration& generation) : agent_(agent), generation_(generation) {
-  copies_.on_memory([this](int fd) {
-    (void)agent_.send(MessageType::kKept, nlohmann::json::object(), std::span<const int>(&fd, 1));
-  });
+  copies_.on_memory([this](int fd) { (void)agent_.send(messages::Kept{}, std::span<const int>(&fd, 1)); });
 }
 
 void Capsules::enter(Fd inherited) {

@@ -12,9 +12,9 @@ using brain::ParityBlock;
 using brain::Version;
 using comm::Rank;
 
-StatusOr<state::ShardVault> ShardMemory::ask(nlohmann::json body) {
-  const uint32_t sharding = body.at("sharding");
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, agent_.ask_vault(std::move(body)));
+StatusOr<state::ShardVault> ShardMemory::ask(messages::VaultQuestion question) {
+  const uint32_t sharding = question.sharding;
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, agent_.ask_vault(std::move(question)));
   struct stat facts{};
   if (fstat(fd.get(), &facts) != 0) {
     return errno_status("look at memory for a shard");
@@ -29,18 +29,13 @@ StatusOr<state::ShardVault> ShardMemory::ask(nlohmann::json body) {
 }
 
 StatusOr<state::ShardVault> ShardMemory::of(Rank rank, uint64_t data_bytes, uint64_t text_room) {
-  return ask({{"sharding", generation_.assignment.sharding},
-              {"rank", rank},
-              {"data_bytes", data_bytes},
-              {"text_room", text_room}});
+  return ask(
+      {.sharding = generation_.assignment.sharding, .rank = rank, .data_bytes = data_bytes, .text_room = text_room});
 }
 
 StatusOr<state::ShardVault> ShardMemory::of(const ParityBlock& block, uint64_t data_bytes, uint64_t text_room) {
-  return ask({{"sharding", generation_.assignment.sharding},
-              {"members", block.members},
-              {"row", block.row},
-              {"data_bytes", data_bytes},
-              {"text_room", text_room}});
+  return ask(
+      {.sharding = generation_.assignment.sharding, .block = block, .data_bytes = data_bytes, .text_room = text_room});
 }
 
 StatusOr<state::ShardVault> ShardMemory::holding(Rank rank, Version version) {
@@ -48,14 +43,11 @@ StatusOr<state::ShardVault> ShardMemory::holding(Rank rank, Version version) {
 }
 
 StatusOr<state::ShardVault> ShardMemory::holding(uint32_t sharding, Rank rank, Version version) {
-  return ask({{"sharding", sharding}, {"rank", rank}, {"version", version}});
+  return ask({.sharding = sharding, .rank = rank, .version = version});
 }
 
 StatusOr<state::ShardVault> ShardMemory::holding(const ParityBlock& block, Version version) {
-  return ask({{"sharding", generation_.assignment.sharding},
-              {"members", block.members},
-              {"row", block.row},
-              {"version", version}});
+  return ask({.sharding = generation_.assignment.sharding, .block = block, .version = version});
 }
 
 Status ShardMemory::keep_if_sound(state::ShardVault& vault, Version version, Status found) {
@@ -67,7 +59,7 @@ Status ShardMemory::keep_if_sound(state::ShardVault& vault, Version version, Sta
 }
 
 void ShardMemory::note(const char* event, Version version, const std::string& because) {
-  (void)agent_.send(MessageType::kNote, {{"event", event}, {"step", version}, {"because", because}});
+  (void)agent_.send(messages::Note{event, version, because, ""});
 }
 
 void ShardMemory::forget_others() {

@@ -38,7 +38,7 @@ class ShardMemory {
   void forget();
 
  private:
-  StatusOr<state::ShardVault> ask(nlohmann::json body);
+  StatusOr<state::ShardVault> ask(messages::VaultQuestion question);
 
   AgentLine& agent_;
   RankGeneration& generation_;

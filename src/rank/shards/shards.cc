@@ -98,7 +98,7 @@ Status Shards::load(brain::Version version, const std::vector<state::Region>& re
 
 // That step was decided, so every rank had its copies of the version before.
 void Shards::settle() {
-  (void)agent_.send(MessageType::kSettled, {{"sharding", generation_.assignment.sharding}});
+  (void)agent_.send(messages::Settled{generation_.assignment.sharding});
   exchange_.reset();
   memory_.forget_others();
 }

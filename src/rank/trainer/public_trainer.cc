@@ -75,8 +75,7 @@ absl::Status Trainer::join() {
 uint32_t Trainer::rank() const { return impl_->has_rank() ? impl_->engine->assignment().rank : kNoRank; }
 
 uint32_t Trainer::world() const {
-  return impl_->has_rank() ? impl_->engine->assignment().world
-                           : impl_->engine->agent().welcome().at("world").get<uint32_t>();
+  return impl_->has_rank() ? impl_->engine->assignment().world : impl_->engine->agent().welcome().world;
 }
 
 uint32_t Trainer::generation() const { return impl_->has_rank() ? impl_->engine->assignment().identity.generation : 0; }
@@ -88,7 +87,7 @@ const std::string& Trainer::because() const {
 
 bool Trainer::newcomer() const { return impl_->has_rank() && impl_->engine->assignment().newcomer; }
 bool Trainer::interrupted() const { return impl_->engine->interrupted(); }
-uint64_t Trainer::seed() const { return impl_->engine->agent().welcome().at("seed").get<uint64_t>(); }
+uint64_t Trainer::seed() const { return impl_->engine->agent().welcome().seed; }
 Communicator& Trainer::communicator() { return *impl_->communicator; }
 
 bool Trainer::next_step(uint64_t until) {

@@ -18,8 +18,7 @@
 
 namespace keepstep {
 
-using rank::InjectedFault;
-using rank::MessageType;
+using messages::Fault;
 
 namespace {
 
@@ -37,30 +36,27 @@ StatusOr<Fd> inherited(std::string_view text) {
 }
 
 // Slurm signals every process of a job; the agent says here what that means. A handler of the program's stays.
-void leave_notices_to_the_agent(const nlohmann::json& welcome) {
+void leave_notices_to_the_agent(const messages::Welcome& welcome) {
   struct sigaction now{};
-  if (welcome.at("term_is_notice").get<bool>() && sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+  if (welcome.term_is_notice && sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
     signal(SIGTERM, SIG_IGN);
   }
 }
 
-using Flip = std::function<StatusOr<std::string>(const InjectedFault& fault, brain::Step step)>;
+using Flip = std::function<StatusOr<std::string>(const Fault& fault, brain::Step step)>;
 
 rank::FaultInjector::Hooks hooks_of(rank::Engine& engine, Flip flip) {
-  return {
-      .claim =
-          [&engine](const std::string& key) {
-            const StatusOr<rank::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
-            return reply.ok() && reply->answered && reply->ok && reply->value == "1";
-          },
-      .announce =
-          [&engine](const InjectedFault& fault, const std::string& detail) {
-            (void)engine.agent().send(
-                MessageType::kInjected,
-                {{"key", fault.key}, {"spec", fault.text}, {"detail", detail}, {"ns", monotonic_ns()}, {"last", true}});
-          },
-      .carry_out = rank::end_this_process,
-      .flip = std::move(flip)};
+  return {.claim =
+              [&engine](const std::string& key) {
+                const StatusOr<rank::StoreReply> reply = engine.store("add", "job/" + key, "1", -1, false);
+                return reply.ok() && reply->answered && reply->ok && reply->value == "1";
+              },
+          .announce =
+              [&engine](const Fault& fault, const std::string& detail) {
+                (void)engine.agent().send(messages::Injected{fault.key, detail, true, monotonic_ns()});
+              },
+          .carry_out = rank::end_this_process,
+          .flip = std::move(flip)};
 }
 
 }  // namespace
@@ -83,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<rank::Engine> engine,
                             rank::Engine::attach(std::move(socket), std::move(memory), rank::program_fingerprint()));
-  KEEPSTEP_RETURN_IF_ERROR(engine->agent().send(MessageType::kRecoverable, {{"timeout_s", 0}}));
+  KEEPSTEP_RETURN_IF_ERROR(engine->agent().send(messages::Recoverable{}));
   leave_notices_to_the_agent(engine->agent().welcome());
   auto binding = std::make_unique<Communicator::Impl>();
   Communicator::Impl* raw = binding.get();
@@ -96,12 +92,12 @@ Trainer::Impl::Impl(std::unique_ptr<rank::Engine> engine_, Communicator::Impl* b
     : engine(std::move(engine_)),
       binding(binding_),
       communicator(std::move(communicator_)),
-      digests(engine->agent().welcome().at("digests").get<std::string>() != "off"),
-      digest_every(engine->agent().welcome().at("digest_every").get<uint64_t>()),
-      check_all(engine->agent().welcome().at("check_all").get<bool>()),
-      injector(engine->agent().welcome().at("inject"), engine->agent().welcome().at("spare").get<bool>(),
-               hooks_of(*engine, [this](const InjectedFault& fault, brain::Step at) {
-                 const uint64_t seed = fault.seed.value_or(this->engine->agent().welcome().at("seed").get<uint64_t>());
+      digests(engine->agent().welcome().digests != "off"),
+      digest_every(engine->agent().welcome().digest_every),
+      check_all(engine->agent().welcome().check_all),
+      injector(engine->agent().welcome().inject, engine->agent().welcome().spare,
+               hooks_of(*engine, [this](const Fault& fault, brain::Step at) {
+                 const uint64_t seed = fault.seed.value_or(this->engine->agent().welcome().seed);
                  return rank::flip_bit(fault.what == "gradient" ? compared : state.memory(), fault.what, seed, at);
                })) {
   using Moment = Communicator::Impl::Moment;
@@ -128,7 +124,7 @@ Trainer::Impl::Impl(std::unique_ptr<rank::Engine> engine_, Communicator::Impl* b
 Status Trainer::Impl::join() {
   if (!has_rank()) {
     KEEPSTEP_RETURN_IF_ERROR(inject("build"));
-    (void)engine->agent().send(MessageType::kParked);
+    (void)engine->agent().send(messages::Parked{});
   }
   KEEPSTEP_ASSIGN_OR_RETURN(const rank::Assignment assignment, engine->wait_assignment());
   binding->comm = engine->communicator();

@@ -24,13 +24,16 @@ void Steps::leave_generation() {
 void Steps::enter(std::function<std::string()> broken_link) {
   // Told, not raised: a rank that voted stays where it is until the verdict.
   const auto differ = [this](Step step) {
-    tell_fault(step, absl::StrFormat("all ranks voted on step %d, but for different things", step), false, true);
+    (void)agent_.send(
+        messages::Faulted{.step = step,
+                          .what = absl::StrFormat("all ranks voted on step %d, but for different things", step),
+                          .digests = true});
   };
   std::vector<const WorkerPage*> pages = generation_.member_pages();
   if (generation_.across()) {
     if (NodeTree tree(generation_.nodes, generation_.self()); tree.leads) {
       const auto broken = [this, broken_link = std::move(broken_link)](Step step, const std::string& what) {
-        tell_fault(step, what, !broken_link().empty(), false);
+        (void)agent_.send(messages::Faulted{.step = step, .what = what, .link = !broken_link().empty()});
       };
       node_vote_ = std::make_unique<NodeVote>(*generation_.communicator, std::move(tree), pages, broken, differ);
     }
@@ -43,12 +46,6 @@ void Steps::enter(std::function<std::string()> broken_link) {
   for (DigestSlot& slot : generation_.own_page().digest) {
     slot.step = 0;  // of an attempt that did not count; the words that it was voted with are read
   }
-}
-
-void Steps::tell_fault(Step step, const std::string& what, bool link, bool digests) {
-  (void)agent_.send(
-      MessageType::kFault,
-      {{"step", step}, {"what", what}, {"traceback", ""}, {"fatal", false}, {"link", link}, {"digests", digests}});
 }
 
 Status Steps::open() {
@@ -75,7 +72,7 @@ Status Steps::form() {
     }
   }
   if (tell) {
-    (void)agent_.send(MessageType::kFormed, {{"ns", monotonic_ns()}});
+    (void)agent_.send(messages::Formed{});
   }
   const bool formed =
       gen.across == 0 ? wait_until(gen, all_here) : wait_until(gen, [&] { return gen.formed_everywhere.load() != 0; });
@@ -142,7 +139,7 @@ bool Steps::end_update(Step step) {
   make_room();
   log_.commit(record);
   if (!std::exchange(committed_here_, true)) {
-    (void)agent_.send(MessageType::kCollect);  // others wait to hear that this generation goes on
+    (void)agent_.send(messages::Collect{});  // others wait to hear that this generation goes on
   }
   return open;
 }
@@ -161,7 +158,7 @@ Status Steps::log(Step step, std::string_view values) {
 
 void Steps::make_room() {
   while (!log_.has_room()) {
-    (void)agent_.send(MessageType::kCollect);
+    (void)agent_.send(messages::Collect{});
     log_.wait_for_room();
   }
 }

@@ -68,8 +68,6 @@ class Steps {
   void slow(int change);
 
  private:
-  void tell_fault(brain::Step step, const std::string& what, bool link, bool digests);
-
   AgentLine& agent_;
   RankGeneration& generation_;
   std::unique_ptr<NodeVote> node_vote_;  // of its node's leader among several nodes; outlives the communicator

@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from keepstep import _engine
 from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
-from keepstep._messages import MessageType
 from keepstep._session import Session
 from keepstep.checkpoint import owners, places
 from keepstep.torch.checkpoint import small_values
@@ -51,7 +50,7 @@ class CheckpointManager:
         from keepstep import _checkpoint
         from keepstep.checkpoint.drain.link import Link
 
-        if not session.welcome["drain"]:
+        if not session.welcome.drain:
             raise KeepstepError("run.checkpoint: the agent of this node takes no checkpoints; its log says why")
         self.terms = terms
         self._session = session
@@ -62,7 +61,7 @@ class CheckpointManager:
         for each in terms:
             self._open(each.url)  # what is wrong with it is told here
         self._job = _job_of(session)
-        self._links = [Link(session.welcome["drain"], each.url, self._job) for each in terms]
+        self._links = [Link(session.welcome.drain, each.url, self._job) for each in terms]
         for link in self._links:
             with contextlib.suppress(KeepstepError):  # a save will find out
                 link.connect()  # what writes is started while the script goes on
@@ -92,7 +91,7 @@ class CheckpointManager:
             newest = max(step for step, _ in found)
             where = next(url for step, url in found if step == newest)
             print(f"keepstep: goes on from step {newest} of {where}", file=sys.stderr)
-            self._session.send(MessageType.SAVED, {"version": newest, "generation": 0, "where": where})
+            self._session.engine.tell_saved(newest, generation=0, where=where)
 
     def _complete(self, store: object) -> list[int]:
         return [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
-from keepstep._messages import MessageType
 from keepstep._session import Session
 from keepstep.checkpoint.drain.link import Link
 from keepstep.torch.checkpoint import small_values
@@ -186,12 +185,10 @@ class Place:
                 f"{_named(missed)}",
                 file=sys.stderr,
             )
-        body = {
-            "version": version, "generation": generation, "where": self.terms.url, "seconds": round(seconds, 3),
-            "left_out": len(missed), "left_out_steps": missed[-MOST_NAMED:],
-        }  # fmt: skip
         with contextlib.suppress(Exception):  # the job may be over
-            self._session.send(MessageType.SAVED, body)
+            self._session.engine.tell_saved(
+                version, generation, self.terms.url, round(seconds, 3), len(missed), missed[-MOST_NAMED:]
+            )
 
     def _tell(self, event: str, version: int, because: str) -> None:
         print(f"keepstep: {because}; training goes on", file=sys.stderr)

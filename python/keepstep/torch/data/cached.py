@@ -94,7 +94,7 @@ class CachedLoader:
         self._name = name
         self._where = where
         current = session_or_none()
-        self._seed = seed if seed is not None else 0 if current is None else int(current.welcome["seed"])
+        self._seed = seed if seed is not None else 0 if current is None else current.welcome.seed
         self._beginning: Beginning | None = None
         other = _newest.get(name)
         if other is not None and other._where != where:

@@ -40,7 +40,7 @@ class RingPlace:
             self._link = _node.link(_job_of_ranks())
             socket_path = self._link.rings_socket
         else:
-            socket_path = current.welcome["rings"]
+            socket_path = current.welcome.rings
             if not socket_path:
                 raise KeepstepError("cached: this node's agent could not open its door for rings; see its log")
         try:

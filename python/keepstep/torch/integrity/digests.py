@@ -26,8 +26,8 @@ class Digests:
         self._session = session
         self._engine = session.engine
         self._registry = registry
-        self._mode = str(session.welcome["digests"])
-        self._every = int(session.welcome["digest_every"])
+        self._mode = session.welcome.digests
+        self._every = session.welcome.digest_every
         self._rank = 0
         self._world_size = 1
         self._parameters: list[torch.Tensor] | None = None  # whose gradients are compared

@@ -13,7 +13,6 @@ from typing import NoReturn
 import torch
 
 from keepstep import _engine
-from keepstep._messages import MessageType
 from keepstep._session import Session
 from keepstep.torch.tensors.memory import dense, piece
 
@@ -41,12 +40,12 @@ class Unfit(Exception):
 
 def check(session: Session) -> None:
     """Ends the process if it is not fit for a rank; `session` tells the agent why."""
-    if not session.welcome.get("health_check", False):
+    if not session.welcome.health_check:
         return
     try:
         check_memory()
         check_computation()
-        check_data_plane(several_nodes=bool(session.welcome.get("several_nodes")))
+        check_data_plane(several_nodes=session.welcome.several_nodes)
         check_gpus()
         if session.users_health_check is not None:
             _users(session.users_health_check)
@@ -56,8 +55,7 @@ def check(session: Session) -> None:
 
 def end_unfit(session: Session, unfit: Unfit, counts: bool = True) -> NoReturn:
     """Ends this process, which has no rank yet, and tells the agent why. `counts`: against its node."""
-    body = {"check": unfit.check, "measured": unfit.measured[:4000], "limit": unfit.limit, "counts": counts}
-    session.send(MessageType.UNFIT, body)
+    session.engine.tell_unfit(unfit.check, unfit.measured[:4000], unfit.limit, counts)
     raise SystemExit(EXIT_CODE)
 
 

@@ -80,7 +80,7 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
     """Whether this process is to rehearse."""
     if options.rehearse is False or not session.spare or session.assignment is not None:
         return False
-    if int(session.welcome["world"]) < 2:
+    if session.welcome.world < 2:
         return False  # the only rank is rank 0
     if torch.cuda.device_count() > 0 or nccl.available():
         return False  # GPU memory belongs to the ranks that train, and NCCL without peers was never tried
@@ -147,12 +147,12 @@ class Rehearsal:
         self.begun = True
         self._seconds = time.monotonic()
         session = self._session
-        world = int(session.welcome["world"])
+        world = session.welcome.world
         because = "a spare rehearses a step before it waits for a rank"
         self.assignment = Assignment(world - 1, world, "rehearsal", because)
         self._random = _RandomState()
         self._injector, session.injector = session.injector, Injector(session, [], listens=False)
-        self._variables = _rank_variables(session.welcome["rank_variables"], world)
+        self._variables = _rank_variables(session.welcome.rank_variables, world)
         os.environ.update(self._variables)
         # What is printed on the way would be there twice.
         nothing = self._surroundings.enter_context(open(os.devnull, "w"))
@@ -250,7 +250,7 @@ class Rehearsal:
         if why is None:
             return
         seconds = time.monotonic() - self._seconds
-        self._session.parked_note = {"rehearsed": not why, "seconds": seconds, "because": why[:2000]}
+        self._session.rehearsed = (not why, seconds, why[:2000])
         if why and _count(self._session, _SAID, 1) == 1:
             print(
                 f"keepstep: a spare could not rehearse its first step: {why}. Spares wait without it, and the first "

@@ -10,7 +10,6 @@ from typing import Any
 
 from keepstep import _engine
 from keepstep._errors import Interruption, KeepstepError
-from keepstep._messages import MessageType
 from keepstep._options import RecoverOptions
 from keepstep._session import Session, session
 from keepstep.torch.current_run import after_commit, current_step
@@ -34,7 +33,7 @@ def run_recoverable(
     current.recoverable = True
     _leave_notices_to_the_agent(current)
     current.users_health_check = options.health_check
-    current.send(MessageType.RECOVERABLE, {"timeout_s": options.timeout or 0})
+    current.engine.tell_recoverable(options.timeout or 0)
     replicas.track()
     user_loaders.track(current)
     repeated = RepeatedWarnings()
@@ -84,7 +83,7 @@ def _left(current: Session, enter: Callable[[], Any]) -> tuple[Any, SystemExit |
 def _leave_notices_to_the_agent(current: Session) -> None:
     """Slurm signals every process of a job; the agent says here what that means. A handler of the user's stays."""
     main = threading.current_thread() is threading.main_thread()
-    if current.welcome["term_is_notice"] and main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    if current.welcome.term_is_notice and main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -21,7 +21,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from keepstep import _engine
 from keepstep._engine import Assignment, NextStep
 from keepstep._errors import Interruption, KeepstepError
-from keepstep._messages import MessageType
 from keepstep._options import RecoverOptions
 from keepstep._session import Session
 from keepstep.torch import seeds
@@ -88,7 +87,7 @@ class Run:
         self._capsule: Capsule | None = None
         self._kept: list[Any] = []
         self._keeps = 0
-        if options.parity != (0, 0) and session.welcome["elastic"]:
+        if options.parity != (0, 0) and session.welcome.elastic:
             raise KeepstepError(
                 "recoverable(parity=...): this job is elastic (--nnodes MIN:MAX or --min-replicas), and parity groups "
                 "cannot follow another number of ranks yet; use copies=2 or more"
@@ -123,7 +122,7 @@ class Run:
         self._on_resize: list[Callable[[int, int], Any]] = []
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
         self._digests: dict[str, int] | None = None
-        self._check_all = bool(session.welcome["check_all"])
+        self._check_all = session.welcome.check_all
         self._checks_left = checks.CHECKED_STEPS
         self._checked_unprotected = False
         self._rechecks: Rechecks | None = None
@@ -192,7 +191,7 @@ class Run:
     @property
     def seed(self) -> int:
         """The job's seed (``--seed``)."""
-        return int(self._session.welcome["seed"])
+        return self._session.welcome.seed
 
     @property
     def version(self) -> int:
@@ -313,7 +312,7 @@ class Run:
         Raises:
             KeepstepError: a place cannot be used.
         """
-        checkpoint_terms.check_memory_every(memory_every, elastic=bool(self._session.welcome["elastic"]))
+        checkpoint_terms.check_memory_every(memory_every, elastic=self._session.welcome.elastic)
         terms = checkpoint_terms.terms_of(durable, every, keep, max_age_s)
         if self.rehearsing:
             return
@@ -494,10 +493,10 @@ class Run:
         """Each rank needs a micro-batch of its own: an elastic job grows no further. `sizes`: only so many ranks."""
         if self.rank == 0 and not self.rehearsing and self._useful != (ranks, sizes):
             self._useful = (ranks, sizes)
-            self._session.send(MessageType.USEFUL, {"ranks": ranks, "sizes": sizes})
+            self._session.engine.tell_useful(ranks, sizes)
 
     def _may_change_size(self) -> bool:
-        return bool(self._session.welcome["elastic"]) and not self.rehearsing
+        return self._session.welcome.elastic and not self.rehearsing
 
     def commit(
         self,

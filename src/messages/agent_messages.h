@@ -1,0 +1,160 @@
+// What the agents of a job's nodes tell each other, through the coordinator, which does not read it. A message that is
+// longer than the coordinator hands on goes in parts (agent/workers/message_parts.h). What each is for:
+// docs/design/several_nodes.md#messages-between-agents.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "messages/values.h"
+
+namespace keepstep::messages {
+
+// ---- joining --------------------------------------------------------------------------------------------------------
+
+// How far a node's wall clock is off node 0's.
+struct ClockReport {
+  static constexpr std::string_view kName = "clock_report";
+  int64_t offset_ns = 0;
+  int64_t round_trip_ns = 0;
+  KEEPSTEP_FIELDS(ClockReport, offset_ns, round_trip_ns)
+};
+
+// What a node was started with, to node 0; said again every second until it is answered.
+struct Facts {
+  static constexpr std::string_view kName = "facts";
+  std::string name;  // of the host
+  Texts facts;       // agent/nodes/node_facts.h
+  std::optional<ClockReport> clock;
+  KEEPSTEP_FIELDS(Facts, name, facts, clock)
+};
+// Node 0's answer: this node fits.
+struct Fits {
+  static constexpr std::string_view kName = "fits";
+};
+// Node 0's answer to Facts or Fingerprint once the job has begun: this node does not fit, and ends.
+struct DoesNotFit {
+  static constexpr std::string_view kName = "does_not_fit";
+  std::string because;
+  KEEPSTEP_FIELDS(DoesNotFit, because)
+};
+
+// As workers attach with it: of a node's first worker, to node 0.
+struct Fingerprint {
+  static constexpr std::string_view kName = "fingerprint";
+  Texts fingerprint;
+  KEEPSTEP_FIELDS(Fingerprint, fingerprint)
+};
+
+// What time is it? And node 0's answer.
+struct ClockQuestion {
+  static constexpr std::string_view kName = "clock_question";
+  uint64_t number = 0;
+  KEEPSTEP_FIELDS(ClockQuestion, number)
+};
+struct ClockAnswer {
+  static constexpr std::string_view kName = "clock_answer";
+  uint64_t number = 0;
+  int64_t wall_ns = 0;
+  KEEPSTEP_FIELDS(ClockAnswer, number, wall_ns)
+};
+
+// ---- while it runs --------------------------------------------------------------------------------------------------
+
+// The job has to stop soon: a notice came to the node that says so.
+struct NoticeCame {
+  static constexpr std::string_view kName = "notice_came";
+  std::string because;
+  KEEPSTEP_FIELDS(NoticeCame, because)
+};
+
+// How long a node of an elastic job has that is told to leave; from node 0.
+struct Grace {
+  static constexpr std::string_view kName = "grace";
+  brain::Time grace{};
+  KEEPSTEP_FIELDS(Grace, grace)
+};
+
+// The programs of --no-python attach; from node 0, once it knows.
+struct ProgramsAttach {
+  static constexpr std::string_view kName = "programs_attach";
+};
+
+// Ranks that wait for other nodes, to the agents there (docs/design/hangs.md).
+struct WaitingRanks {
+  static constexpr std::string_view kName = "waiting_ranks";
+  brain::Identity identity;
+  std::vector<brain::RankProgress> ranks;
+  KEEPSTEP_FIELDS(WaitingRanks, identity, ranks)
+};
+
+// How long ranks computed in the last steps, to node 0 (docs/design/stragglers.md).
+struct Paces {
+  static constexpr std::string_view kName = "paces";
+  brain::Identity identity;
+  std::vector<brain::RankPace> ranks;
+  KEEPSTEP_FIELDS(Paces, identity, ranks)
+};
+
+// What an agent holds in its memory, as the control door is asked (docs/design/control_door.md); node 0 asks.
+struct MemoryQuestion {
+  static constexpr std::string_view kName = "memory_question";
+  uint64_t id = 0;
+  nlohmann::json question;
+  KEEPSTEP_FIELDS(MemoryQuestion, id, question)
+};
+struct MemoryAnswer {
+  static constexpr std::string_view kName = "memory_answer";
+  uint64_t id = 0;
+  nlohmann::json answer;
+  KEEPSTEP_FIELDS(MemoryAnswer, id, answer)
+};
+
+// What the processes that write checkpoints tell each other (agent/workers/drain_process.h), unread.
+struct DrainNews {
+  static constexpr std::string_view kName = "drain_news";
+  std::string text;
+  KEEPSTEP_FIELDS(DrainNews, text)
+};
+
+// ---- the Store (agent/store/shared_store.h) -------------------------------------------------------------------------
+
+struct KeyQuestion {
+  static constexpr std::string_view kName = "key_question";
+  uint32_t worker = 0;
+  uint64_t id = 0;
+  std::string op;
+  Bytes key;
+  Bytes value;
+  uint64_t round = 0;
+  KEEPSTEP_FIELDS(KeyQuestion, worker, id, op, key, value, round)
+};
+struct KeyAnswer {
+  static constexpr std::string_view kName = "key_answer";
+  uint32_t worker = 0;
+  uint64_t id = 0;
+  bool ok = false;
+  Bytes value;
+  uint64_t round = 0;
+  KEEPSTEP_FIELDS(KeyAnswer, worker, id, ok, value, round)
+};
+// Questions of a worker that is gone.
+struct ForgetQuestions {
+  static constexpr std::string_view kName = "forget_questions";
+  uint32_t worker = 0;
+  KEEPSTEP_FIELDS(ForgetQuestions, worker)
+};
+using StoreMessage = std::variant<KeyQuestion, KeyAnswer, ForgetQuestions>;
+
+// ---- who says what to whom ------------------------------------------------------------------------------------------
+
+// To node 0's agent, which speaks for the job; by it; and by any to any.
+using ToFirst = std::variant<Facts, Fingerprint, ClockQuestion, ClockReport, Paces, MemoryAnswer>;
+using ByFirst = std::variant<Fits, DoesNotFit, ClockAnswer, Grace, ProgramsAttach, MemoryQuestion>;
+using ByAny = std::variant<NoticeCame, WaitingRanks, DrainNews, KeyQuestion, KeyAnswer, ForgetQuestions>;
+
+}  // namespace keepstep::messages
