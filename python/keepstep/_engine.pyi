@@ -31,7 +31,8 @@ class Fill(enum.Enum):
 
     NOTHING = ...
     PEERS = ...
-    COPIES = ...
+    COPY = ...
+    PARTS = ...
     SAVED = ...
 
 class NextStep(enum.Enum):
@@ -67,10 +68,6 @@ class Assignment:
     @property
     def sharding(self) -> int:
         """How sharded state is divided: by the generation of this number."""
-
-    @property
-    def kept_in(self) -> int:
-        """The division in which `version` is kept: the same or an older one."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -206,8 +203,9 @@ class Engine:
     def finished(self) -> bool:
         """All ranks finished: nothing is done again."""
 
-    def ready(self, sharded: bool = False, as_built: bool = False) -> tuple[Fill, bool]:
-        """Where the state of `version` comes from, and whether peers get theirs from here."""
+    def ready(self, sharded: bool = False, as_built: bool = False) -> tuple[Fill, bool, list[bytes]]:
+        """Where the state of `version` comes from, whether peers get theirs from here, and what was written with the
+        copy, or with each of the parts."""
 
     def filling(self) -> None:
         """The state is about to be filled: until `filled` no peer may read it."""
@@ -250,12 +248,6 @@ class Engine:
     def stop_publishing(self) -> None: ...
     def pull_manifest(self) -> str: ...
     def pull(self, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int]: ...
-    def find_shard(self, need: bool) -> bytes | None:
-        """What was written with the copy of this rank's shard; None without need, or without a copy."""
-
-    def find_shards_of_before(self, need: bool) -> list[bytes] | None:
-        """By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere."""
-
     def reshard(self, version: int, shards: list[str], needs: str, text: bytes) -> None: ...
     def leave_shard(self, version: int) -> None: ...
     def load_shard(self, version: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...

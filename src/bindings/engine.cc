@@ -54,7 +54,8 @@ void bind_values(nb::module_& module) {
   nb::enum_<brain::Fill>(module, "Fill", "Where a rank gets the state of its generation's version from.")
       .value("NOTHING", brain::Fill::kNothing, "It has that.")
       .value("PEERS", brain::Fill::kPeers, "Living ranks that have it.")
-      .value("COPIES", brain::Fill::kCopies, "A copy of what only this rank had; where none is left, as SAVED.")
+      .value("COPY", brain::Fill::kCopy, "A copy of what only this rank had.")
+      .value("PARTS", brain::Fill::kParts, "Copies of what others had, before the state was divided anew: `reshard`.")
       .value("SAVED", brain::Fill::kSaved, "Where it was saved, for no living rank has it.");
   nb::enum_<brain::NextStep>(module, "NextStep", "What follows in the loop over steps.")
       .value("STEP", brain::NextStep::kStep, "The one after the last committed one.")
@@ -82,9 +83,6 @@ void bind_values(nb::module_& module) {
       .def_ro("entry", &Assignment::entry)
       .def_ro("because", &Assignment::because)
       .def_ro("sharding", &Assignment::sharding, "How sharded state is divided: by the generation of this number.")
-      .def_prop_ro(
-          "kept_in", [](const Assignment& self) { return self.from.number; },
-          "The division in which `version` is kept: the same or an older one.")
       .def_ro("environment", &Assignment::environment, "Variables that follow from the rank.");
 }
 
@@ -122,11 +120,16 @@ void bind_engine(nb::module_& module) {
       .def(
           "ready",
           [](Engine& engine, bool sharded, bool as_built) {
-            const brain::Joining joining = value_or_throw(without_gil([&] { return engine.ready(sharded, as_built); }));
-            return std::pair(joining.fill, joining.gives);
+            const Readiness readiness = value_or_throw(without_gil([&] { return engine.ready(sharded, as_built); }));
+            std::vector<nb::bytes> texts;
+            for (const std::string& text : readiness.texts) {
+              texts.push_back(to_bytes(text));
+            }
+            return std::tuple(readiness.fill, readiness.gives, std::move(texts));
           },
           "sharded"_a = false, "as_built"_a = false,
-          "Where the state of `version` comes from, and whether peers get theirs from here.")
+          "Where the state of `version` comes from, whether peers get theirs from here, and what was written with the "
+          "copy, or with each of the parts.")
       .def("filling", &Engine::filling, "The state is about to be filled: until `filled` no peer may read it.")
       .def("filled", &Engine::filled, "The state is that of `version`: peers may pull it.")
       .def("form", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.form(); })); })
@@ -211,30 +214,6 @@ void bind_engine(nb::module_& module) {
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
           "pieces"_a)
-      .def(
-          "find_shard",
-          [](Engine& engine, bool need) -> std::optional<nb::bytes> {
-            const auto text =
-                value_or_throw(without_gil([&] { return engine.shards().find(engine.activation(), need); }));
-            return text.has_value() ? std::optional(to_bytes(*text)) : std::nullopt;
-          },
-          "need"_a, "What was written with the copy of this rank's shard; None without need, or without a copy.")
-      .def(
-          "find_shards_of_before",
-          [](Engine& engine, bool need) -> std::optional<std::vector<nb::bytes>> {
-            const auto texts =
-                value_or_throw(without_gil([&] { return engine.shards().find_previous(engine.activation(), need); }));
-            if (!texts.has_value()) {
-              return std::nullopt;
-            }
-            std::vector<nb::bytes> result;
-            for (const std::string& text : *texts) {
-              result.push_back(to_bytes(text));
-            }
-            return result;
-          },
-          "need"_a,
-          "By shard of the division before, what was written with it; None, on all ranks: a shard is nowhere.")
       .def(
           "reshard",
           [](Engine& engine, uint64_t version, const std::vector<std::string>& shards, const std::string& needs,

@@ -11,6 +11,7 @@ namespace keepstep::messages {
 namespace {
 
 constexpr size_t kMostNameBytes = 40;  // of one that is shown
+constexpr int kMostDepth = 64;         // the library copies values recursively
 
 }  // namespace
 
@@ -68,7 +69,15 @@ Status bad_message(std::string_view name, std::string_view why) {
 
 StatusOr<nlohmann::json> read_fields(std::string_view text) {
   const std::string_view name = name_of(text);
-  nlohmann::json fields = nlohmann::json::parse(text.substr(std::min(name.size() + 1, text.size())), nullptr, false);
+  bool too_deep = false;
+  const auto look = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    too_deep = too_deep || depth > kMostDepth;
+    return !too_deep;
+  };
+  nlohmann::json fields = nlohmann::json::parse(text.substr(std::min(name.size() + 1, text.size())), look, false);
+  if (too_deep) {
+    return bad_message(name, "its fields are nested too deeply");
+  }
   if (!fields.is_object()) {
     return bad_message(name, "its fields are no JSON object");
   }

@@ -10,7 +10,7 @@
 // too many, a fraction or a negative number for a count is refused. Text of user code may hold any bytes; what is not
 // UTF-8 becomes U+FFFD. Bytes that must arrive as they are: Bytes.
 //
-// A field is a number, an enumerator, a bool, a text, Bytes, nanoseconds, another such struct, an optional, a vector or
+// A field is a number (finite), an enumerator, a bool, a text, Bytes, nanoseconds, another such struct, an optional, a vector or
 // a map by text of these, or a JSON object of a schema of its own. A message without fields is an empty struct. Pure.
 #pragma once
 

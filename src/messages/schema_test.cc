@@ -125,7 +125,11 @@ TEST(SchemaTest, each_type_takes_its_own_values_only) {
 
 TEST(SchemaTest, what_is_nested_beyond_all_sense_is_refused_and_nothing_more) {
   const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
-  EXPECT_THAT(why_not("attach {\"fingerprint\": " + deep + "}"), HasSubstr("'fingerprint' is not what it has to be"));
+  const std::string object = "{\"a\": " + deep + "}";
+  EXPECT_THAT(why_not("attach {\"fingerprint\": " + deep + "}"), HasSubstr("nested too deeply"));
+  EXPECT_FALSE(read<ByFirst>("memory_question {\"id\": 1, \"question\": " + object + "}").ok());
+  EXPECT_FALSE(read<ToFirst>("memory_answer {\"id\": 1, \"answer\": " + object + "}").ok());
+  EXPECT_TRUE(read<ToFirst>(R"(memory_answer {"id": 1, "answer": {"a": [[[[[{"b": 1}]]]]]}})").ok());
 }
 
 template <typename... Messages>

@@ -429,6 +429,38 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
   job.in_threads([&](Rank rank) { enter(job.engine(rank), kSecond, rank, 2); });
 }
 
+// State that was divided otherwise before: whoever has none looks for a copy of its own, then all look for the parts.
+TEST(GenerationTest, where_the_parts_of_another_division_are_nowhere_all_know_and_who_needs_them_loads_what_was_saved) {
+  constexpr Identity kIdentity{1, 1};
+  Job job({0, 0});
+  job.create(kIdentity, 0);
+  for (const Rank rank : {0u, 1u}) {
+    messages::Prepare prepare = job.message(rank, 0, kIdentity);
+    prepare.sharding = 1;
+    prepare.from = {0, 2};
+    job.worker(rank).tell(kIdentity, prepare, job.fds(rank));
+    job.worker(rank).tell(kIdentity, messages::Activate{.copies_from = {}});
+  }
+  job.engine(1).drop_state();
+  std::vector<rank::Readiness> readiness(2);
+  std::thread answers([&] {
+    const messages::VaultQuestion question = job.worker(1).heard->await<messages::VaultQuestion>().first;
+    EXPECT_EQ(question.sharding, 1u);
+    EXPECT_EQ(question.rank, 1u);
+    job.worker(1).tell(kIdentity, messages::VaultAnswer{question.id, "there is none"});
+  });
+  job.in_threads([&](Rank rank) {
+    ASSERT_TRUE(job.engine(rank).wait_assignment().ok());
+    const StatusOr<rank::Readiness> ready = job.engine(rank).ready(true);
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    readiness[rank] = *ready;
+  });
+  answers.join();
+  EXPECT_EQ(readiness[0].fill, brain::Fill::kNothing);
+  EXPECT_EQ(readiness[1].fill, brain::Fill::kSaved);
+  EXPECT_TRUE(readiness[1].texts.empty());
+}
+
 TEST(GenerationTest, messages_longer_than_a_packet_go_both_ways) {
   Job job({0});
   const std::string text(1 << 20, 'x');

@@ -23,7 +23,7 @@ Joining RankBrain::activated(Rank rank, const std::vector<Rank>& sources, const 
   if (sharded) {
     const bool fresh = version_ == 0 && own == StateWord{StateKind::kEmpty, 0} && as_built;
     const bool has = fresh || own == StateWord{StateKind::kClean, version_};
-    return {has ? Fill::kNothing : Fill::kCopies, false};
+    return {has ? Fill::kNothing : Fill::kCopy, false};
   }
   if (std::find(targets.begin(), targets.end(), rank) != targets.end()) {
     return {sources.empty() ? Fill::kSaved : Fill::kPeers, false};

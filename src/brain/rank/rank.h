@@ -36,7 +36,8 @@ enum class RankPhase : uint8_t {
 enum class Fill : uint8_t {
   kNothing,  // it has that
   kPeers,    // living ranks that have it
-  kCopies,   // what only this rank had: a copy of it; where none is left, as kSaved
+  kCopy,     // a copy of what only this rank had
+  kParts,    // copies of what others had, before the state was divided anew
   kSaved,    // where it was saved, for no living rank has it
 };
 
@@ -77,6 +78,8 @@ class RankBrain {
   // changed that state since it was built.
   Joining activated(Rank rank, const std::vector<Rank>& sources, const std::vector<Rank>& targets, StateWord own,
                     bool sharded, bool as_built) const;
+  // Where kCopy was to be: what of it is left in memory of nodes. `parts`: of a division before, whole.
+  static Fill found(bool copy, bool parts) { return copy ? Fill::kCopy : parts ? Fill::kParts : Fill::kSaved; }
   void joined();  // the generation formed
   // It is interrupted, and this rank left what it did. Where that comes late, and this rank has its next one already,
   // or where it never had one, nothing changes.

@@ -13,7 +13,7 @@ using transcript::numbers;
 using transcript::state_word;
 
 constexpr const char* kPhases[] = {"no_rank", "joining", "between", "step", "voted", "left", "finished"};
-constexpr const char* kFills[] = {"nothing", "peers", "copies", "saved"};
+constexpr const char* kFills[] = {"nothing", "peers", "copy", "parts", "saved"};
 constexpr const char* kNextSteps[] = {"step", "leave", "pause", "stop", "end"};
 
 template <typename Value, size_t kCount>
@@ -39,6 +39,8 @@ class RankScene {
           brain_.activated(rank_, numbers(line.text("sources")), numbers(line.text("targets")),
                            state_word(line.text("state")), line.number("sharded") != 0, line.number("as_built") != 0);
       return "fill=" + name(kFills, joining.fill) + (joining.gives ? " gives" : "");
+    } else if (line.verb == "found") {
+      return "fill=" + name(kFills, RankBrain::found(line.number("copy") != 0, line.number("parts") != 0));
     } else if (line.verb == "joined") {
       brain_.joined();
     } else if (line.verb == "left") {

@@ -77,14 +77,29 @@ StatusOr<Assignment> Engine::wait_assignment() {
   return assignment();
 }
 
-StatusOr<brain::Joining> Engine::ready(bool sharded, bool as_built) {
+StatusOr<Readiness> Engine::ready(bool sharded, bool as_built) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
   KEEPSTEP_RETURN_IF_ERROR(steps_.open());
   sharded_ = sharded;
   const StateWord word = state();
   (void)agent_->send(messages::Ready{word.kind, word.version, sharded});
   KEEPSTEP_ASSIGN_OR_RETURN(generation_.activation, agent_->await_activation());
-  return brain_.activated(assignment().rank, activation().sources, activation().targets, word, sharded, as_built);
+  const brain::Joining joining =
+      brain_.activated(assignment().rank, activation().sources, activation().targets, word, sharded, as_built);
+  if (!sharded) {
+    return Readiness{joining.fill, joining.gives, {}};
+  }
+  const bool need = joining.fill != brain::Fill::kNothing;
+  KEEPSTEP_ASSIGN_OR_RETURN(Shards::Found found, shards_.find(activation(), need));
+  if (!need) {
+    return Readiness{};
+  }
+  Readiness readiness{brain::RankBrain::found(found.copy.has_value(), !found.parts.empty()), false,
+                      std::move(found.parts)};
+  if (found.copy.has_value()) {
+    readiness.texts = {*std::move(found.copy)};
+  }
+  return readiness;
 }
 
 Status Engine::form() {

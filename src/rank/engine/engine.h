@@ -22,6 +22,14 @@
 
 namespace keepstep::rank {
 
+// How a rank gets ready for its generation.
+struct Readiness {
+  brain::Fill fill = brain::Fill::kNothing;
+  bool gives = false;  // others fill theirs from this rank
+  // kCopy: what was written with it. kParts: by shard of the division before, what was written with that.
+  std::vector<std::string> texts;
+};
+
 class Engine {
  public:
   // Takes the socket to the agent and this worker's memory, and waits for the agent's welcome.
@@ -54,7 +62,7 @@ class Engine {
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
   // with wait_assignment. `sharded`: no other rank holds what this one protects; and `as_built`: nothing changed that
   // since it was built.
-  StatusOr<brain::Joining> ready(bool sharded = false, bool as_built = false);
+  StatusOr<Readiness> ready(bool sharded = false, bool as_built = false);
   // The state is about to be filled: until filled() no peer may read it.
   void filling() { set_state(brain::StateKind::kHydrating, activation().version); }
   // Now peers may pull it.

@@ -9,8 +9,16 @@ namespace keepstep::rank {
 
 using comm::Rank;
 
-StatusOr<std::optional<std::string>> Shards::find(const Activation& activation, bool need) {
-  const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
+StatusOr<Shards::Found> Shards::find(const Activation& activation, bool need) {
+  Found found;
+  KEEPSTEP_ASSIGN_OR_RETURN(found.copy, find_copy(activation, need));
+  if (generation_.assignment.from.number != generation_.assignment.sharding) {
+    KEEPSTEP_ASSIGN_OR_RETURN(found.parts, find_parts(activation, need && !found.copy.has_value()));
+  }
+  return found;
+}
+
+StatusOr<std::optional<std::string>> Shards::find_copy(const Activation& activation, bool need) {
   if (generation_.across()) {
     KEEPSTEP_RETURN_IF_ERROR(bring_copies(activation, {activation.copies.begin(), activation.copies.end()}, need));
   }

@@ -27,17 +27,18 @@ class Shards {
   Shards(AgentLine& agent, RankGeneration& generation, state::CudaCopy& copy)
       : agent_(agent), generation_(generation), copy_(copy), memory_(agent, generation), lost_(generation, memory_) {}
 
-  // ---- between ready() and form(), by all ranks ----
-  // A rank that has none at `activation.version` (`need`) finds a copy of its own, or gets one from another node, or
-  // makes it of its group's other blocks. Returns what was written with it; nothing where there is no need, or too
-  // little is left.
-  StatusOr<std::optional<std::string>> find(const Activation& activation, bool need);
-  // Where the division changed, after that: by shard of the previous division, what was written with it; empty where
-  // there is no need. Nothing, on all ranks alike: a shard is nowhere. reshard() follows on all ranks, also without
-  // need.
-  StatusOr<std::optional<std::vector<std::string>>> find_previous(const Activation& activation, bool need);
-  // `shards`: what each of these consists of, `needs`: what this rank holds from now on (state/vault/shard_manifest.h;
-  // empty without need), `text`: goes with it. Then this rank's shard of `version` is in memory, for load().
+  // ---- in ready() and until form(), by all ranks ----
+  // What is left of a rank's shard at `activation.version`.
+  struct Found {
+    std::optional<std::string> copy;  // what was written with it
+    std::vector<std::string> parts;  // by shard of the division before, what was written with it; empty: one is nowhere
+  };
+  // A rank that has none (`need`) finds a copy of its own, or gets one from another node, or makes it of its group's
+  // other blocks. Where none is left and the state was divided otherwise before, it finds those shards, and reshard()
+  // follows. A rank without need serves the others until they have theirs.
+  StatusOr<Found> find(const Activation& activation, bool need);
+  // `shards`: what each of these consists of, `needs`: what this rank holds from now on (state/vault/shard_manifest.h),
+  // `text`: goes with it. Then this rank's shard of `version` is in memory, for load().
   // FAILED_PRECONDITION: it does not fit, and what.
   Status reshard(brain::Version version, const std::vector<std::string>& shards, const std::string& needs,
                  const std::string& text);
@@ -61,6 +62,9 @@ class Shards {
   void leave_generation();  // after it
 
  private:
+  StatusOr<std::optional<std::string>> find_copy(const Activation& activation, bool need);
+  // Empty without need, or, on all ranks alike, because a shard is nowhere.
+  StatusOr<std::vector<std::string>> find_parts(const Activation& activation, bool need);
   Status bring_copies(const Activation& activation, std::set<comm::Rank> here, bool need);
   StatusOr<CopyTable> agree(brain::Version version, std::set<comm::Rank>& here, bool need);
   void settle();

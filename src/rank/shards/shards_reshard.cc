@@ -11,8 +11,7 @@ namespace keepstep::rank {
 
 using comm::Rank;
 
-StatusOr<std::optional<std::vector<std::string>>> Shards::find_previous(const Activation& activation, bool need) {
-  const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
+StatusOr<std::vector<std::string>> Shards::find_parts(const Activation& activation, bool need) {
   const brain::Sharding from = generation_.assignment.from;
   std::vector<uint32_t> nodes = generation_.nodes;
   nodes.resize(generation_.world(), 0);  // all on one
@@ -22,19 +21,20 @@ StatusOr<std::optional<std::vector<std::string>>> Shards::find_previous(const Ac
   const StatusOr<bool> found = exchange_->find(activation.copies_from, need);
   KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(found.status()));
   if (!*found) {
-    return std::optional<std::vector<std::string>>();
+    return std::vector<std::string>();
   }
   StatusOr<std::vector<std::string>> texts = exchange_->texts();
   KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(texts.status()));
-  return std::optional(*std::move(texts));
+  if (!need) {
+    KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(exchange_->fill({}, {}, {})));  // it serves the others
+    return std::vector<std::string>();
+  }
+  return texts;
 }
 
 Status Shards::reshard(brain::Version version, const std::vector<std::string>& shards, const std::string& needs,
                        const std::string& text) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
-  if (needs.empty()) {
-    return generation_.passed_on(exchange_->fill({}, {}, {}));
-  }
   std::vector<state::ShardManifest> manifests;
   for (const std::string& shard : shards) {
     KEEPSTEP_ASSIGN_OR_RETURN(manifests.emplace_back(), state::parse_shard_manifest(shard));

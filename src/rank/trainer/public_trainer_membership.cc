@@ -134,10 +134,10 @@ Status Trainer::Impl::join() {
 }
 
 Status Trainer::Impl::form() {
-  KEEPSTEP_ASSIGN_OR_RETURN(const brain::Joining joining, engine->ready());
-  if (joining.fill != brain::Fill::kNothing) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const rank::Readiness readiness, engine->ready());
+  if (readiness.fill != brain::Fill::kNothing) {
     KEEPSTEP_RETURN_IF_ERROR(hydrate());
-  } else if (joining.gives) {
+  } else if (readiness.gives) {
     KEEPSTEP_RETURN_IF_ERROR(engine->transfer().publish(state.manifest(), state.regions()));
   }
   engine->filled();

@@ -10,13 +10,20 @@ import torch
 from keepstep._engine import Fill
 from keepstep._errors import KeepstepError
 from keepstep._session import Session
+from keepstep.torch.sharded.shards import Shards
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry, manifest_json
 from keepstep.torch.tensors import cuda
 from keepstep.torch.tensors.memory import dense, region
 
 
-def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[[int], None] | None = None) -> None:
+def join(
+    session: Session,
+    registry: Registry,
+    capsule: Capsule,
+    shards: Shards,
+    load: Callable[[int], None] | None = None,
+) -> None:
     """Takes part in forming the current generation: then all ranks are clean at its version.
 
     `load`: fills the state from where it was saved, for when no peer has it.
@@ -25,22 +32,19 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
     state does not match its peers'.
     """
     engine = session.engine
-    assignment = session.assignment
-    assert assignment is not None
     version = engine.version
-    fill, gives = engine.ready()
+    fill, gives, texts = engine.ready(shards.wanted, shards.as_built)
     staged: list[torch.Tensor] = []  # what others may read until the generation formed
     if fill is not Fill.NOTHING:
         engine.filling()
     if fill is Fill.SAVED:
-        if load is None:
-            raise KeepstepError(
-                f"the state of step {version} was saved, but this rank does not say where: call run.checkpoint on all "
-                "ranks alike"
-            )
-        load(version)
+        _load_saved(load, version, shards.wanted)
     elif fill is Fill.PEERS:
         staged = _hydrate(session, registry, capsule)
+    elif fill is Fill.COPY:
+        shards.fill(texts[0], version, capsule)
+    elif fill is Fill.PARTS:
+        shards.fill_of_parts(texts, version, capsule)
     elif gives:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
@@ -48,11 +52,13 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
         engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
     try:
         engine.filled()
-        restored = capsule.restore(engine, version)
+        restored = fill in (Fill.COPY, Fill.PARTS) or capsule.restore(engine, version)
         if not restored and version == 0:
             capsule.save(engine, 0)  # the start of a job: a redo of its first step begins here
             restored = True
-        engine.want_capsule(not capsule.empty)
+        if not restored and shards.wanted:
+            raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
+        engine.want_capsule(not (capsule.empty or shards.wanted))
         engine.form()
     finally:
         if staged:
@@ -60,10 +66,23 @@ def join(session: Session, registry: Registry, capsule: Capsule, load: Callable[
     # What was lost with its node came from another one while the generation formed, if any had a copy.
     if not restored and not capsule.restore(engine, version):
         raise KeepstepError(
-            f"the per-rank buffers of rank {assignment.rank} at step {version} (BatchNorm statistics and "
+            f"the per-rank buffers of rank {session.rank_or_none} at step {version} (BatchNorm statistics and "
             "the like) are lost with the processes that held them, and no other node has a copy; the job cannot go on "
             "with the same bits"
         )
+    if shards.wanted:
+        shards.copy(version)  # whoever was replaced has no copies elsewhere yet
+
+
+def _load_saved(load: Callable[[int], None] | None, version: int, sharded: bool) -> None:
+    if load is None and sharded:
+        raise KeepstepError(f"no copy of what this rank held at step {version} is left")
+    if load is None:
+        raise KeepstepError(
+            f"the state of step {version} was saved, but this rank does not say where: call run.checkpoint on all "
+            "ranks alike"
+        )
+    load(version)
 
 
 def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[torch.Tensor]:

@@ -1009,10 +1009,7 @@ class Run:
             try:
                 if self._checkpoints is not None and self.rank == 0 and self._assignment("join").version == 0:
                     self._checkpoints.announce()
-                if self._shards.wanted:
-                    self._shards.join(self._capsule, load)
-                else:
-                    membership.join(self._session, self._registry, self._capsule, load)
+                membership.join(self._session, self._registry, self._capsule, self._shards, load)
             except _engine.Interrupted:
                 if self._next_assignment(left_with):
                     self._assigned = True

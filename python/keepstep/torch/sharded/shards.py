@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from keepstep._engine import Fill
 from keepstep._errors import KeepstepError
 from keepstep.torch.sharded import fsdp, reshard
 from keepstep.torch.sharded.layout import ShardLayout
@@ -88,64 +86,14 @@ class Shards:
             self._sharded = self._built or self._registry.sharded()
         return self._sharded
 
-    def join(self, capsule: Capsule, load: Callable[[int], None] | None = None) -> None:
-        """Takes part in forming the current generation; as `membership.join`, which see."""
-        engine = self._session.engine
-        version = engine.version
-        fill, _ = engine.ready(sharded=True, as_built=not self._trained)
-        need = fill is not Fill.NOTHING
-        text = engine.find_shard(need)
-        assignment = self._session.assignment
-        assert assignment is not None
-        self._under_way = None
-        if assignment.kept_in != assignment.sharding:
-            needs = need and text is None
-            shards = engine.find_shards_of_before(needs)
-            if shards is not None and needs:
-                text = self._take_part(shards, version, capsule)
-            elif shards is not None:
-                engine.reshard(version, [], "", b"")  # it serves the others
-        if text is not None:
-            self._load(text, version, capsule)
-        elif need:
-            if load is None:
-                raise KeepstepError(f"no copy of what this rank held at step {version} is left")
-            engine.filling()
-            load(version)
-        engine.filled()
-        if text is None and not capsule.restore(engine, version):
-            if version > 0:
-                raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
-            capsule.save(engine, 0)
-        engine.form()
-        self._copy(version)  # whoever was replaced has no copies elsewhere yet
+    @property
+    def as_built(self) -> bool:
+        """Whether nothing changed the state since it was built."""
+        return not self._trained
 
-    def _take_part(self, shards: list[bytes], version: int, capsule: Capsule) -> bytes:
-        """The state was divided among other ranks, whose `shards` these texts describe: this rank takes what it holds
-        from now on. Returns what describes that.
-        """
+    def fill(self, text: bytes, version: int, capsule: Capsule) -> None:
+        """Loads the copy of this rank's shard, which this text was written with, and what goes with it."""
         engine = self._session.engine
-        engine.filling()
-        written = [json.loads(text) for text in shards]
-        first = written[0]
-        reshard.check_alike(written)
-        capsule.release([name for name, _, _ in first["tensors"]])
-        fsdp.reset_iteration(self._registry.modules())
-        parts = self._registry.parts(first["layout"])
-        wanted = reshard.local_tensors(first, parts)
-        made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
-        self._registry.load_values(first["values"], made)
-        self._layout = ShardLayout(self._registry, capsule.ids)
-        saved = engine.load_capsule(version)  # a rank that goes on keeps its own
-        own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
-        text = self._layout.text(first["values"], own)
-        manifests = [reshard.manifest(each, version) for each in written]
-        engine.reshard(version, manifests, reshard.manifest(json.loads(text), version), text)
-        return text
-
-    def _load(self, text: bytes, version: int, capsule: Capsule) -> None:
-        engine = self._session.engine
-        engine.filling()
         written: dict[str, Any] = json.loads(text)
         self._session.injector.at("hydrate", version + 1)
         capsule.release([name for name, _, _ in written["tensors"]])
@@ -164,6 +112,28 @@ class Shards:
             engine.save_capsule(version, base64.b64decode(written["capsule"]))
             capsule.restore(engine, version)
 
+    def fill_of_parts(self, texts: list[bytes], version: int, capsule: Capsule) -> None:
+        """The state was divided among other ranks, whose shards these texts describe: this rank takes what it holds
+        from now on, as a copy of its own, and loads that.
+        """
+        engine = self._session.engine
+        written = [json.loads(text) for text in texts]
+        first = written[0]
+        reshard.check_alike(written)
+        capsule.release([name for name, _, _ in first["tensors"]])
+        fsdp.reset_iteration(self._registry.modules())
+        parts = self._registry.parts(first["layout"])
+        wanted = reshard.local_tensors(first, parts)
+        made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
+        self._registry.load_values(first["values"], made)
+        self._layout = ShardLayout(self._registry, capsule.ids)
+        saved = engine.load_capsule(version)  # a rank that goes on keeps its own
+        own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
+        text = self._layout.text(first["values"], own)
+        manifests = [reshard.manifest(each, version) for each in written]
+        engine.reshard(version, manifests, reshard.manifest(json.loads(text), version), text)
+        self.fill(text, version, capsule)
+
     def wait(self, version: int) -> None:
         """Before the vote on the step after `version`: what is copied of the versions up to it is safe, and what it was
         copied from may change from here on."""
@@ -176,9 +146,10 @@ class Shards:
     def protect(self, version: int) -> None:
         """Begins to copy the state, which is that of `version`, where that is due."""
         if version % self._every == 0:
-            self._copy(version)
+            self.copy(version)
 
-    def _copy(self, version: int) -> None:
+    def copy(self, version: int) -> None:
+        """Begins to copy the state, which is that of `version`."""
         engine = self._session.engine
         ids = self._session.capsule_ids()
         flat = None if self._layout is None else self._layout.again(ids)
