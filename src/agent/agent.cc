@@ -1,5 +1,6 @@
 #include "agent/agent.h"
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "agent/control/seat.h"
 #include "agent/rings/ring_service.h"
 #include "agent/workers/drain_process.h"
 #include "base/clock.h"
@@ -23,7 +25,28 @@ using brain::WorkerId;
 
 namespace {
 
+constexpr int kTryAgainMs = 1000;                // where the place is taken, or there was no answer
 constexpr std::chrono::seconds kDrainGrace{12};  // it lets go of its places: one that is not reached takes 10 s
+
+// What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
+void write_memory(const AgentCore& core, const rank::WorkerLayout& layout, const comm::CommConfig& config) {
+  const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
+  const uint64_t elsewhere = core.config.spec.most_ranks() - core.config.spec.nproc_per_node;
+  const comm::MostSockets sockets = comm::most_sockets(elsewhere);
+  core.journal.write(
+      "memory", {}, "shared memory of this node, the same for the job's whole life",
+      {{"connections_per_rank", bytes(sockets.connections)},
+       {"bytes_per_connection", bytes(sockets.bytes_per_connection)},
+       {"sockets", bytes(core.config.spec.nproc_per_node * sockets.connections * sockets.bytes_per_connection)},
+       {"workers", int64_t{core.config.spec.nproc_per_node + core.config.spec.spares}},
+       {"bytes_per_worker", bytes(layout.bytes)},
+       {"arena", bytes(comm::arena_bytes(config))},
+       {"capsules", bytes(2 * rank::kCapsuleBytes)},
+       {"logs", bytes(rank::kLogRingBytes)},
+       {"hydration", bytes(state::region_bytes())},
+       {"generation_page", bytes(rank::generation_page_bytes(config))},
+       {"total", bytes(shared_memory_bytes(core.config.spec))}});
+}
 
 }  // namespace
 
@@ -42,10 +65,13 @@ uint64_t shared_memory_bytes(const JobSpec& spec) {
 
 Agent::Agent(AgentConfig config, observe::Journal& journal, OutputPump& pump, observe::StatusLine& status)
     : core_(std::move(config), journal, pump),
-      status_(status),
       comm_config_(comm_config(core_.config.spec)),
       layout_(comm_config_),
-      store_(core_.config.node) {
+      programs_(
+          core_,
+          [this](const std::shared_ptr<WorkerProcess>& process) { starter_->spawn(process, variables_.of_job()); }),
+      moment_(core_, saves_, pace_, status) {
+  core_.step = [this](const brain::NodeEvent& event) { step(event); };
   core_.end_job = [this](const brain::EndJob& end) { carry_out(end); };
 }
 
@@ -56,15 +82,16 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
     return errno_status("become the subreaper of the workers");
   }
   KEEPSTEP_ASSIGN_OR_RETURN(core_.loop, EventLoop::create());
-  memory_questions_ = std::make_unique<MemoryQuestions>(core_, vaults_, saves_);
-  vault_maker_ = std::make_unique<VaultMaker>(core_.loop, vaults_);
+  vaults_.open();
+  memory_questions_ = std::make_unique<MemoryQuestions>(core_, vaults_.all(), saves_);
+  commands_ = std::make_unique<Commands>(core_, Commands::Parts{faults_, *memory_questions_, elastic_, pace_, moment_});
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(core_.loop->watch(signal_fd_.get(), [this] { on_signal(); }));
-  open_door();
-  open_endpoint();
-  open_temp();
-  open_rings();
-  open_drain();
+  commands_->open();
+  open_services();
+  others_ =
+      std::make_unique<OtherNodes>(core_, OtherNodes::Parts{store_, joining_, programs_, clocks_, notice_, elastic_,
+                                                            hangs_, pace_, *memory_questions_, drain_.get()});
   starter_ = std::make_unique<Starter>(
       *core_.loop, core_.config.spec,
       Starter::Callbacks{
@@ -80,7 +107,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
       watch->lines(worker, lines, monotonic_ns());
     });
   }
-  write_memory();
+  write_memory(core_, layout_, comm_config_);
   StatusOr<std::unique_ptr<CoordinatorLink>> link = attend();
   if (!link.ok()) {
     starter_->stop();
@@ -97,11 +124,10 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   core_.loop->run();
   core_.pump.finish();
   health_.apply_log_rules();  // to what the ranks said last
-  door_.reset();
-  if (core_.config.take_commands) {
-    core_.config.take_commands(nullptr);
-  }
+  commands_->close();
   rings_.reset();
+  others_.reset();
+  commands_.reset();
   memory_questions_.reset();
   health_.stop();
   if (drain_ != nullptr && !core_.gives_up) {
@@ -118,65 +144,78 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   joining_.refused() ? core_.link->abandon() : core_.link->close();
   starter_->stop();
+  temp_.remove_all();  // before the memory of vaults is given back, which may take seconds
   return *core_.end;
 }
 
-void Agent::open_rings() {
+StatusOr<std::unique_ptr<CoordinatorLink>> Agent::attend() {
+  const AgentConfig& config = core_.config;
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto tls,
+                            net::TlsContext::create(net::SharedKey::control(config.token, config.spec.run_id)));
+  const auto pause = [this] {
+    pollfd stop{signal_fd_.get(), POLLIN, 0};
+    if (poll(&stop, 1, kTryAgainMs) <= 0) {
+      return false;
+    }
+    signalfd_siginfo info{};
+    (void)!read(signal_fd_.get(), &info, sizeof info);
+    signals_ = 1;
+    const int number = static_cast<int>(info.ssi_signo);
+    const bool notice = is_notice(core_.config.spec, number);
+    core_.end = JobEnd{notice ? kNoticeExitCode : 128 + number, absl::StrFormat("stopped by %s", strsignal(number)), "",
+                       notice};
+    return true;
+  };
+  const auto connect = [&] {
+    return CoordinatorLink::connect(
+        config.coordinator, config.node, config.node_name, tls,
+        [this](brain::Effect effect) { core_.loop->post([this, effect = std::move(effect)] { carry_out(effect); }); },
+        [this](std::string why) {
+          core_.loop->post([this, why = std::move(why)] {
+            core_.end_job({1,
+                           absl::StrFormat("the coordinator%s is gone, and in this version the job ends with it: %s",
+                                           core_.config.node == 0 ? "" : " (node 0)", why),
+                           ""});
+          });
+        },
+        kOneTry,
+        [this](brain::NodeId from, std::string message) {
+          core_.loop->post([this, from, message = std::move(message)] { others_->on_routed(from, message); });
+        });
+  };
+  return ask_for_place(false, config.spec.join_timeout_s, connect, pause,
+                       [this](const std::string& what) { core_.pump.say("keepstep: " + what); });
+}
+
+void Agent::open_services() {
+  if (StatusOr<TempFolder> folder = TempFolder::create(); folder.ok()) {
+    temp_ = *std::move(folder);
+  } else {
+    spdlog::warn("killed workers may leave temporary files: {}", std::string(folder.status().message()));
+  }
   rings_socket_ = std::filesystem::absolute(temp_.path() / "rings");
   auto rings = RingService::open(*core_.loop, rings_socket_, [this](const RingService::News& news) {
     core_.journal.write(news.event, {}, news.because,
                         {{"ring", news.ring}, {"batch", static_cast<int64_t>(news.batch)}, {"pid", int64_t{news.pid}}});
   });
-  if (!rings.ok()) {
+  if (rings.ok()) {
+    rings_ = *std::move(rings);
+  } else {
     rings_socket_.clear();
     spdlog::warn("keepstep.data.cached will not work in this job: {}", std::string(rings.status().message()));
-    return;
   }
-  rings_ = *std::move(rings);
-}
-
-void Agent::open_drain() {
   drain_socket_ = std::filesystem::absolute(temp_.path() / "drain");
   auto drain = DrainProcess::open(
       *core_.loop, drain_socket_, core_.config.spec.python, core_.config.node,
       {[this](const std::string& event, const std::string& because) { core_.journal.write(event, {}, because); },
        [this](brain::Version version, uint32_t generation) { core_.link->send(brain::Saved{version, generation}); },
        [this](brain::NodeId to, const std::string& message) { core_.route(to, messages::DrainNews{message}); }});
-  if (!drain.ok()) {
+  if (drain.ok()) {
+    drain_ = *std::move(drain);
+  } else {
     drain_socket_.clear();
     spdlog::warn("run.checkpoint will not work in this job: {}", std::string(drain.status().message()));
-    return;
   }
-  drain_ = *std::move(drain);
-}
-
-void Agent::open_temp() {
-  StatusOr<TempFolder> folder = TempFolder::create();
-  if (!folder.ok()) {
-    spdlog::warn("killed workers may leave temporary files: {}", std::string(folder.status().message()));
-    return;
-  }
-  temp_ = *std::move(folder);
-}
-
-// What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
-void Agent::write_memory() {
-  const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
-  const uint64_t elsewhere = core_.config.spec.most_ranks() - core_.config.spec.nproc_per_node;
-  const comm::MostSockets sockets = comm::most_sockets(elsewhere);
-  core_.journal.write(
-      "memory", {}, "shared memory of this node, the same for the job's whole life",
-      {{"connections_per_rank", bytes(sockets.connections)},
-       {"bytes_per_connection", bytes(sockets.bytes_per_connection)},
-       {"sockets", bytes(core_.config.spec.nproc_per_node * sockets.connections * sockets.bytes_per_connection)},
-       {"workers", int64_t{core_.config.spec.nproc_per_node + core_.config.spec.spares}},
-       {"bytes_per_worker", bytes(layout_.bytes)},
-       {"arena", bytes(comm::arena_bytes(comm_config_))},
-       {"capsules", bytes(2 * rank::kCapsuleBytes)},
-       {"logs", bytes(rank::kLogRingBytes)},
-       {"hydration", bytes(state::region_bytes())},
-       {"generation_page", bytes(rank::generation_page_bytes(comm_config_))},
-       {"total", bytes(shared_memory_bytes(core_.config.spec))}});
 }
 
 void Agent::on_signal() {
@@ -214,7 +253,7 @@ void Agent::finish_if_empty() {
 }
 
 void Agent::periodic() {
-  collect_all();
+  commits_.collect_all();
   for (const auto& [id, process] : core_.workers) {
     process->outbox.flush(process->socket);
   }
@@ -241,17 +280,16 @@ void Agent::periodic() {
   health_.apply_log_rules();
   health_.look();
   if (const std::optional<std::string> waits = joining_.await_nodes()) {
-    note_ = *waits;
+    moment_.is(*waits);
   }
   hangs_.watch();
   pace_.watch();
   clocks_.watch();
   elastic_.leave_in_time();
   memory_questions_->give_up_the_silent();
-  keep_door_open();
+  commands_->keep_open();
   finish_if_empty();
-  update_status();
-  status_.refresh();
+  moment_.show();
 }
 
 }  // namespace keepstep::agent

@@ -14,43 +14,40 @@
 #include <optional>
 #include <string>
 
-#include "agent/control/control_door.h"
-#include "agent/loop/event_loop.h"
 #include "agent/memory/generation.h"
-#include "agent/memory/shard_vaults.h"
-#include "agent/memory/vault_maker.h"
+#include "agent/nodes/clocks.h"
+#include "agent/nodes/joining.h"
+#include "agent/nodes/other_nodes.h"
 #include "agent/parts/agent_config.h"
-#include "agent/parts/clocks.h"
+#include "agent/parts/commands.h"
+#include "agent/parts/commits.h"
 #include "agent/parts/core.h"
 #include "agent/parts/elastic_size.h"
 #include "agent/parts/faults.h"
 #include "agent/parts/hangs.h"
-#include "agent/parts/joining.h"
+#include "agent/parts/job_store.h"
 #include "agent/parts/memory_questions.h"
+#include "agent/parts/moment.h"
 #include "agent/parts/node_health.h"
 #include "agent/parts/notice.h"
 #include "agent/parts/pace.h"
+#include "agent/parts/programs.h"
 #include "agent/parts/saves.h"
-#include "agent/store/shared_store.h"
-#include "agent/workers/message_parts.h"
+#include "agent/parts/vaults.h"
+#include "agent/parts/worker_variables.h"
 #include "agent/workers/output_pump.h"
 #include "agent/workers/starter.h"
 #include "agent/workers/temp_folder.h"
-#include "agent/workers/torchrun_env.h"
 #include "brain/node/node.h"
 #include "messages/rank_messages.h"
 #include "observe/journal.h"
-#include "observe/status_line.h"
 
 namespace keepstep::agent {
 
-class DrainProcess;
 class RingService;
 
 // The communicator's sizes for this job; the same on agent and workers.
 comm::CommConfig comm_config(const JobSpec& spec);
-// TCP ports kept for MASTER_PORT behind those of the local ranks: generations take turns.
-inline constexpr uint32_t kMasterPorts = 4;
 // Shared memory the agent allocates for all workers of this node.
 uint64_t shared_memory_bytes(const JobSpec& spec);
 
@@ -66,11 +63,9 @@ class Agent {
 
  private:
   // agent.cc: start, end
+  StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void on_signal();
-  void open_rings();
-  void open_drain();
-  void open_temp();
-  void write_memory();
+  void open_services();
   void finish_if_empty();
   void periodic();
 
@@ -95,12 +90,7 @@ class Agent {
   void carry_out(const brain::KillProcess& effect);
   void carry_out(const brain::FreeMemory& effect);
   void carry_out(const brain::Close& effect);
-  nlohmann::json job_variables() const;
-  std::vector<Generation::Holder> pages_of(const std::vector<brain::Holder>& holders) const;
-  void choose_master(const brain::Prepare& prepare);
-  RankAssignment assignment_of(brain::Rank rank) const;
   void part(const brain::Part& effect);
-  void let_leavers_out();
 
   // agent_workers.cc: what workers say and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
@@ -110,59 +100,24 @@ class Agent {
   void on_attach(const std::shared_ptr<WorkerProcess>& process, const messages::Attach& attach);
   void on_parked(WorkerProcess& process, const messages::Parked& parked);
   void on_finished(const WorkerProcess& process, brain::Identity identity, const messages::Finished& finished);
-  void on_program_attached(const WorkerProcess& process);
-  void on_programs_attach();
-  // Reads what ranks committed and logged since the last time; also of the dead.
-  void collect(WorkerProcess& process);
-  void collect_all();
-  void on_commit(const WorkerProcess& process, const rank::CommitRecord& record);
   void on_hydrated(const WorkerProcess& process, brain::Identity identity, const messages::Hydrated& hydrated);
-  void on_saved(brain::Identity identity, const messages::Saved& saved);
-  void on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note);
-  void on_vault(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
-                const messages::VaultQuestion& question);
-  void on_store(const WorkerProcess& process, const messages::StoreQuestion& question, std::vector<Fd> fds);
   void read_last_words(const std::shared_ptr<WorkerProcess>& process);
   void on_death_notice(const std::shared_ptr<WorkerProcess>& process);
   void on_exit(std::shared_ptr<WorkerProcess> process);
-  void keep_losses(const std::vector<Generation::Holder>& holders);
-  void refuse(const WorkerProcess& process, const std::string& because);
-  void say_recovered();
-  std::string note() const;
-  void update_status();
-
-  // agent_control.cc: what comes through the control door
-  void open_door();
-  void keep_door_open();
-  void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
-  void open_endpoint();
-  void on_asked(const std::string& request, const std::function<void(const std::string&)>& answer);
-  nlohmann::json describe() const;
-  void answer_stacks(bool native, const ControlDoor::Answer& answer);
-
-  // agent_nodes.cc: what agents of several nodes say to one another
-  StatusOr<std::unique_ptr<CoordinatorLink>> attend();
-  void on_routed(brain::NodeId from, const std::string& text);
-  Status on_said_to_first(brain::NodeId from, const std::string& text);
-  Status on_said_by_first(const std::string& text);
-  Status on_said(brain::NodeId from, const std::string& text);
-  void carry_out(const SharedStore::Outcome& outcome);
-  void tell_that_programs_attach(brain::NodeId to);
 
   AgentCore core_;
-  observe::StatusLine& status_;
-  comm::CommConfig comm_config_;
-  rank::WorkerLayout layout_;
+  const comm::CommConfig comm_config_;
+  const rank::WorkerLayout layout_;
   std::unique_ptr<Starter> starter_;
-  SharedStore store_;
-  ShardVaults vaults_;
-  std::unique_ptr<VaultMaker> vault_maker_;
-  PartJoiner message_parts_;
   Fd signal_fd_;
   int signals_ = 0;
+  TempFolder temp_;
 
   // ---- its parts ----
-  Saves saves_;
+  JobStore store_{core_};
+  Vaults vaults_{core_};
+  WorkerVariables variables_{core_, temp_};
+  Saves saves_{core_};
   Clocks clocks_{core_};
   Joining joining_{core_, clocks_};
   ElasticSize elastic_{core_};
@@ -171,27 +126,23 @@ class Agent {
   Hangs hangs_{core_};
   Pace pace_{core_};
   Faults faults_{core_};
+  Commits commits_{core_, pace_};
+  Programs programs_;
+  Moment moment_;
+  // Once there is a loop.
   std::unique_ptr<MemoryQuestions> memory_questions_;
+  std::unique_ptr<Commands> commands_;
+  std::unique_ptr<RingService> rings_;   // null: no rank can ask for rings
+  std::unique_ptr<DrainProcess> drain_;  // null: no rank can hand over what it saves
+  std::unique_ptr<OtherNodes> others_;
 
-  TempFolder temp_;
   std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest, and the one before
-  std::string master_addr_;
-  uint16_t master_port_ = 0;
-  uint32_t started_ranks_ = 0;  // workers that the job started with here
-  bool first_commit_told_ = true;
-  uint32_t recoveries_ = 0;
-  std::string note_ = "starting";
+  uint32_t started_ranks_ = 0;                                          // workers that the job started with here
   messages::Texts fingerprint_;
   bool preload_sent_ = false;
-  bool programs_attach_ = false;  // --no-python, and one of the job's programs did: they can wait for a rank
-  std::unique_ptr<ControlDoor> door_;
-  int64_t door_checked_ns_ = 0;
-  std::string rings_socket_;             // where ranks ask for rings; empty: nowhere
-  std::unique_ptr<RingService> rings_;   // null then
-  std::string drain_socket_;             // where ranks hand over what they save; empty: nowhere
-  std::unique_ptr<DrainProcess> drain_;  // null then
+  std::string rings_socket_;  // where ranks ask for rings; empty: nowhere
+  std::string drain_socket_;  // where they hand over what they save; empty: nowhere
   std::vector<brain::NodeId> with_ranks_;
-  int64_t refused_ = 0;  // messages
 };
 
 }  // namespace keepstep::agent

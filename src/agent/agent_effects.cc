@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "agent/agent.h"
 #include "agent/rings/ring_service.h"
 #include "agent/workers/drain_process.h"
-#include "agent/workers/ports.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -26,23 +24,28 @@ namespace {
 
 constexpr int64_t kGraceNs = 5'000'000'000;  // between SIGTERM and SIGKILL at the end of a job
 
-// In rank order.
-std::vector<brain::NodeId> nodes_of(const brain::RankTable& table) {
-  std::vector<brain::NodeId> nodes;
-  for (const brain::RankTable::Entry& entry : table.entries()) {
-    if (std::ranges::find(nodes, entry.node) == nodes.end()) {
-      nodes.push_back(entry.node);
+std::vector<Generation::Holder> pages_of(const AgentCore& core, const std::vector<brain::Holder>& holders) {
+  std::vector<Generation::Holder> pages;
+  for (const brain::Holder& holder : holders) {
+    if (WorkerProcess* const process = core.find(holder.worker); process != nullptr) {
+      pages.push_back({holder.rank, holder.worker, &process->page()});
     }
   }
-  return nodes;
+  return pages;
 }
 
-nlohmann::json json_of(const Environment& environment) {
-  nlohmann::json result = nlohmann::json::object();
-  for (const auto& [name, value] : environment) {
-    result[name] = value;
+// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
+void let_leavers_out(const AgentCore& core, RingService* rings) {
+  if (rings == nullptr || !core.config.spec.elastic) {
+    return;
   }
-  return result;
+  const std::vector<std::shared_ptr<WorkerProcess>> members = core.living_members();
+  for (const auto& [id, process] : core.workers) {
+    if (!core.is_dead(*process) && process->pid != 0 &&
+        std::find(members.begin(), members.end(), process) == members.end()) {
+      rings->let_out(process->pid);
+    }
+  }
 }
 
 }  // namespace
@@ -52,7 +55,7 @@ void Agent::carry_out(const brain::Effect& effect) {
     return;
   }
   if (std::holds_alternative<brain::Prepare>(effect)) {
-    collect_all();  // while the ranks are those that wrote it
+    commits_.collect_all();  // while the ranks are those that wrote it
   }
   std::visit(
       [this](const auto& each) {
@@ -63,7 +66,7 @@ void Agent::carry_out(const brain::Effect& effect) {
         }
       },
       effect);
-  update_status();
+  moment_.show();
 }
 
 void Agent::step(const brain::NodeEvent& event) {
@@ -105,29 +108,12 @@ void Agent::carry_out(const brain::StartWorker& effect) {
   (*process)->child_stdout = std::move(pipes->first);
   (*process)->child_stderr = std::move(pipes->second);
   core_.workers[id] = *process;
-  if (core_.config.spec.no_python && !programs_attach_) {
+  if (core_.config.spec.no_python && !programs_.attach()) {
     // A program may never ask for a rank, so it starts when it has one; or when another one showed that they do ask.
     core_.link->send(brain::WorkerParked{id, 0});
   } else {
-    starter_->spawn(*process, job_variables());
+    starter_->spawn(*process, variables_.of_job());
   }
-}
-
-nlohmann::json Agent::job_variables() const {
-  const char* threads = std::getenv("OMP_NUM_THREADS");
-  nlohmann::json variables = json_of(job_environment(core_.config.spec, threads != nullptr));
-  if (threads != nullptr) {
-    variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children need not
-  }
-  for (const char* name : {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
-    if (const char* value = std::getenv(name); value != nullptr) {
-      variables[name] = value;
-    }
-  }
-  if (!temp_.path().empty()) {
-    variables["KEEPSTEP_TEMP"] = temp_.path().string();
-  }
-  return variables;
 }
 
 void Agent::carry_out(const brain::KillProcess& effect) {
@@ -150,29 +136,19 @@ void Agent::carry_out(const brain::FreeMemory& effect) { core_.workers.erase(eff
 
 // ---- a generation -------------------------------------------------------------------------------------------------
 
-std::vector<Generation::Holder> Agent::pages_of(const std::vector<brain::Holder>& holders) const {
-  std::vector<Generation::Holder> pages;
-  for (const brain::Holder& holder : holders) {
-    if (WorkerProcess* const process = core_.find(holder.worker); process != nullptr) {
-      pages.push_back({holder.rank, holder.worker, &process->page()});
-    }
-  }
-  return pages;
-}
-
 void Agent::carry_out(const brain::SealWords& effect) {
   brain::Sealed sealed{core_.config.node, effect.identity, {}};
   if (const auto found = generations_.find(effect.identity); found != generations_.end()) {
-    const std::vector<Generation::Holder> pages = pages_of(effect.holders);
+    const std::vector<Generation::Holder> pages = pages_of(core_, effect.holders);
     sealed.words = found->second->seal(pages);
-    keep_losses(pages);
+    commits_.keep_losses(pages);
     const Generation::Outcome newest = found->second->newest_outcome();
     sealed.mean_step = newest.step;
     sealed.mean_loss = newest.mean_loss;
     sealed.mean_flags = newest.flags;
   }
-  sealed.copies = vaults_.copies();
-  sealed.parity = vaults_.parity();
+  sealed.copies = vaults_.all().copies();
+  sealed.parity = vaults_.all().parity();
   core_.link->send(sealed);
 }
 
@@ -183,7 +159,7 @@ void Agent::carry_out(const brain::Interrupt& effect) {
   if (rings_ != nullptr) {
     rings_->ring_bells();
   }
-  note_ = "recovering: " + effect.because;
+  moment_.is("recovering: " + effect.because);
 }
 
 void Agent::carry_out(const brain::Announce& effect) {
@@ -203,9 +179,9 @@ void Agent::carry_out(const brain::Begin& effect) {
   std::erase_if(generations_, [&](const auto& each) { return each.first < effect.before; });
   generations_[prepare.identity] = *std::move(created);
   core_.metrics.begin(prepare.identity, prepare.version);
-  first_commit_told_ = false;
-  choose_master(prepare);
-  carry_out(store_.set_homes(nodes_of(prepare.table)));
+  commits_.begin();
+  variables_.choose_master(prepare);
+  store_.set_homes(nodes_of(prepare.table));
   if (drain_ != nullptr) {
     const std::vector<brain::NodeId> nodes = nodes_of(prepare.table);
     for (const brain::NodeId node : std::exchange(with_ranks_, nodes)) {
@@ -246,43 +222,6 @@ void Agent::carry_out(const brain::Inherit& effect) {
 
 void Agent::carry_out(const brain::ForgetCapsules& effect) { core_.workers.at(effect.worker)->kept.reset(); }
 
-// A store that a script opens itself at MASTER_PORT must not meet the sockets of the generation before. With several
-// nodes all must come to the same port without asking: the node of rank 0 keeps some behind those of its ranks.
-void Agent::choose_master(const brain::Prepare& prepare) {
-  master_addr_ = core_.config.spec.master_addr;
-  master_port_ = core_.config.spec.master_port;
-  if (core_.config.spec.several_nodes()) {
-    const brain::RankTable::Entry& first = prepare.table.entries().front();
-    if (master_addr_.empty()) {
-      master_addr_ = text_of(first.endpoint.address);
-    }
-    if (master_port_ == 0) {
-      master_port_ = static_cast<uint16_t>(first.endpoint.port_base + core_.config.spec.nproc_per_node +
-                                           prepare.identity.generation % kMasterPorts);
-    }
-  } else if (master_port_ == 0) {
-    master_port_ = free_port();
-  }
-}
-
-RankAssignment Agent::assignment_of(brain::Rank rank) const {
-  const brain::Prepare& prepare = *core_.brain.prepared();
-  const brain::RankTable::Place place = prepare.table.place(rank);
-  RankAssignment assignment;
-  assignment.rank = rank;
-  assignment.local_rank = place.local_rank;
-  const std::vector<brain::NodeId> nodes = nodes_of(prepare.table);
-  assignment.group_rank = static_cast<uint32_t>(std::ranges::find(nodes, place.node) - nodes.begin());
-  assignment.world = prepare.table.world_size();
-  assignment.local_world = static_cast<uint32_t>(prepare.members.size());
-  assignment.groups = static_cast<uint32_t>(nodes.size());
-  assignment.generation = prepare.identity.generation;
-  assignment.restarts = prepare.restarts;
-  assignment.master_addr = master_addr_;
-  assignment.master_port = master_port_;
-  return assignment;
-}
-
 void Agent::carry_out(const brain::Assign& effect) {
   const brain::Prepare& prepare = *core_.brain.prepared();
   const auto generation = generations_.find(prepare.identity);
@@ -290,12 +229,11 @@ void Agent::carry_out(const brain::Assign& effect) {
     return;  // its page could not be made, and the job is about to end
   }
   const std::shared_ptr<WorkerProcess> process = core_.workers.at(effect.member.worker);
-  const RankAssignment assignment = assignment_of(effect.member.rank);
-  const Environment rank_variables = rank_environment(core_.config.spec, assignment);
+  const Environment rank_variables = variables_.of_rank(effect.member.rank);
   if (core_.config.spec.no_python) {
     if (process->pid == 0) {
-      nlohmann::json variables = job_variables();
-      variables.update(json_of(rank_variables));
+      nlohmann::json variables = variables_.of_job();
+      variables.update(as_json(rank_variables));
       starter_->spawn(process, variables);
     }
     if (!process->attached) {
@@ -322,7 +260,7 @@ void Agent::carry_out(const brain::Assign& effect) {
       message.table.push_back(
           {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
     }
-    fds.push_back(core_.config.ports.listeners.at(assignment.local_rank).get());
+    fds.push_back(core_.config.ports.listeners.at(prepare.table.place(effect.member.rank).local_rank).get());
     const StatusOr<net::SharedKey> key =
         net::SharedKey::data_of(core_.link->data_secret(), prepare.identity.term, prepare.identity.generation);
     KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
@@ -335,12 +273,12 @@ void Agent::carry_out(const brain::Assign& effect) {
 
 void Agent::carry_out(const brain::Forget& effect) {
   if (effect.beyond.has_value()) {
-    vaults_.drop_beyond(*effect.beyond);
+    vaults_.all().drop_beyond(*effect.beyond);
   }
-  vaults_.drop_before(effect.before);
+  vaults_.all().drop_before(effect.before);
 }
 
-void Agent::carry_out(const brain::ForgetUnused&) { vaults_.drop_unused(); }
+void Agent::carry_out(const brain::ForgetUnused&) { vaults_.all().drop_unused(); }
 
 void Agent::carry_out(const brain::GoOn& effect) {
   const brain::Activate& activate = effect.activate;
@@ -348,41 +286,26 @@ void Agent::carry_out(const brain::GoOn& effect) {
     // What was evaluated after that step may be evaluated again, and logged.
     core_.metrics.flush(activate.version == 0 ? 0 : activate.version - 1);
     store_.drop_before(activate.identity.generation);
-    note_ = activate.targets.empty() ? "" : "hydrating";
-    let_leavers_out();
+    moment_.is(activate.targets.empty() ? "" : "hydrating");
+    let_leavers_out(core_, rings_.get());
   }
   const brain::Prepare& prepared = *core_.brain.prepared();
   const messages::Activate message{.version = activate.version,
                                    .sources = activate.sources,
                                    .targets = activate.targets,
                                    .compare = activate.compare,
-                                   .copies = vaults_.ranks_at(prepared.sharding.number, activate.version),
-                                   .copies_from = vaults_.ranks_at(prepared.from.number, activate.version),
-                                   .parity = vaults_.parity_at(activate.version)};
+                                   .copies = vaults_.all().ranks_at(prepared.sharding.number, activate.version),
+                                   .copies_from = vaults_.all().ranks_at(prepared.from.number, activate.version),
+                                   .parity = vaults_.all().parity_at(activate.version)};
   for (const WorkerId id : effect.workers) {
     core_.tell(*core_.workers.at(id), activate.identity, message);
   }
 }
 
-// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
-void Agent::let_leavers_out() {
-  if (rings_ == nullptr || !core_.config.spec.elastic) {
-    return;
-  }
-  const std::vector<std::shared_ptr<WorkerProcess>> members = core_.living_members();
-  for (const auto& [id, process] : core_.workers) {
-    if (!core_.is_dead(*process) && process->pid != 0 &&
-        std::find(members.begin(), members.end(), process) == members.end()) {
-      rings_->let_out(process->pid);
-    }
-  }
-}
-
 void Agent::carry_out(const brain::HasFormed& effect) {
-  note_.clear();
+  moment_.is("");
   if (effect.identity.generation > 1) {
-    recoveries_ += core_.brain.prepared()->resized ? 0 : 1;
-    say_recovered();
+    moment_.recovered();
   }
 }
 
@@ -402,7 +325,7 @@ void Agent::carry_out(const brain::TellRelease& effect) {
     found->second->drain();
   }
   if (notice_.stopped()) {
-    collect_all();
+    commits_.collect_all();
     notice_.end();
   }
 }
@@ -412,13 +335,13 @@ void Agent::carry_out(const brain::Close& effect) {
   core_.end = JobEnd{end.exit_code, end.message, end.traceback,
                      end.exit_code == kNoticeExitCode && (notice_.stopped() || notice_.came())};
   if (!generations_.empty()) {  // the newest whose page could be made
-    const std::vector<Generation::Holder> pages = pages_of(effect.holders);
+    const std::vector<Generation::Holder> pages = pages_of(core_, effect.holders);
     Generation& newest = *generations_.rbegin()->second;
     newest.seal(pages);  // what is drained now must not be committed
-    keep_losses(pages);
+    commits_.keep_losses(pages);
     newest.announce_end();
   }
-  collect_all();
+  commits_.collect_all();
   core_.metrics.flush(core_.metrics.last_step());
   const auto held_back = [this](const WorkerProcess& process) {
     return core_.config.spec.no_python && process.pid == 0;

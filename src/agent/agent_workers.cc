@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "agent/agent.h"
-#include "agent/workers/torchrun_env.h"
 #include "messages/envelope.h"
-#include "messages/store_value.h"
 
 namespace keepstep::agent {
 
@@ -49,7 +47,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     if (absl::IsUnavailable(packet.status())) {
       core_.loop->unwatch(process->socket.fd());  // the pidfd tells the rest
     } else {
-      refuse(*process, std::string(packet.status().message()));
+      core_.refuse(*process, std::string(packet.status().message()));
     }
     return;
   }
@@ -57,15 +55,11 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   const StatusOr<messages::FromRank> message =
       envelope.ok() ? messages::read<messages::FromRank>(envelope->text) : envelope.status();
   if (!message.ok()) {
-    refuse(*process, std::string(message.status().message()));
+    core_.refuse(*process, std::string(message.status().message()));
     return;
   }
-  collect(*process);  // what it did before it said so
+  commits_.collect(*process);  // what it did before it said so
   on_message(process, envelope->identity, *message, std::move(packet->fds));
-}
-
-void Agent::refuse(const WorkerProcess& process, const std::string& because) {
-  core_.journal.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused_}});
 }
 
 void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
@@ -82,7 +76,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  },
                  [&](const messages::Preload& preload) {
                    if (!std::exchange(preload_sent_, true)) {
-                     starter_->preload(preload.modules, preload.path, job_variables());
+                     starter_->preload(preload.modules, preload.path, variables_.of_job());
                    }
                  },
                  [&](const messages::Ready& ready) {
@@ -104,21 +98,25 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  [&](const messages::Finished& finished) { on_finished(*process, identity, finished); },
                  [&](const messages::Crashed& crashed) { process->traceback = crashed.traceback; },
                  [&](const messages::Unfit& unfit) { health_.on_unfit(process, unfit); },
-                 [&](const messages::Saved& saved) { on_saved(identity, saved); },
+                 [&](const messages::Saved& saved) { saves_.on_saved(identity, saved); },
                  [&](const messages::Settled& settled) { step(brain::Settled{settled.sharding}); },
-                 [&](const messages::StoreQuestion& question) { on_store(*process, question, std::move(fds)); },
-                 [&](const messages::VaultQuestion& question) { on_vault(process, identity, question); },
+                 [&](const messages::StoreQuestion& question) { store_.ask(*process, question, std::move(fds)); },
+                 [&](const messages::VaultQuestion& question) { vaults_.answer(process, identity, question); },
                  [&](const messages::Kept&) {
                    if (fds.size() != 1) {
-                     refuse(*process, absl::StrCat("capsules that it keeps: ", Packet::kFdsLost));
+                     core_.refuse(*process, absl::StrCat("capsules that it keeps: ", Packet::kFdsLost));
                    } else if (!core_.brain.outdated(identity)) {
                      process->kept = std::move(fds.front());
                    }
                  },
-                 [&](const messages::Note& note) { on_note(*process, identity, note); },
+                 [&](const messages::Note& note) {
+                   if (!saves_.on_note(*process, identity, note)) {
+                     core_.refuse(*process, absl::StrFormat("a note of '%s', which is none", note.event));
+                   }
+                 },
                  [&](const messages::Injected& injected) {
                    if (!faults_.on_injected(process, injected)) {
-                     refuse(*process, "it carries out a fault that nobody asked for: " + injected.key);
+                     core_.refuse(*process, "it carries out a fault that nobody asked for: " + injected.key);
                    }
                  },
              },
@@ -153,60 +151,6 @@ void Agent::on_hydrated(const WorkerProcess& process, brain::Identity identity, 
                        {"seconds", hydrated.seconds},
                        {"sources", hydrated.sources},
                        {"bytes_from", hydrated.bytes_from}});
-}
-
-void Agent::on_vault(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
-                     const messages::VaultQuestion& question) {
-  const auto answer = [this, process, identity, id = question.id](const StatusOr<int>& memory) {
-    const std::vector<int> fds = memory.ok() ? std::vector<int>{*memory} : std::vector<int>{};
-    core_.tell(*process, identity, messages::VaultAnswer{id, std::string(memory.status().message())}, fds);
-  };
-  ShardVaults::Of of{question.sharding, {}};
-  if (question.block.has_value()) {
-    if (!brain::is_possible(*question.block)) {
-      answer(absl::InvalidArgumentError("no code has such a block of parity"));
-      return;
-    }
-    of.what = *question.block;
-  } else {
-    of.what = question.rank;
-  }
-  if (question.version.has_value()) {
-    answer(vaults_.holding(of, *question.version));
-  } else {
-    vault_maker_->ask({std::move(of), question.data_bytes, question.text_room}, answer);
-  }
-}
-
-void Agent::on_saved(brain::Identity identity, const messages::Saved& saved) {
-  core_.link->send(brain::Saved{saved.version, saved.generation});
-  core_.journal.write("saved", identity, saved.where,
-                      {{"version", static_cast<int64_t>(saved.version)},
-                       {"seconds", saved.seconds},
-                       {"left_out", saved.left_out},
-                       {"left_out_steps", saved.left_out_steps}});
-  saves_.spoke_of(saved.where);
-  if (saves_.in_time(saved.where)) {
-    update_status();
-  }
-}
-
-void Agent::on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note) {
-  const bool of_a_save = note.event == "not_saved" || note.event == "save_late";
-  const bool of_a_shard = note.event == "shard_rebuilt" || note.event == "corrupt_copy";
-  if (!of_a_save && !of_a_shard && note.event != "veto" && note.event != "not_compared") {
-    refuse(process, absl::StrFormat("a note of '%s', which is none", note.event));
-    return;
-  }
-  const auto step = static_cast<int64_t>(note.step);
-  if (of_a_save) {
-    saves_.spoke_of(note.where);
-    saves_.late(note.where, step);
-    update_status();
-  }
-  core_.journal.write(
-      note.event, identity, note.because,
-      {{"worker", int64_t{process.id}}, {"rank", int64_t{core_.rank_of(process).value_or(0)}}, {"step", step}});
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messages::Attach& attach) {
@@ -247,120 +191,14 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messa
                             .term_is_notice = is_notice(core_.config.spec, SIGTERM),
                             .rings = rings_socket_,
                             .drain = drain_socket_,
+                            .rank_variables = variables_.names_of_rank(),
                             .inject = faults_.waiting(),
                             .comm = comm_config_};
-  for (const auto& [name, value] : rank_environment(core_.config.spec, RankAssignment{})) {
-    welcome.rank_variables.push_back(name);
-  }
   core_.tell(*process, {}, welcome);
   process->attached = true;
   if (core_.config.spec.no_python) {
-    on_program_attached(*process);
+    programs_.on_attached(*process);
   }
-}
-
-void Agent::on_program_attached(const WorkerProcess& process) {
-  on_programs_attach();
-  step(brain::Attached{process.id});  // it may have had its rank before anybody knew that it would ask
-}
-
-// One program of the job attached, here or on another node: so will all, and each can be replaced.
-void Agent::on_programs_attach() {
-  if (std::exchange(programs_attach_, true)) {
-    return;
-  }
-  for (const auto& [id, process] : Workers(core_.workers)) {
-    if (process->attached || core_.is_dead(*process)) {
-      continue;
-    }
-    process->recoverable = true;
-    core_.link->send(brain::WorkerRecoverable{id});
-    if (process->pid == 0 && !core_.rank_of(*process).has_value()) {
-      starter_->spawn(process, job_variables());  // a spare that was held back
-    }
-  }
-  for (const auto& [node, name] : core_.joined) {
-    tell_that_programs_attach(node);
-  }
-}
-
-// For ranks that die after their vote and before they can report. Their pages may be gone when the line is written: the
-// next generation may not form either.
-void Agent::keep_losses(const std::vector<Generation::Holder>& holders) {
-  if (core_.brain.prepared()->members.size() < core_.world()) {
-    return;  // one node has only a part of the sum; the mean comes with the votes
-  }
-  for (const Generation::Holder& holder : holders) {
-    for (const rank::LossSlot& slot : holder.page->loss) {
-      if (const brain::Step step = slot.step.load(); step != 0) {
-        core_.metrics.keep(holder.rank, step, core_.brain.identity(), {slot.sum.load(), slot.micro_batches.load()});
-      }
-    }
-  }
-}
-
-void Agent::collect(WorkerProcess& process) {
-  const auto on_log = [&](brain::Step step, std::string_view text) {
-    const nlohmann::json values = nlohmann::json::parse(text, nullptr, false);
-    if (!values.is_object()) {
-      refuse(process, absl::StrFormat("what it logged for step %d is no JSON object", step));
-    } else if (const auto rank = core_.rank_of(process); rank.has_value()) {
-      core_.metrics.on_log(*rank, step, values);
-    }
-  };
-  const Status status = process.log.collect(
-      process.memory.data() + rank::WorkerLayout::kLog,
-      [&](const rank::CommitRecord& record) { on_commit(process, record); }, on_log);
-  if (!status.ok()) {
-    refuse(process, std::string(status.message()));
-  }
-}
-
-void Agent::collect_all() {
-  for (const auto& [id, process] : core_.workers) {
-    collect(*process);
-  }
-}
-
-void Agent::on_commit(const WorkerProcess& process, const rank::CommitRecord& record) {
-  const std::optional<brain::Rank> rank = core_.rank_of(process);
-  if (!rank.has_value()) {
-    return;
-  }
-  pace_.note(*rank, record);
-  const std::vector<brain::Rank> ranks = core_.ranks_here();
-  std::optional<LossPart> part;
-  std::optional<double> mean;
-  if (record.has_mean) {
-    mean = record.mean;
-  } else if (record.has_loss && ranks.size() == core_.world()) {
-    part = LossPart{record.loss_sum, record.micro_batches};
-  }
-  const bool complete =
-      core_.metrics.on_progress(*rank, record.step, record.identity, record.committed_ns, ranks, part, mean);
-  if (!complete) {
-    return;
-  }
-  if (!first_commit_told_ && record.identity == core_.brain.identity()) {
-    first_commit_told_ = true;
-    step(brain::FormedByCommit{record.identity});  // where another node's rank said so, a commit is the proof
-    core_.journal.write("first_commit", record.identity, "",
-                        {{"step", static_cast<int64_t>(record.step)},
-                         {"committed_mono", static_cast<double>(core_.metrics.last_commit_ns()) * 1e-9}});
-    // Where the step is the redo of one that ranks had differed in, this tells who was right.
-    core_.link->send(brain::Progress{record.identity, record.step, record.digest});
-  } else if (record.step % 100 == 0) {
-    core_.link->send(brain::Progress{record.identity, record.step});
-  }
-}
-
-void Agent::on_store(const WorkerProcess& process, const messages::StoreQuestion& question, std::vector<Fd> fds) {
-  StatusOr<std::string> value = messages::value_of(question.value, std::move(fds));
-  if (!value.ok()) {
-    refuse(process, std::string(value.status().message()));
-    return;
-  }
-  carry_out(store_.ask({process.id, question.id, question.op, question.key.bytes, *std::move(value)}));
 }
 
 // A traceback, an injected fault, what made it unfit: they may still be in the socket of one that died.
@@ -388,11 +226,11 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     return;
   }
   read_last_words(process);
-  collect(*process);
+  commits_.collect(*process);
   core_.loop->unwatch(process->pidfd.get());
   process->pidfd.reset();
   core_.loop->unwatch(process->socket.fd());
-  carry_out(store_.forget(process->id));
+  store_.forget(process->id);
   // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
   if (kill(-process->pid, SIGKILL) == 0) {
     core_.groups.insert(process->pid);
@@ -414,47 +252,6 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
                            process->unfit});
   }
   finish_if_empty();
-}
-
-// A log without a terminal, and a job without a journal, should show a recovery too.
-void Agent::say_recovered() {
-  const brain::Prepare& prepare = *core_.brain.prepared();
-  core_.pump.say(absl::StrFormat("keepstep: %s; generation %d goes on from step %d", prepare.because,
-                                 prepare.identity.generation, prepare.version + 1));
-}
-
-// What people are told of the moment: what goes on, else who holds it up.
-std::string Agent::note() const {
-  if (!note_.empty()) {
-    return note_;
-  }
-  if (!saves_.late().empty()) {
-    const auto& [where, step] = *saves_.late().begin();
-    return absl::StrFormat("checkpoints to %s are late since step %d", where, step);
-  }
-  return pace_.in_words();
-}
-
-void Agent::update_status() {
-  observe::RunStatus now;
-  if (core_.metrics.last_step() != 0) {
-    now.step = core_.metrics.last_step();
-  }
-  now.step_time_s = core_.metrics.step_time_s();
-  now.loss = core_.metrics.last_loss();
-  now.world_size = static_cast<uint32_t>(core_.config.spec.several_nodes() ? core_.ranks_here().size() : core_.world());
-  for (const auto& [id, process] : core_.workers) {
-    const bool has_rank = core_.rank_of(*process).has_value();
-    now.ranks += !core_.is_dead(*process) && has_rank;
-    now.spares += !core_.is_dead(*process) && !has_rank && process->parked;
-  }
-  now.generation = core_.brain.identity().generation;
-  now.recoveries = recoveries_;
-  now.note = note();
-  if (core_.config.spec.several_nodes()) {
-    now.note = absl::StrFormat("node %d%s%s", core_.config.node, now.note.empty() ? "" : ": ", now.note);
-  }
-  status_.update(now);
 }
 
 }  // namespace keepstep::agent

@@ -45,6 +45,9 @@ struct Route {
 StatusOr<Route> find_route(const std::string& host, uint16_t port, std::chrono::milliseconds timeout,
                            const sigset_t& signals, int& got);
 
+// TCP ports kept for MASTER_PORT behind those of the local ranks: generations take turns.
+inline constexpr uint32_t kMasterPorts = 4;
+
 // Consecutive ports of a node, held as long as this value lives, whatever happens to the workers.
 struct NodePorts {
   uint16_t base = 0;

@@ -1,10 +1,22 @@
 #include "agent/parts/core.h"
 
+#include <algorithm>
+
 #include "agent/workers/message_parts.h"
 #include "base/log.h"
 #include "messages/envelope.h"
 
 namespace keepstep::agent {
+
+std::vector<brain::NodeId> nodes_of(const brain::RankTable& table) {
+  std::vector<brain::NodeId> nodes;
+  for (const brain::RankTable::Entry& entry : table.entries()) {
+    if (std::ranges::find(nodes, entry.node) == nodes.end()) {
+      nodes.push_back(entry.node);
+    }
+  }
+  return nodes;
+}
 
 WorkerProcess* AgentCore::find(brain::WorkerId id) const {
   const auto found = workers.find(id);
@@ -75,6 +87,10 @@ void AgentCore::route_text(brain::NodeId to, std::string text) {
   if (!status.ok()) {
     spdlog::warn("node {}: {}", to, std::string(status.message()));
   }
+}
+
+void AgentCore::refuse(const WorkerProcess& process, const std::string& because) {
+  journal.write("refused", {}, because, {{"worker", int64_t{process.id}}, {"count", ++refused}});
 }
 
 void AgentCore::stop_job(int exit_code, const std::string& because) {

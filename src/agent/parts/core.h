@@ -24,6 +24,9 @@
 
 namespace keepstep::agent {
 
+// In rank order.
+std::vector<brain::NodeId> nodes_of(const brain::RankTable& table);
+
 using Workers = std::map<brain::WorkerId, std::shared_ptr<WorkerProcess>>;
 
 struct AgentCore {
@@ -48,6 +51,9 @@ struct AgentCore {
   std::optional<JobEnd> end;
   int64_t kill_at_ns = 0;  // after the end: what still runs then is killed
   bool gives_up = false;   // this node is to have no ranks any more
+  int64_t refused = 0;     // messages
+  // Something happened: the brain hears of it, and what it decides is carried out.
+  std::function<void(const brain::NodeEvent&)> step;
   // As if the coordinator had said so.
   std::function<void(const brain::EndJob&)> end_job;
 
@@ -75,6 +81,8 @@ struct AgentCore {
     route_text(to, messages::write(message));
   }
   void stop_job(int exit_code, const std::string& because);  // asks the coordinator
+  // What a worker said is no message, or one that it must not say: a line in the journal.
+  void refuse(const WorkerProcess& process, const std::string& because);
 
  private:
   void tell_text(WorkerProcess& process, brain::Identity identity, std::string text, std::span<const int> fds);

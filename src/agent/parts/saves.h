@@ -1,27 +1,31 @@
-// Checkpoints that ranks of this node spoke of: to which places, and which are behind.
+// What ranks note for the journal, and what they say of checkpoints: to which places they are saved, and which are
+// behind.
 #pragma once
 
 #include <map>
 #include <set>
 #include <string>
 
+#include "agent/parts/core.h"
+
 namespace keepstep::agent {
 
 class Saves {
  public:
-  void spoke_of(const std::string& where) {
-    if (!where.empty() && places_.size() < kMost) {
-      places_.insert(where);
-    }
-  }
-  void late(const std::string& where, int64_t step) { late_.try_emplace(where, step); }
-  bool in_time(const std::string& where) { return late_.erase(where) > 0; }  // again: it was late
+  explicit Saves(AgentCore& core) : core_(core) {}
+
+  void on_saved(brain::Identity identity, const messages::Saved& saved);
+  // A line for the journal, about a save or something else. False: its event is none that the agent knows.
+  bool on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note);
 
   const std::set<std::string>& places() const { return places_; }
   const std::map<std::string, int64_t>& late() const { return late_; }  // since which step
 
  private:
   static constexpr size_t kMost = 64;
+  void spoke_of(const std::string& where);
+
+  AgentCore& core_;
   std::set<std::string> places_;
   std::map<std::string, int64_t> late_;
 };

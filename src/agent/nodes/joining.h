@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "agent/parts/clocks.h"
+#include "agent/nodes/clocks.h"
 #include "agent/parts/core.h"
 
 namespace keepstep::agent {

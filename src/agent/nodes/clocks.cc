@@ -1,4 +1,4 @@
-#include "agent/parts/clocks.h"
+#include "agent/nodes/clocks.h"
 
 #include <cmath>
 

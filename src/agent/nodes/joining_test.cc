@@ -1,5 +1,5 @@
 // Node 0's part of joining, against a real coordinator with the real brain.
-#include "agent/parts/joining.h"
+#include "agent/nodes/joining.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

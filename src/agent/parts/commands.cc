@@ -1,11 +1,10 @@
-// The agent's third part: what comes through its control door, or to the job's endpoint.
+#include "agent/parts/commands.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "agent/agent.h"
 #include "agent/parts/worker_stacks.h"
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -37,7 +36,19 @@ std::string absolute(const std::string& folder) {
 
 }  // namespace
 
-void Agent::open_door() {
+void Commands::open() {
+  open_door();
+  open_endpoint();
+}
+
+void Commands::close() {
+  door_.reset();
+  if (core_.config.take_commands) {
+    core_.config.take_commands(nullptr);
+  }
+}
+
+void Commands::open_door() {
   core_.job = job_in_names(job_name(core_.config.spec));
   auto door = ControlDoor::open(
       *core_.loop, core_.job,
@@ -55,7 +66,7 @@ void Agent::open_door() {
 }
 
 // The last session of a user takes all in /run/user/UID along when it ends, and the job may go on.
-void Agent::keep_door_open() {
+void Commands::keep_open() {
   if (door_ == nullptr || monotonic_ns() < door_checked_ns_ + kDoorCheckNs) {
     return;
   }
@@ -68,7 +79,7 @@ void Agent::keep_door_open() {
 }
 
 // The other way in: a command that proved the job token to node 0's coordinator.
-void Agent::open_endpoint() {
+void Commands::open_endpoint() {
   if (core_.config.take_commands) {
     core_.config.take_commands(
         [this, loop = core_.loop](std::string request, std::function<void(const std::string&)> answer) {
@@ -77,7 +88,7 @@ void Agent::open_endpoint() {
   }
 }
 
-void Agent::on_asked(const std::string& request, const std::function<void(const std::string&)>& answer) {
+void Commands::on_asked(const std::string& request, const std::function<void(const std::string&)>& answer) {
   const ControlDoor::Answer reply = [answer](const nlohmann::json& body) { answer(answer_text(body)); };
   const nlohmann::json parsed = nlohmann::json::parse(request, nullptr, false);
   if (!parsed.is_object()) {
@@ -91,23 +102,23 @@ void Agent::on_asked(const std::string& request, const std::function<void(const 
   }
 }
 
-void Agent::on_request(const nlohmann::json& request, const ControlDoor::Answer& answer) {
+void Commands::on_request(const nlohmann::json& request, const ControlDoor::Answer& answer) {
   const std::string op = request.at("op");
   if (op == "describe") {
     answer(describe());
   } else if (op == "stacks") {
     answer_stacks(request.value("native", false), answer);
   } else if (op == "inject") {
-    const StatusOr<std::string> done = faults_.inject(request.at("fault"));
+    const StatusOr<std::string> done = parts_.faults.inject(request.at("fault"));
     answer(done.ok() ? nlohmann::json{{"ok", true}, {"done", *done}}
                      : error_answer(std::string(done.status().message())));
   } else if (op == "memory") {
-    memory_questions_->ask(request, answer);
+    parts_.memory.ask(request, answer);
   } else if (op == "scale" && !request.contains("replicas") && !request.contains("policy")) {
-    const StatusOr<nlohmann::json> size = elastic_.describe();
+    const StatusOr<nlohmann::json> size = parts_.elastic.describe();
     answer(size.ok() ? *size : error_answer(std::string(size.status().message())));
   } else if (op == "scale") {
-    const StatusOr<std::string> done = elastic_.scale(request);
+    const StatusOr<std::string> done = parts_.elastic.scale(request);
     answer(done.ok() ? nlohmann::json{{"ok", true}, {"done", *done}}
                      : error_answer(std::string(done.status().message())));
   } else {
@@ -116,7 +127,7 @@ void Agent::on_request(const nlohmann::json& request, const ControlDoor::Answer&
   }
 }
 
-nlohmann::json Agent::describe() const {
+nlohmann::json Commands::describe() const {
   nlohmann::json ranks = nlohmann::json::array();
   size_t spares = 0;
   for (const auto& [id, process] : core_.workers) {
@@ -136,7 +147,7 @@ nlohmann::json Agent::describe() const {
           {"pid", getpid()},
           {"node", core_.config.node},
           {"nodes", nodes.empty() ? size_t{core_.config.spec.nnodes} : nodes.size()},
-          {"size", elastic_.in_short()},
+          {"size", parts_.elastic.in_short()},
           {"script", core_.config.spec.script},
           {"journal", absolute(core_.config.spec.journal_dir)},
           {"world", core_.world()},
@@ -144,13 +155,13 @@ nlohmann::json Agent::describe() const {
           {"spares", spares},
           {"step", core_.metrics.last_step()},
           {"generation", core_.brain.identity().generation},
-          {"recoveries", recoveries_},
-          {"note", note()},
-          {"stragglers", pace_.describe()},
+          {"recoveries", parts_.moment.recoveries()},
+          {"note", parts_.moment.in_words()},
+          {"stragglers", parts_.pace.describe()},
           {"version", core_.config.version}};
 }
 
-void Agent::answer_stacks(bool native, const ControlDoor::Answer& answer) {
+void Commands::answer_stacks(bool native, const ControlDoor::Answer& answer) {
   if (core_.config.spec.no_python) {
     answer(error_answer("the job runs a program (--no-python); stacks are read of Python processes"));
     return;

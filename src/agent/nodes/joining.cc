@@ -1,4 +1,4 @@
-#include "agent/parts/joining.h"
+#include "agent/nodes/joining.h"
 
 #include <utility>
 #include <vector>

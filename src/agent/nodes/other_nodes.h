@@ -1,0 +1,51 @@
+// What the agents of other nodes say (messages/agent_messages.h), and whose part it is.
+#pragma once
+
+#include <string>
+
+#include "agent/nodes/clocks.h"
+#include "agent/nodes/joining.h"
+#include "agent/parts/core.h"
+#include "agent/parts/elastic_size.h"
+#include "agent/parts/hangs.h"
+#include "agent/parts/job_store.h"
+#include "agent/parts/memory_questions.h"
+#include "agent/parts/notice.h"
+#include "agent/parts/pace.h"
+#include "agent/parts/programs.h"
+#include "agent/workers/drain_process.h"
+#include "agent/workers/message_parts.h"
+
+namespace keepstep::agent {
+
+class OtherNodes {
+ public:
+  // All must outlive this.
+  struct Parts {
+    JobStore& store;
+    Joining& joining;
+    Programs& programs;
+    Clocks& clocks;
+    Notice& notice;
+    ElasticSize& elastic;
+    Hangs& hangs;
+    Pace& pace;
+    MemoryQuestions& memory;
+    DrainProcess* drain;  // null: there is none on this node
+  };
+  OtherNodes(AgentCore& core, Parts parts) : core_(core), parts_(parts) {}
+
+  // Journals what is no message, or comes from or to a node that has no part in it.
+  void on_routed(brain::NodeId from, const std::string& text);
+
+ private:
+  Status on_said_to_first(brain::NodeId from, const std::string& text);
+  Status on_said_by_first(const std::string& text);
+  Status on_said(brain::NodeId from, const std::string& text);
+
+  AgentCore& core_;
+  Parts parts_;
+  PartJoiner joiner_;
+};
+
+}  // namespace keepstep::agent

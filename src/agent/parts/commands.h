@@ -1,0 +1,48 @@
+// A user's commands to the running job: through this node's control door, or, for node 0's agent, through the job's
+// endpoint (docs/design/control_door.md).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/control/control_door.h"
+#include "agent/parts/core.h"
+#include "agent/parts/elastic_size.h"
+#include "agent/parts/faults.h"
+#include "agent/parts/memory_questions.h"
+#include "agent/parts/moment.h"
+#include "agent/parts/pace.h"
+
+namespace keepstep::agent {
+
+class Commands {
+ public:
+  struct Parts {
+    Faults& faults;
+    MemoryQuestions& memory;
+    ElasticSize& elastic;
+    const Pace& pace;
+    const Moment& moment;
+  };
+  Commands(AgentCore& core, Parts parts) : core_(core), parts_(parts) {}
+
+  void open();
+  void keep_open();
+  void close();
+
+ private:
+  void open_door();
+  void open_endpoint();
+  void on_asked(const std::string& request, const std::function<void(const std::string&)>& answer);
+  void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
+  nlohmann::json describe() const;
+  void answer_stacks(bool native, const ControlDoor::Answer& answer);
+
+  AgentCore& core_;
+  Parts parts_;
+  std::unique_ptr<ControlDoor> door_;
+  int64_t door_checked_ns_ = 0;
+};
+
+}  // namespace keepstep::agent
