@@ -6,8 +6,9 @@ On for the first steps of a job, with ``--check`` for all.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -17,7 +18,67 @@ from keepstep._errors import KeepstepError
 from keepstep.torch.state.registry import Registry
 from keepstep.torch.tensors.memory import dense, piece
 
+if TYPE_CHECKING:
+    from keepstep._session import Session
+
 CHECKED_STEPS = 3  # without --check
+
+
+class Checks:
+    """Of one process: that nothing changes protected state between commits, and that all of it is protected.
+
+    Args:
+        function: the training function, whose loop is looked through.
+    """
+
+    def __init__(self, session: Session, registry: Registry, function: Callable[..., Any]) -> None:
+        self._session = session
+        self._registry = registry
+        self._code = getattr(function, "__code__", None)
+        self._left = CHECKED_STEPS
+        self._searched = False
+        self._committed: dict[str, int] | None = None  # as the last commit left it; None: nothing to compare with
+
+    @property
+    def due(self) -> bool:
+        return not self._session.rehearsing and (self._session.welcome.check_all or self._left > 0)
+
+    def _now(self) -> dict[str, int]:
+        return digests(self._registry, self._session.capsule_ids())
+
+    def before(self, step: int) -> None:
+        """The step begins."""
+        if not self.due:
+            return
+        now = self._now()
+        if self._committed is not None:
+            compare(self._committed, now, step)
+        self._committed = now
+        if not self._searched and self._code is not None:
+            self._searched = True
+            if found := unprotected(loop_frame(self._code), self._registry):
+                raise KeepstepError(
+                    f"check: the training loop uses {', '.join(found)}, which run.protect does not know: after a "
+                    "fault a replaced rank would go on with fresh values. Protect it."
+                )
+
+    def at_commit(self, step: int) -> None:
+        """It is about to be committed."""
+        if self._committed is not None and self.due:
+            compare(self._committed, self._now(), step)
+
+    def after(self) -> None:
+        """It was."""
+        self._committed = self._now() if self.due else None
+        self._left -= 1
+
+    def forget(self) -> None:
+        """The state is another one."""
+        self._committed = None
+
+    def stop(self) -> None:
+        """But for ``--check``: digests of the whole state would lengthen a recovery."""
+        self._left = 0
 
 
 def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:

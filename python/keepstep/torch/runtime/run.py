@@ -80,7 +80,6 @@ class Run:
         self._session = session
         self._engine = session.engine
         self._options = options
-        self._code = getattr(function, "__code__", None)
         self.entered_with: list[object] = [function]  # and its arguments: the same in every entry
         self._registry = Registry()
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
@@ -108,6 +107,7 @@ class Run:
         self._step: Step | None = None
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
+        self._checks = checks.Checks(session, self._registry, function)
         self._committed = Committed(self._registry, self._capsule_ids, self._capsule_versions)
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
@@ -121,10 +121,6 @@ class Run:
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
         self._on_resize: list[Callable[[int, int], Any]] = []
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
-        self._digests: dict[str, int] | None = None
-        self._check_all = session.welcome.check_all
-        self._checks_left = checks.CHECKED_STEPS
-        self._checked_unprotected = False
         self._rechecks: Rechecks | None = None
         self._released = Released(session)
         set_current(self)
@@ -449,7 +445,7 @@ class Run:
             plan.read_ahead(number)
             step = Step(self, plan, number)
             self._step = step
-            self._check_before(number)
+            self._checks.before(number)
             self._committed.begin_step()
             try:
                 yield step
@@ -542,7 +538,7 @@ class Run:
         engine.record_loss(number, *step._loss_to_record())
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
-        self._check_at_commit(number)
+        self._checks.at_commit(number)
         self._refuse_changed(f"run.commit of step {number} found it")
         self._refuse_mode(self._committed.left_mode())
         if self._session.witness is not None:
@@ -561,7 +557,7 @@ class Run:
         step._global_loss = engine.mean_loss(number)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
-        self._check_after(number)
+        self._checks.after()
         if self._rechecks is not None:
             self._rechecks.after(number)
 
@@ -806,7 +802,7 @@ class Run:
         self._registry.clear()
         self._shards = self._no_shards()
         self._capsule = None
-        self._digests = None
+        self._checks.forget()
         self._votes = digests.Digests(self._session, self._registry)
         self._committed.forget()
         self._cuda_devices = []
@@ -833,40 +829,11 @@ class Run:
 
     # ---- checking mode ----
 
-    def _checking(self) -> bool:
-        return not self.rehearsing and (self._check_all or self._checks_left > 0)
-
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
 
     def _capsule_versions(self) -> dict[str, Any]:
         return {} if self._capsule is None else self._capsule.versions()
-
-    def _check_before(self, number: int) -> None:
-        if self._checking():
-            now = checks.digests(self._registry, self._capsule_ids())
-            if self._digests is not None:
-                checks.compare(self._digests, now, number)
-            self._digests = now
-            if not self._checked_unprotected and self._code is not None:
-                self._checked_unprotected = True
-                found = checks.unprotected(checks.loop_frame(self._code), self._registry)
-                if found:
-                    raise KeepstepError(
-                        f"check: the training loop uses {', '.join(found)}, which run.protect does not know: after a "
-                        "fault a replaced rank would go on with fresh values. Protect it."
-                    )
-
-    def _check_at_commit(self, number: int) -> None:
-        if self._digests is not None and self._checking():
-            checks.compare(self._digests, checks.digests(self._registry, self._capsule_ids()), number)
-
-    def _check_after(self, _number: int) -> None:
-        if self._checking():
-            self._digests = checks.digests(self._registry, self._capsule_ids())
-            self._checks_left -= 1
-        else:
-            self._digests = None
 
     # ---- what the last commit left ----
 
@@ -1025,9 +992,9 @@ class Run:
         self._refuse_stale_copy()
         self._committed.record()
         self._votes.enter(self.rank, self.world_size)
-        self._digests = None
+        self._checks.forget()
         if self._assignment("checks").generation > 1:
-            self._checks_left = 0  # digests of the whole state would lengthen the recovery
+            self._checks.stop()
 
     def _load(self, checkpoints: CheckpointManager, capsule: Capsule, version: int) -> None:
         holders = Holders(self._registry)
