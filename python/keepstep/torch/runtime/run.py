@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from keepstep import _engine
 from keepstep._engine import Assignment, NextStep
@@ -30,18 +28,18 @@ from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
 from keepstep.torch.distributed import nccl, nccl_world
-from keepstep.torch.integrity import bit_flip, checks, digests, lasting, stepping
+from keepstep.torch.integrity import bit_flip, checks, digests, lasting
 from keepstep.torch.integrity.rechecks import Rechecks
-from keepstep.torch.integrity.released import Released
 from keepstep.torch.recovery import membership, parked, rehearsal
-from keepstep.torch.recovery.committed import Committed, Holders, line_to_write, restored
+from keepstep.torch.recovery.committed import Committed, Holders, restored
 from keepstep.torch.runtime import log_values
+from keepstep.torch.runtime.commit import FLAG_VETO, Commit
 from keepstep.torch.runtime.evaluations import Evaluations
+from keepstep.torch.runtime.guards import Guards
 from keepstep.torch.sharded import fsdp, pipelining
 from keepstep.torch.sharded.shards import ShardCounts, Shards
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
-from keepstep.torch.state.update import Snapshot
 from keepstep.torch.step import early_exit
 from keepstep.torch.step.batch_sizes import Batches, checked_position
 from keepstep.torch.step.steps import Step
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOG_BYTES = 100_000
-FLAG_VETO = _engine.FLAG_VETO  # of a vote: no rank updates anything in this step
 
 
 def _interruptible(call: Callable[[], T]) -> T:
@@ -108,21 +105,18 @@ class Run:
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
         self._checks = checks.Checks(session, self._registry, function)
-        self._committed = Committed(self._registry, self._capsule_ids, self._capsule_versions)
+        self._committed = Committed(self._registry, self._capsule_ids, lambda: self._commit.versions())
+        self._commit = Commit(session, self._registry, self._committed, lambda: self._capsule)
+        self._guards = Guards(session, self._committed, self._commit, lambda: self._capsule)
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
-        self._borrowed = 0  # how many `restored` sections this is in
-        self._in_update = False
-        self._before_update: dict[str, Any] = {}  # versions of the capsule's buffers when the update began
         self._entering = False  # left, and put back; the entry has not come to what needs peers yet
         self._first_loop = True  # of this entry
         self._evaluations = Evaluations(self)
-        self._not_mine: str | None = None  # a tensor that was not as the last commit left it, when this was left
         self._on_notice: list[Callable[[], Any]] = []  # of this entry
         self._on_resize: list[Callable[[int, int], Any]] = []
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
         self._rechecks: Rechecks | None = None
-        self._released = Released(session)
         set_current(self)
 
     # ---- what others may ask of the current run (current_run.py) ----
@@ -136,6 +130,11 @@ class Run:
     def _step_committed(self) -> bool:
         """Whether that step was committed before what runs now."""
         return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether it computes a step that is not committed yet."""
+        return self._step is not None and not self._step.committed
 
     @property
     def _world_changes(self) -> bool:
@@ -431,7 +430,7 @@ class Run:
         self._cuda_devices = self._registry.cuda_devices()
         pipelining.ask_quietly()
         for module in self._registry.modules():
-            early_exit.install(module, self._session, self._check_before_forward)
+            early_exit.install(module, self._session, lambda module: self._guards.before_forward(module, self._in_step))
         if not self.rehearsing:
             self._begin_loop(until)
         while (follows := self._next_step(until)) is not NextStep.END:
@@ -457,7 +456,7 @@ class Run:
                 raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
             self._evaluations.after(number)
             if number < until:
-                self._refuse_late(number)
+                self._guards.changed_late(number)
         self._engine.leave_loop()
         self._step = None
         self._save_last()
@@ -468,7 +467,7 @@ class Run:
         return _interruptible(functools.partial(self._engine.next_step, until))
 
     def _begin_loop(self, until: int) -> None:
-        self._check_in_capsule()
+        self._guards.outside_of_a_step(self._first_loop)
         first, self._first_loop = self._first_loop, False
         doubt = self._committed.begin_loop(self.version, self.world_size, until)
         if doubt and self.rank == 0:
@@ -481,7 +480,7 @@ class Run:
         checkpoints = self._checkpoints
         if checkpoints is None or self.rehearsing:
             return
-        self._refuse_changed("the last checkpoint found it")  # no commit follows that would
+        self._guards.changed("the last checkpoint found it")  # no commit follows that would
         with self.slow("the last checkpoint"):
             checkpoints.save_last(self.version, self._capsule_ids())
 
@@ -517,7 +516,7 @@ class Run:
             raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
         if self.rehearsing:
             raise rehearsal.Over
-        if self._borrowed:
+        if self._guards.borrowed:
             raise KeepstepError("run.commit inside run.restored(): what it commits would be put back; end that section")
         if step.voted:
             raise KeepstepError(
@@ -539,15 +538,16 @@ class Run:
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
         self._checks.at_commit(number)
-        self._refuse_changed(f"run.commit of step {number} found it")
-        self._refuse_mode(self._committed.left_mode())
+        self._guards.changed(f"run.commit of step {number} found it")
+        self._guards.mode(self._committed.left_mode())
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
         self._session.injector.at("before_vote", number)
         flags = 0 if veto is None else self._ask(veto, step)
         self._votes.record(number)
         step.voted = True
-        all_flags = (self._commit_after if communicates else self._commit_before)(update, number, flags)
+        commit = self._commit.update_and_vote if communicates else self._commit.vote_and_update
+        all_flags = commit(update, number, functools.partial(self._vote, flags), self._move_on)
         step.vetoed = bool(all_flags & FLAG_VETO)
         step.committed = True
         if self._shards.wanted:
@@ -580,73 +580,10 @@ class Run:
             flags |= self._checkpoints.flags()
         return _interruptible(functools.partial(self._engine.vote, flags))
 
-    def _commit_before(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> int:
-        all_flags = self._vote(flags)
-        self._session.injector.at("after_vote", number)
-        self._engine.begin_update()
-        self._before_update = self._capsule_versions()
-        self._apply((*(() if all_flags & FLAG_VETO else update), self._move_on), number)
-        self._end_update(number)
-        return all_flags
-
-    def _end_update(self, number: int) -> None:
-        """What is there now is what the commit of this step leaves."""
-        moved = {} if self._capsule is None else self._capsule.release_changed(self._before_update)
-        self._committed.commit(list_again=bool(moved))
-        self._engine.end_update()
-        if self._capsule is not None:
-            self._released.after(self._capsule, moved, self.rank, number)
-
-    def _commit_after(self, update: tuple[Callable[[], Any], ...], number: int, flags: int) -> int:
-        snapshot = Snapshot(self._registry)
-        manner = self._committed.manner()
-        self._before_update = self._capsule_versions()
-        self._engine.set_state("updating", number - 1)
-        try:
-            self._call(update, number)
-            all_flags = self._vote(flags)
-        except BaseException:
-            self._committed.put_back()
-            snapshot.restore()
-            self._committed.record(manner=False)
-            self._engine.set_state("clean", number - 1)
-            raise
-        self._session.injector.at("after_vote", number)
-        if all_flags & FLAG_VETO:
-            self._committed.put_back(manner)
-            snapshot.restore()
-            self._before_update = self._capsule_versions()  # nothing was changed
-        self._move_on()
-        self._registry.drop_gradients()
-        self._end_update(number)
-        return all_flags
-
     def _move_on(self) -> None:
         """With the update, so that a step that is redone takes its samples again, and one that counts never does."""
         if self._position is not None and self._step is not None:
             self._position += self._step.global_batch
-
-    def _apply(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
-        try:
-            self._call(update, number)
-        except BaseException:
-            self._engine.drop_state()
-            raise
-        self._registry.drop_gradients()
-
-    def _call(self, update: tuple[Callable[[], Any], ...], number: int) -> None:
-        """Faults of the phase "update" happen after an optimizer's step."""
-        self._in_update = True
-        hooks = [register_optimizer_step_pre_hook(lambda optimizer, *_: self._refuse_unprotected(optimizer, number))]
-        if self._session.injector.active:
-            hooks.append(register_optimizer_step_post_hook(lambda *_: self._session.injector.at("update", number)))
-        try:
-            for function in update:
-                function()
-        finally:
-            self._in_update = False
-            for hook in hooks:
-                hook.remove()
 
     def log(self, **values: Any) -> None:
         """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
@@ -673,26 +610,24 @@ class Run:
         Raises:
             KeepstepError: protected state was changed before the section.
         """
-        if not self._borrowed and not self._in_update:
-            self._refuse_changed("run.restored() found it when it was entered")
+        if not self._guards.borrowed and not self._commit.updating:
+            self._guards.changed("run.restored() found it when it was entered")
             if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
-                self._check_in_capsule()
+                self._guards.outside_of_a_step(self._first_loop)
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self.version)  # what is copied after a commit must not change meanwhile
         if self._checkpoints is not None:
             self._checkpoints.wait_copied()
-        self._borrowed += 1
-        entered = self._capsule_versions()
+        self._guards.borrowed += 1
+        entered = self._commit.versions()
         put_back: Callable[[], bool] = functools.partial(bool, True)
         try:
             with restored(self._registry) as put_back:
                 yield
         finally:
-            self._borrowed -= 1
-            if self._in_update:  # what is as before this section was not changed by the update
-                for name, version in self._capsule_versions().items():
-                    if name in entered and self._before_update.get(name) == entered[name]:
-                        self._before_update[name] = version
+            self._guards.borrowed -= 1
+            if self._commit.updating:
+                self._commit.unchanged_since(entered)
             elif self._session.formed and not self.rehearsing:
                 if put_back():
                     self._committed.record(manner=False)
@@ -832,97 +767,6 @@ class Run:
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
 
-    def _capsule_versions(self) -> dict[str, Any]:
-        return {} if self._capsule is None else self._capsule.versions()
-
-    # ---- what the last commit left ----
-
-    def _refuse_changed(self, where: str) -> None:
-        """Raises where protected state is not as the last commit left it."""
-        if self._session.formed and not self.rehearsing and not self._borrowed:
-            name = self._committed.changed()
-            if name is not None:
-                raise KeepstepError(line_to_write(name, where))
-
-    def _refuse_late(self, number: int) -> None:
-        """Raises where the loop's body changed after `run.commit` what a fault would put back as the commit left it."""
-        if what := self._committed.late_change():
-            raise KeepstepError(
-                f"{what} was changed after run.commit of step {number}. A fault puts it back as the commit left it, so "
-                "the job would go on differently. Write run.commit(optimizer.step, schedule.step), or set it at the "
-                "beginning of the step"
-            )
-        self._refuse_in_capsule(number)
-
-    def _check_in_capsule(self) -> None:
-        """Outside of a step. A forward in front of an entry's first loop may be: an undisturbed run made it once."""
-        if self.version == 0 or self._capsule is None:
-            return
-        if not self._first_loop:
-            self._refuse_in_capsule(self.version)
-        elif self._committed.changed_in_capsule() or self._capsule.changed_extra():
-            self._capsule.restore(self._engine, self.version)
-
-    def _refuse_in_capsule(self, number: int) -> None:
-        """Raises where a forward after step `number` changed what is in the capsule."""
-        if name := self._committed.changed_in_capsule():
-            raise KeepstepError(line_to_write(name, f"a forward in training mode after step {number} did it"))
-        if self._capsule is not None and (name := self._capsule.changed_extra()):
-            raise KeepstepError(line_to_write(f"{name} (get_extra_state)", f"a forward after step {number} did it"))
-
-    def _refuse_unprotected(self, optimizer: Optimizer, number: int) -> None:
-        """Raises where a fault would take this optimizer away, or its state."""
-        if name := stepping.unprotected(self._registry, optimizer):
-            kind = type(optimizer).__name__
-            raise KeepstepError(
-                f"run.commit of step {number}: this {kind} steps '{name}', which is protected, and run.protect does "
-                "not know it: after a fault it would be gone, or without its state. Make it in the function that "
-                f"run.keep calls, also where it is needed later only, and write run.protect(..., {kind.lower()}=...)"
-            )
-
-    def _refuse_mode(self, module: str | None) -> None:
-        if module is not None:
-            raise KeepstepError(
-                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
-                f"{self.version}. A fault puts modes back as the commit left them, so the job would go on "
-                "differently. Write model.train() behind the validation, or set the mode at the beginning of each step"
-            )
-
-    def _check_before_forward(self, module: torch.nn.Module) -> None:
-        """A protected module's forward begins: outside of a step's own computation it uses what was committed."""
-        step = self._step
-        in_step = step is not None and not step.committed
-        if in_step and not self._borrowed:
-            self._refuse_mode(self._committed.left_mode_of_untrained(module))
-        computing = in_step and torch.is_grad_enabled()
-        if computing or self._in_update or self._borrowed or self.rehearsing or not self._session.formed:
-            return
-        name = self._committed.changed_before_forward()
-        if name is not None:
-            raise KeepstepError(line_to_write(name, f"a forward after step {self.version} found it"))
-
-    def _as_committed(self) -> None:
-        """This process was left at any line. What cannot be put back here comes from a peer."""
-        self._entering = True
-        state, version = self._engine.state()
-        name = self._committed.changed() if state == "clean" else None
-        if name is None:
-            return
-        what = line_to_write(name, f"rank {self.rank} was left while it was so")
-        if version == 0:
-            raise KeepstepError(what)  # what peers built is compared with rank 0's, whatever that holds
-        self._engine.drop_state()
-        print(f"keepstep: {what}\nIt takes the state of step {version} from a peer now.", file=sys.stderr, flush=True)
-        self._not_mine = name
-
-    def _refuse_stale_copy(self) -> None:
-        """Copies in memory are made while training goes on: one may hold what was changed when it should not have."""
-        changed, self._not_mine = self._not_mine, None
-        if changed is None or not self._shards.wanted:
-            return
-        if (name := self._committed.changed(written=False)) is not None:
-            raise KeepstepError(line_to_write(name, f"the copy of step {self.version} was made while it was so"))
-
     # ---- membership ----
 
     def _check_interrupted(self) -> None:
@@ -989,7 +833,7 @@ class Run:
             if self.version == 0:
                 self._began_with(0)
         self._joined = True
-        self._refuse_stale_copy()
+        self._guards.stale_copy(self._shards.wanted)
         self._committed.record()
         self._votes.enter(self.rank, self.world_size)
         self._checks.forget()
@@ -1038,7 +882,8 @@ class Run:
             gc.collect()  # the function was left only now, and with it what it held
         self._assigned = False
         if self._joined:
-            self._as_committed()
+            self._entering = True
+            self._guards.left()
             self._join(left_with)  # at once, whatever the function does first; else it has still to protect its state
         self._on_resize.clear()  # the next entry brings its own
 
