@@ -134,7 +134,8 @@ class Run:
     @property
     def _in_step(self) -> bool:
         """Whether it computes a step that is not committed yet."""
-        return self._step is not None and not self._step.committed
+        step = self._step
+        return step is not None and not step.committed
 
     @property
     def _world_changes(self) -> bool:
@@ -761,8 +762,6 @@ class Run:
     def shard_counts(self) -> ShardCounts:
         """What the copies of this rank's shard have cost, in this generation."""
         return ShardCounts(*self._engine.shard_counts())
-
-    # ---- checking mode ----
 
     def _capsule_ids(self) -> set[int]:
         return set() if self._capsule is None else self._capsule.ids
