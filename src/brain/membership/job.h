@@ -1,8 +1,8 @@
 // The facts of a job that all parts of the membership brain read: who is there, where, and how far they came. Pure.
 //
-// Membership (membership.h) owns the one Job, and alone writes its phase, versions, verdict and round. Its parts have a
-// reference to it: they ask, journal, start and end workers, and write what is said below; what they decide about
-// phases they return.
+// Membership (membership.h) owns the one Job; it and its phases (phases.h) alone write phase, versions, verdict and
+// round. All parts have a reference to it: they ask, journal, start and end workers, and write what is said below; what
+// they decide about phases they return.
 #pragma once
 
 #include <map>
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "brain/elastic/elastic_policy.h"
+#include "brain/ladder/recovery_ladder.h"
 #include "brain/membership/holdings.h"
 #include "brain/membership/membership_messages.h"
 #include "brain/membership/placement.h"
-#include "brain/membership/recovery_ladder.h"
 #include "brain/membership/roster.h"
 #include "brain/membership/round.h"
 #include "brain/types.h"

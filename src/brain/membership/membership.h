@@ -20,9 +20,10 @@
 // when the ladder gives up, or when somebody asks. Who dies after Release is told of at that end: the others may still
 // write their last files.
 //
-// Here are the phases. The facts are in the Job; what else there is to decide, its parts do: who is late
-// (deadlines.h), which node goes and which takes its place (node_replacement.h), who lies (corruption.h), how all
-// processes are replaced (renewal.h), how large the job is (sizing.h), which workers are started (staffing.h).
+// Here are the events, and the rung that each fault takes. The facts are in the Job; what else there is to decide, its
+// parts do: what each phase does (phases.h), who is late (deadlines.h), which node goes and which takes its place
+// (node_replacement.h), who lies (corruption.h), how all processes are replaced (renewal.h), how large the job is
+// (sizing.h), which workers are started (staffing.h).
 #pragma once
 
 #include <optional>
@@ -30,12 +31,13 @@
 #include <string>
 #include <vector>
 
+#include "brain/ladder/recovery_ladder.h"
 #include "brain/membership/corruption.h"
 #include "brain/membership/deadlines.h"
 #include "brain/membership/job.h"
 #include "brain/membership/membership_messages.h"
 #include "brain/membership/node_replacement.h"
-#include "brain/membership/recovery_ladder.h"
+#include "brain/membership/phases.h"
 #include "brain/membership/renewal.h"
 #include "brain/membership/sizing.h"
 
@@ -80,26 +82,7 @@ class Membership {
   void on(const Saved& event);
   void on(const Tick& event);
 
-  // membership.cc: from gathering to running to the end
-  void start_if_enough();
-  void gather();
-  bool all_left();
-  void prepare();
-  void send_prepare();
-  void activate();
-  void send_activate();
-  void formed();
-  void remember_formed();
-  void forget_the_gone();
-  void check_finished();
-  void check_left_behind();
-  void release();
-  void end(int exit_code, const std::string& message, const std::string& traceback);
-  void repeat_unanswered();
   void consider_size();
-  void pause();
-  void resize();
-  bool begins_again();
 
   // membership_faults.cc: somebody is gone, or something broke; which rung it takes
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
@@ -111,19 +94,7 @@ class Membership {
   void confirm_exit(WorkerId worker);
   void take_rung(Fault fault);
   bool gives_up_growth(Rank rank, const std::string& what);
-  void restart(const std::string& because);
-  void clear_for_restart(const std::string& because);
-
-  // membership_verdict.cc: what the sealed words come to
-  void seal(const std::string& because);
-  void conclude_if_sealed();
-  void conclude();
-  bool judge(const std::vector<SealedWord>& words);
-  void note_what_they_hold();
-  std::optional<Holdings::Kept> kept_or_rung(const Verdict& verdict, bool resharded, const std::set<NodeId>* only);
-  std::optional<Verdict> whole(const Verdict& verdict);
-  bool still_whole();
-  void journal_verdict(const Verdict& verdict, Version reached);
+  void take_found();  // the rungs of what the phases found
 
   Job job_;
   RecoveryLadder ladder_;
@@ -132,9 +103,7 @@ class Membership {
   Corruption corruption_;
   Renewal renewal_;
   std::optional<Sizing> sizing_;  // of an elastic job
-  uint32_t restarts_ = 0;         // see Prepare::restarts
-  bool after_fault_ = false;      // the next generation is
-  Time sent_at_{};                // of the last Seal, Prepare, Activate or Release, or of the last answer
+  Phases phases_;
 };
 
 }  // namespace keepstep::brain

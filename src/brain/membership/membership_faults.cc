@@ -46,7 +46,7 @@ void Membership::on(const WorkerDied& event) {
   }
   // A script that fails would fail again; a worker whose health check failed says nothing about the script.
   if (was_starting && event.signal == 0 && event.exit_code != 0 && event.unfit.empty() && !job_.ever_formed) {
-    end(event.exit_code, what + " before it asked for a rank", event.traceback);
+    phases_.end(event.exit_code, what + " before it asked for a rank", event.traceback);
     return;
   }
   if (!confirmed) {
@@ -117,18 +117,18 @@ void Membership::on(const NodeLost& event) {
   }
   if (job_.placement.first_node() == event.node && replacement_.place_of(event.node) != NodePlace::kOnly) {
     // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
-    end(1, what + ", and with it what rank 0 knew of the last step", "");
+    phases_.end(1, what + ", and with it what rank 0 knew of the last step", "");
     return;
   }
   replacement_.lose(event.node, what);
   if (job_.placement.homeless().empty()) {
     keep_spares(job_);
-    gather();  // it may have waited for exits on that node
+    phases_.gather();  // it may have waited for exits on that node
     return;
   }
   replacement_.house();
   if (members.empty() && (job_.phase == Phase::kForming || job_.phase == Phase::kRunning)) {
-    check_finished();  // they had exited with 0 already, and left nothing that is missed
+    phases_.check_finished();  // they had exited with 0 already, and left nothing that is missed
   } else {
     if (!job_.placement.homeless().empty()) {
       replacement_.tell_of_waiting(event.node);
@@ -156,7 +156,7 @@ void Membership::member_died(Rank rank, bool recoverable, int exit_code, const s
     died_late({rank}, exit_code, what, traceback);
     return;
   }
-  after_fault_ = true;
+  phases_.note_fault();
   switch (job_.phase) {
     case Phase::kForming:
     case Phase::kRunning: {
@@ -165,10 +165,10 @@ void Membership::member_died(Rank rank, bool recoverable, int exit_code, const s
       break;
     }
     case Phase::kSealing:
-      conclude_if_sealed();
+      phases_.conclude_if_sealed();
       break;
     default:
-      gather();
+      phases_.gather();
   }
 }
 
@@ -189,9 +189,9 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
                  (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
                  " left to finish, then the job ends",
              {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}, {"others", static_cast<int64_t>(others)}});
-    release();
+    phases_.release();
   }
-  check_finished();
+  phases_.check_finished();
 }
 
 void Membership::on(const WorkerExited& event) {
@@ -210,7 +210,7 @@ void Membership::on(const WorkerExited& event) {
     member_left(worker->rank, worker->recoverable, what);
   } else if (before == Status::kStarting && worker->taken && job_.cause != Cause::kReplace) {
     job_.placement.leave(worker->rank);
-    gather();
+    phases_.gather();
   } else {
     candidate_lost(*worker, true, 1, what, "");
   }
@@ -220,12 +220,12 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
   job_.round.exit(rank);
   switch (job_.phase) {
     case Phase::kRunning:
-      check_finished();
+      phases_.check_finished();
       break;
     case Phase::kForming: {
       if (!recoverable) {
-        check_finished();  // a plain script answers no Prepare: its end is all it says
-        check_left_behind();
+        phases_.check_finished();  // a plain script answers no Prepare: its end is all it says
+        phases_.check_left_behind();
         break;
       }
       const FaultKind kind = job_.survivors_recoverable(false) ? FaultKind::kDeath : FaultKind::kPlainDeath;
@@ -233,10 +233,10 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
       break;
     }
     case Phase::kSealing:
-      conclude_if_sealed();
+      phases_.conclude_if_sealed();
       break;
     default:
-      gather();
+      phases_.gather();
   }
 }
 
@@ -250,17 +250,18 @@ void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code
     return;
   }
   if (lost.in_a_row > job_.config.start_failures) {
-    end(exit_code == 0 ? 1 : exit_code,
+    phases_.end(
+        exit_code == 0 ? 1 : exit_code,
         what + ": " + std::to_string(lost.in_a_row) + " workers of its node in a row were lost before they had joined",
         traceback);
     return;
   }
-  gather();
+  phases_.gather();
 }
 
 void Membership::confirm_exit(WorkerId worker) {
   if (job_.roster.confirm_exit(worker)) {
-    gather();
+    phases_.gather();
   }
 }
 
@@ -293,7 +294,7 @@ void Membership::on(const WorkerFaulted& event) {
                                {"step", static_cast<int64_t>(event.step)}});
   job_.journal("fault_noticed", what, std::move(fields));
   if (event.fatal && !gives_up_growth(worker->rank, what)) {
-    end(1, what, event.traceback);
+    phases_.end(1, what, event.traceback);
     return;
   }
   if (event.link) {
@@ -329,73 +330,43 @@ void Membership::take_rung(Fault fault) {
     fields.push_back({"bad_node", int64_t{decision.node}});
   }
   job_.journal("rung", decision.because, std::move(fields));
-  after_fault_ = true;
+  phases_.note_fault();
   switch (decision.rung) {
     case Rung::kRedo:
     case Rung::kReplace:
-      seal(fault.what);
+      phases_.seal(fault.what);
       break;
     case Rung::kReplaceNode:
       replacement_.give_up(decision.node);
-      seal(decision.because);
+      phases_.seal(decision.because);
       break;
     case Rung::kRestartWithState:
       renewal_.begin();
-      seal(decision.because);
+      phases_.seal(decision.because);
       break;
     case Rung::kRestart:
-      restart(decision.because);
+      phases_.restart(decision.because);
       break;
     case Rung::kEnd:
-      end(decision.exit_code, decision.because, decision.traceback);
+      phases_.end(decision.exit_code, decision.because, decision.traceback);
       break;
+  }
+}
+
+void Membership::take_found() {
+  while (std::optional<Fault> fault = phases_.take_found()) {
+    if (job_.phase != Phase::kEnded) {
+      take_rung(*std::move(fault));
+    }
   }
 }
 
 bool Membership::gives_up_growth(Rank rank, const std::string& what) {
   const std::optional<std::string> because = sizing_ ? sizing_->give_up_growth(rank, what) : std::nullopt;
   if (because) {
-    seal(*because);
+    phases_.seal(*because);
   }
   return because.has_value();
-}
-
-// ---- rung 4: the job starts again ---------------------------------------------------------------------------------
-
-void Membership::restart(const std::string& because) {
-  clear_for_restart(because);
-  gather();
-}
-
-void Membership::clear_for_restart(const std::string& because) {
-  job_.journal("restart", because,
-               {{"lost_steps", static_cast<int64_t>(std::max(job_.version, job_.progress) - job_.holdings.origin())}});
-  job_.because = because;
-  for (const Member& member : job_.round.members()) {
-    if (job_.alive(member)) {
-      job_.end_worker(member.worker, because);
-      job_.roster.await_exit(member.worker);
-    }
-  }
-  for (const auto& [id, worker] : job_.roster.all()) {
-    if (worker.left && worker.status != Status::kGone) {
-      job_.end_worker(id, because);  // with a state that the new start must not take for its own
-      job_.roster.await_exit(id);
-    }
-  }
-  job_.placement.forget_formed();
-  job_.round = Round(job_.round.identity());  // late news of the old generation must not count for the new start
-  job_.decided.reset();
-  corruption_.forget();
-  renewal_.forget();
-  replacement_.cancel_vacating();
-  if (sizing_) {
-    sizing_->stop_pausing();
-  }
-  job_.version = job_.holdings.origin();
-  job_.progress = job_.version;
-  job_.cause = Cause::kRestart;
-  job_.phase = Phase::kGathering;
 }
 
 }  // namespace keepstep::brain

@@ -1,4 +1,4 @@
-#include "brain/membership/recovery_ladder.h"
+#include "brain/ladder/recovery_ladder.h"
 
 #include <gtest/gtest.h>
 
@@ -68,9 +68,8 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
 TEST(RecoveryLadder, reads_as_recorded) {
   std::optional<RecoveryLadder> ladder;
   Time now{};
-  EXPECT_EQ(
-      transcript::check("membership/recovery_ladder", [&](const Line& line) { return run_line(ladder, now, line); }),
-      "");
+  EXPECT_EQ(transcript::check("ladder/recovery_ladder", [&](const Line& line) { return run_line(ladder, now, line); }),
+            "");
 }
 
 TEST(RecoveryLadder, progress_past_a_step_gives_its_budgets_back_and_keeps_those_of_later_steps) {

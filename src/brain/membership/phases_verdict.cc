@@ -1,14 +1,14 @@
-// Membership: from the seal to the next gathering.
+// Phases: from the seal to the next gathering.
 
 #include <algorithm>
 #include <utility>
 
-#include "brain/membership/membership.h"
 #include "brain/membership/membership_text.h"
+#include "brain/membership/phases.h"
 
 namespace keepstep::brain {
 
-void Membership::seal(const std::string& because) {
+void Phases::seal(const std::string& because) {
   job_.phase = Phase::kSealing;
   job_.because = because;
   if (sizing_) {
@@ -27,24 +27,11 @@ void Membership::seal(const std::string& because) {
   conclude_if_sealed();
 }
 
-void Membership::on(const Sealed& event) {
-  if (job_.phase != Phase::kSealing || event.identity != job_.round.identity()) {
-    return;
-  }
-  if (job_.round.take(event)) {
-    sent_at_ = job_.now;
-  }
-  if (!job_.round.has_lost(event.node)) {
-    job_.holdings.note_copies(event);
-  }
-  conclude_if_sealed();
-}
-
 // A member whose node sent no word of it is dead there, and the notice is on its way: without waiting for it, the last
 // survivor's death could pass for a verdict at the floor. Before Activate nobody can have voted, and a node that missed
 // Prepare knows nothing of its newcomers: that it answered is enough. Afterwards a node whose members are all dead is
 // awaited too, as long as others live: it may know that one of them had not voted.
-void Membership::conclude_if_sealed() {
+void Phases::conclude_if_sealed() {
   if (job_.round.awaits_words()) {
     return;
   }
@@ -58,12 +45,12 @@ void Membership::conclude_if_sealed() {
 }
 
 // The word of a member that died after it was sealed still counts: what it proves stays true.
-void Membership::conclude() {
+void Phases::conclude() {
   const std::vector<SealedWord> words = job_.round.all_words();
   job_.journal("sealed", job_.because,
                {{"words", words_text(words)}, {"nodes", static_cast<int64_t>(job_.round.nodes_answered())}});
   if (!job_.anybody_alive() && !job_.holdings.sharded() && (job_.version > 0 || job_.round.activated())) {
-    take_rung(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, "no worker that holds the state is left", ""});
+    find(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, "no worker that holds the state is left", ""});
     return;
   }
   const Verdict reached = decide(job_.round.identity(), job_.version, words, job_.round.has_several_nodes());
@@ -98,12 +85,13 @@ void Membership::conclude() {
   job_.phase = Phase::kGathering;
   replacement_.vacate();
   renewal_.renew();
-  resize();
-  gather();
+  if (resize()) {
+    gather();
+  }
 }
 
-// The verdict is a redo already where ranks voted for different things. False: the ladder took over, or the job ended.
-bool Membership::judge(const std::vector<SealedWord>& words) {
+// The verdict is a redo already where ranks voted for different things. False: it cannot go on so, or the job ended.
+bool Phases::judge(const std::vector<SealedWord>& words) {
   using What = Corruption::Judgement::What;
   const Corruption::Judgement judged = corruption_.judge(words);
   switch (judged.what) {
@@ -113,7 +101,7 @@ bool Membership::judge(const std::vector<SealedWord>& words) {
       replacement_.count_lies(judged.odd, judged.because);
       return true;
     case What::kNoSource:
-      take_rung(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, judged.because, ""});
+      find(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, judged.because, ""});
       return false;
     case What::kUnknown:
       end(1, judged.because, "");
@@ -123,7 +111,7 @@ bool Membership::judge(const std::vector<SealedWord>& words) {
 }
 
 // Without a word of one: it died. Or its node missed Prepare; then it still stands where it was sealed before.
-void Membership::note_what_they_hold() {
+void Phases::note_what_they_hold() {
   for (const Member& member : job_.round.members()) {
     const auto found = job_.round.words().find(member.rank);
     if (found != job_.round.words().end()) {
@@ -134,34 +122,33 @@ void Membership::note_what_they_hold() {
   }
 }
 
-// See Job::kept. Nothing: there is none, and the ladder took over.
-std::optional<Holdings::Kept> Membership::kept_or_rung(const Verdict& verdict, bool resharded,
-                                                       const std::set<NodeId>* only) {
+// See Job::kept. Nothing: there is none, which is found.
+std::optional<Holdings::Kept> Phases::kept_or_found(const Verdict& verdict, bool resharded,
+                                                    const std::set<NodeId>* only) {
   std::string missing;
   std::optional<Holdings::Kept> found = job_.kept(verdict, resharded, only, &missing);
   if (!found) {
-    take_rung(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, missing, ""});
+    find(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, missing, ""});
   }
   return found;
 }
 
-// Sharded state may have to go back to a version that is whole. Nothing: there is none, and the ladder took over.
-std::optional<Verdict> Membership::whole(const Verdict& verdict) {
+// Sharded state may have to go back to a version that is whole. Nothing: there is none.
+std::optional<Verdict> Phases::whole(const Verdict& verdict) {
   if (!job_.holdings.sharded()) {
     return verdict;
   }
-  const std::optional<Holdings::Kept> found = kept_or_rung(verdict, false, nullptr);
+  const std::optional<Holdings::Kept> found = kept_or_found(verdict, false, nullptr);
   return found ? std::optional(found->verdict) : std::nullopt;
 }
 
-// Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more, and
-// the ladder took over.
-bool Membership::still_whole() {
+// Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more.
+bool Phases::still_whole() {
   if (!job_.holdings.sharded() || !job_.decided || job_.decided->identity != job_.round.identity()) {
     return true;
   }
   const std::set<NodeId> nodes = job_.placement.nodes();
-  const std::optional<Holdings::Kept> found = kept_or_rung(job_.decided->verdict, job_.holdings.resharded(), &nodes);
+  const std::optional<Holdings::Kept> found = kept_or_found(job_.decided->verdict, job_.holdings.resharded(), &nodes);
   if (!found) {
     return false;
   }
@@ -173,7 +160,7 @@ bool Membership::still_whole() {
 }
 
 // `reached`: the version before it turned out that not all of it is left.
-void Membership::journal_verdict(const Verdict& verdict, Version reached) {
+void Phases::journal_verdict(const Verdict& verdict, Version reached) {
   std::vector<Field> fields = {{"step", static_cast<int64_t>(verdict.forward ? job_.version : job_.version + 1)},
                                {"version", static_cast<int64_t>(job_.version)},
                                {"verdict", std::string(verdict.forward ? "forward" : "redo")}};

@@ -1,4 +1,4 @@
-#include "brain/membership/recovery_ladder.h"
+#include "brain/ladder/recovery_ladder.h"
 
 #include <algorithm>
 
