@@ -95,6 +95,12 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   return progress;
 }
 
+brain::Time starved_time(char state, int64_t passed_ns, int64_t on_cpu_ns, int64_t queued_ns) {
+  // The kernel counts a wait for a CPU once it is over.
+  const bool still_waits = state == 'R' || (state == 'D' && on_cpu_ns < passed_ns / 20);
+  return brain::Time(std::clamp<int64_t>(still_waits ? passed_ns - on_cpu_ns : queued_ns, 0, passed_ns));
+}
+
 void HangWatch::look_at_process(const WorkerProcess& process, int64_t now_ns, RankProgress& progress) {
   const char state = process_state(text_of_file(absl::StrFormat("/proc/%d/stat", process.pid)));
   if (state == 'T') {
@@ -114,10 +120,7 @@ void HangWatch::look_at_process(const WorkerProcess& process, int64_t now_ns, Ra
     const int64_t passed_ns = now_ns - before.looked_ns;
     const auto got_ns = static_cast<int64_t>(now.on_cpu_ns - before.on_cpu_ns);
     const auto queued_ns = static_cast<int64_t>(now.waited_for_cpu_ns - before.waited_for_cpu_ns);
-    // Less than a twentieth of a CPU: who loops gets its share even of a busy machine.
-    if (got_ns < passed_ns / 20 && (queued_ns > passed_ns / 2 || state == 'D')) {
-      now.starved += std::chrono::nanoseconds(passed_ns);
-    }
+    now.starved += starved_time(state, passed_ns, got_ns, queued_ns);
   }
   before = now;
 }

@@ -69,6 +69,11 @@ class HangWatch {
   std::map<brain::NodeId, Report> reports_;
 };
 
+// How much of the time that passed a process wanted to run and could not: it waited for a CPU, or for a disk. Who loops
+// on a busy machine gets a share of it, and only that share counts against it. `state`: its letter; the times are its
+// main thread's.
+brain::Time starved_time(char state, int64_t passed_ns, int64_t on_cpu_ns, int64_t queued_ns);
+
 // The state letter of a process ("T": stopped), from the text of /proc/PID/stat; '?' where there is none.
 char process_state(const std::string& stat);
 

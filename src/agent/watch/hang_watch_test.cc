@@ -186,6 +186,18 @@ TEST(HangWatch, a_collective_that_goes_on_for_long_is_no_hang) {
   EXPECT_EQ(look_for(node, now_ns, 200).size(), 1u) << "nothing goes on any more";
 }
 
+TEST(HangWatch, what_a_process_waits_for_a_cpu_or_a_disk_does_not_count_against_it) {
+  constexpr int64_t kPassed = 100;
+  EXPECT_EQ(starved_time('S', kPassed, 0, 0), brain::Time(0)) << "it sleeps";
+  EXPECT_EQ(starved_time('S', kPassed, 5, 30), brain::Time(30)) << "it waited, ran, and sleeps again";
+  EXPECT_EQ(starved_time('R', kPassed, 100, 0), brain::Time(0)) << "it loops, alone";
+  EXPECT_EQ(starved_time('R', kPassed, 15, 85), brain::Time(85)) << "it loops, or computes, on a busy machine";
+  EXPECT_EQ(starved_time('R', kPassed, 0, 0), brain::Time(100)) << "it waits for a CPU all the time";
+  EXPECT_EQ(starved_time('D', kPassed, 1, 10), brain::Time(99));
+  EXPECT_EQ(starved_time('D', kPassed, 60, 10), brain::Time(10)) << "in between it computed";
+  EXPECT_EQ(starved_time('S', kPassed, 0, 140), brain::Time(100)) << "no more than passed";
+}
+
 TEST(HangWatch, a_report_that_no_agent_makes_is_refused) {
   FakeWorker only(10);
   Node node;

@@ -53,7 +53,7 @@ struct RankProgress {
   bool slow = false;     // in a section that the user marked with run.slow
 
   ProcessState process = ProcessState::kRuns;
-  // How long so far the process could not run although it wanted to: no CPU at all, or waiting for a disk. Only grows.
+  // How long so far the process could not run although it wanted to: it waited for a CPU, or for a disk. Only grows.
   Time starved{};
 
   Version committed = 0;  // the newest step whose update it finished
