@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "base/overloaded.h"
 #include "messages/envelope.h"
 
 namespace keepstep::agent {
@@ -65,7 +66,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
 void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
                        const messages::FromRank& message, std::vector<Fd> fds) {
   const WorkerId id = process->id;
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Attach& attach) { on_attach(process, attach); },
                  [&](const messages::Parked& parked) { on_parked(*process, parked); },
                  [&](const messages::Recoverable& entered) {

@@ -10,8 +10,9 @@
 // too many, a fraction or a negative number for a count is refused. Text of user code may hold any bytes; what is not
 // UTF-8 becomes U+FFFD. Bytes that must arrive as they are: Bytes.
 //
-// A field is a number (finite), an enumerator, a bool, a text, Bytes, nanoseconds, another such struct, an optional, a vector or
-// a map by text of these, or a JSON object of a schema of its own. A message without fields is an empty struct. Pure.
+// A field is a number (finite), an enumerator, a bool, a text, Bytes, nanoseconds, another such struct, an optional, a
+// vector or a map by text of these, or a JSON object of a schema of its own. A message without fields is an empty
+// struct. Pure.
 #pragma once
 
 #include <chrono>
@@ -215,13 +216,5 @@ template <typename Messages>
 bool is_one_of(std::string_view text) {
   return OneOf<Messages>::has(name_of(text));
 }
-
-// For std::visit: one function for each message.
-template <typename... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <typename... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace keepstep::messages

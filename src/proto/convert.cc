@@ -7,15 +7,11 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "proto/held_tables.h"
 
 namespace keepstep::proto {
 namespace {
-
-template <class... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
 
 // At most kMaxTextBytes: the start, which says what, and the end, where a Python traceback names the exception.
 std::string text(const std::string& whole) {

@@ -25,7 +25,7 @@ class Joining {
   // Who comes, and what that node was started with. False: it does not fit, and was refused.
   bool clock_fits(brain::NodeId from, const messages::Facts& facts);
   bool on_facts(brain::NodeId from, const messages::Facts& facts);
-  // What nobody can read, of a node that has not said who it is.
+  // A message that cannot be read, from a node that has not said who it is.
   void on_unreadable(brain::NodeId from);
   void on_fingerprint(brain::NodeId from, const messages::Texts& theirs);  // or our own workers'
   // While the job has not begun: what people are told of the moment. Nothing: it has.

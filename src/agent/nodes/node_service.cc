@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "base/socket/local_socket.h"
 #include "messages/store_value.h"
 #include "rank/link/node_link.h"
@@ -111,7 +112,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
 
 Status NodeService::on_message(Client& client, const messages::ToService& message, std::vector<Fd> fds) {
   Status bad;
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Attach&) { tell(client, messages::Attached{}); },
                  [&](const messages::Join& join) { on_join(client, join); },
                  [&](const messages::Leave&) { leave(client); },

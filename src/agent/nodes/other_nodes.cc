@@ -3,6 +3,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/overloaded.h"
+
 namespace keepstep::agent {
 
 void OtherNodes::on_routed(brain::NodeId from, const std::string& text) {
@@ -30,7 +32,7 @@ void OtherNodes::on_routed(brain::NodeId from, const std::string& text) {
 Status OtherNodes::on_said_to_first(brain::NodeId from, const std::string& text) {
   KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ToFirst>(text));
   Status bad;
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Facts& facts) {
                    if (parts_.joining.clock_fits(from, facts)) {
                      parts_.programs.tell(from);
@@ -56,7 +58,7 @@ Status OtherNodes::on_said_to_first(brain::NodeId from, const std::string& text)
 
 Status OtherNodes::on_said_by_first(const std::string& text) {
   KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ByFirst>(text));
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Fits&) { parts_.joining.join(); },
                  [&](const messages::DoesNotFit& refusal) { parts_.joining.on_refused(refusal.because); },
                  [&](const messages::ClockAnswer& answer) { parts_.joining.on_clock_answer(answer); },
@@ -75,7 +77,7 @@ Status OtherNodes::on_said_by_first(const std::string& text) {
 Status OtherNodes::on_said(brain::NodeId from, const std::string& text) {
   KEEPSTEP_ASSIGN_OR_RETURN(const auto message, messages::read<messages::ByAny>(text));
   Status bad;
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::NoticeCame& notice) { parts_.notice.take(notice.because); },
                  [&](const messages::WaitingRanks& report) { bad = parts_.hangs.on_report(from, report); },
                  [&](const messages::DrainNews& news) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/overloaded.h"
 #include "base/socket/local_socket.h"
 
 namespace keepstep::agent {
@@ -149,7 +150,7 @@ void RingService::on_packet(uint64_t id) {
     let_go(id);
     return;
   }
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::OpenRing& ring) { open(id, ring); },
                  [&](const messages::AskForLoader&) { grant_loader(id); },
                  [&](const messages::LeaveRing&) { stop_reading(id); },

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 
 namespace keepstep::rank {
 
@@ -111,7 +112,7 @@ void AgentLine::complain(const std::string& what, const Status& why) const {
 
 void AgentLine::handle(const messages::Envelope& envelope, const messages::ToRank& message, std::vector<Fd> fds) {
   const std::lock_guard lock(mutex_);
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Welcome& welcome) {
                    node_ = envelope.node;
                    welcome_ = welcome;

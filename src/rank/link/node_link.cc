@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
+#include "base/overloaded.h"
 #include "base/runtime_folder.h"
 #include "base/socket/local_socket.h"
 #include "rank/link/page.h"
@@ -91,7 +92,7 @@ void NodeLink::run() {
 
 void NodeLink::handle(const messages::FromService& message, std::vector<Fd> fds) {
   const std::lock_guard lock(mutex_);
-  std::visit(messages::Overloaded{
+  std::visit(Overloaded{
                  [&](const messages::Attached&) { welcomed_ = true; },
                  [&](const messages::Waiting& waiting) { missing_ = waiting.missing; },
                  [&](const messages::Members& members) {
