@@ -55,7 +55,7 @@ void bind_values(nb::module_& module) {
       .value("NOTHING", brain::Fill::kNothing, "It has that.")
       .value("PEERS", brain::Fill::kPeers, "Living ranks that have it.")
       .value("COPY", brain::Fill::kCopy, "A copy of what only this rank had.")
-      .value("PARTS", brain::Fill::kParts, "Copies of what others had, before the state was divided anew: `reshard`.")
+      .value("PARTS", brain::Fill::kParts, "Copies of what others had, before the state was resharded: `reshard`.")
       .value("SAVED", brain::Fill::kSaved, "Where it was saved, for no living rank has it.");
   nb::enum_<brain::NextStep>(module, "NextStep", "What follows in the loop over steps.")
       .value("STEP", brain::NextStep::kStep, "The one after the last committed one.")

@@ -152,7 +152,7 @@ struct Finished {
   KEEPSTEP_FIELDS(Finished, notice)
 };
 
-// An exception that nobody caught: the process is about to exit.
+// An uncaught exception: the process is about to exit.
 struct Crashed {
   static constexpr std::string_view kName = "crashed";
   std::string traceback;

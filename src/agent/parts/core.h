@@ -80,13 +80,13 @@ struct AgentCore {
   void route(brain::NodeId to, const Message& message) {
     route_text(to, messages::write(message));
   }
+  void route_text(brain::NodeId to, std::string text);       // of write()
   void stop_job(int exit_code, const std::string& because);  // asks the coordinator
   // What a worker said is no message, or one that it must not say: a line in the journal.
   void refuse(const WorkerProcess& process, const std::string& because);
 
  private:
   void tell_text(WorkerProcess& process, brain::Identity identity, std::string text, std::span<const int> fds);
-  void route_text(brain::NodeId to, std::string text);
 };
 
 }  // namespace keepstep::agent

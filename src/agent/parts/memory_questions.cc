@@ -61,11 +61,13 @@ void MemoryQuestions::ask(const nlohmann::json& request, const ControlDoor::Answ
 
 void MemoryQuestions::on_question(const messages::MemoryQuestion& question) {
   const auto reply = [this, id = question.id](const nlohmann::json& said) {
-    messages::MemoryAnswer answer{id, said};
-    if (const size_t bytes = messages::write(answer).size(); bytes > kMaxPartedBytes) {
-      answer.answer = error_answer(absl::StrFormat("an answer of %d bytes, %d are the most", bytes, kMaxPartedBytes));
+    std::string text = messages::write(messages::MemoryAnswer{id, said});
+    if (text.size() > kMaxPartedBytes) {
+      const std::string because =
+          absl::StrFormat("an answer of %d bytes, %d are the most", text.size(), kMaxPartedBytes);
+      text = messages::write(messages::MemoryAnswer{id, error_answer(because)});
     }
-    core_.route(0, answer);
+    core_.route_text(0, std::move(text));
   };
   try {
     tier_.ask(question.question, reply);

@@ -37,7 +37,7 @@ enum class Fill : uint8_t {
   kNothing,  // it has that
   kPeers,    // living ranks that have it
   kCopy,     // a copy of what only this rank had
-  kParts,    // copies of what others had, before the state was divided anew
+  kParts,    // copies of what others had, before the state was resharded
   kSaved,    // where it was saved, for no living rank has it
 };
 
