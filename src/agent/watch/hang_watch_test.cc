@@ -6,8 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <thread>
 
 #include "base/socket/tcp_socket.h"
 #include "comm/progress.h"
@@ -32,6 +36,7 @@ class FakeWorker {
         pause();
       }
     }
+    wait_until_it_sleeps();
     page().word = brain::pack(brain::StepWord{kIdentity, 101, brain::Vote::kOpen, false});
   }
   ~FakeWorker() {
@@ -62,6 +67,19 @@ class FakeWorker {
   }
 
  private:
+  // While it waits for a CPU it is starved, and looks come faster than the clock of these tests says.
+  void wait_until_it_sleeps() const {
+    char state = '?';
+    for (int tries = 0; tries < 10'000 && state != 'S'; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::ifstream in("/proc/" + std::to_string(process_->pid) + "/stat");
+      std::string stat;
+      std::getline(in, stat);
+      state = process_state(stat);
+    }
+    EXPECT_EQ(state, 'S') << "the process does not come to its pause";
+  }
+
   std::shared_ptr<WorkerProcess> process_;
 };
 
