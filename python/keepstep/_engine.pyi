@@ -43,6 +43,25 @@ class NextStep(enum.Enum):
     STOP = ...
     END = ...
 
+class Moved:
+    """What a process does because its place is another one than before."""
+
+    @property
+    def regroup(self) -> bool:
+        """Process groups are of another rank or size: they go."""
+
+    @property
+    def rebuild(self) -> bool:
+        """Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins."""
+
+    @property
+    def resized_from(self) -> int:
+        """The training function knows a world of another size than now: this one. 0: of the same size."""
+
+    @property
+    def put_back(self) -> bool:
+        """What it did for worlds in between is undone before it hears that."""
+
 class Assignment:
     """A rank in a generation (src/rank/link/assignment.h)."""
 
@@ -65,10 +84,6 @@ class Assignment:
     def entry(self) -> str: ...
     @property
     def because(self) -> str: ...
-    @property
-    def sharding(self) -> int:
-        """How sharded state is divided: by the generation of this number."""
-
     @property
     def environment(self) -> dict[str, str]:
         """Variables that follow from the rank."""
@@ -183,6 +198,13 @@ class Engine:
         many saves before it failed; `left_out_steps`: the last of them."""
 
     def wait_assignment(self) -> Assignment: ...
+    @property
+    def moved(self) -> Moved:
+        """What the newest assignment means for what this process has."""
+
+    def built(self) -> None:
+        """What it protects was built for its rank, and for how state is divided now."""
+
     @property
     def version(self) -> int:
         """Committed steps."""

@@ -81,7 +81,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                    }
                  },
                  [&](const messages::Ready& ready) {
-                   step(brain::Ready{id, identity, {ready.state, ready.version}, ready.sharded});
+                   step(brain::MemberReady{identity, {id, {ready.state, ready.version}, ready.sharded}});
                  },
                  [&](const messages::Hydrated& hydrated) { on_hydrated(*process, identity, hydrated); },
                  [&](const messages::Formed&) { step(brain::Formed{identity}); },

@@ -63,6 +63,14 @@ void bind_values(nb::module_& module) {
       .value("STOP", brain::NextStep::kStop, "The job stops before its last step: `Engine.stop`.")
       .value("END", brain::NextStep::kEnd, "There are no more steps.");
 
+  nb::class_<brain::Moved>(module, "Moved", "What a process does because its place is another one than before.")
+      .def_ro("regroup", &brain::Moved::regroup, "Process groups are of another rank or size: they go.")
+      .def_ro("rebuild", &brain::Moved::rebuild,
+              "Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins.")
+      .def_ro("resized_from", &brain::Moved::resized_from,
+              "The training function knows a world of another size than now: this one. 0: of the same size.")
+      .def_ro("put_back", &brain::Moved::put_back, "What it did for worlds in between is undone before it hears that.");
+
   nb::class_<Assignment>(module, "Assignment", "A rank in a generation (src/rank/link/assignment.h).")
       .def(
           "__init__",
@@ -82,7 +90,6 @@ void bind_values(nb::module_& module) {
       .def_ro("newcomer", &Assignment::newcomer)
       .def_ro("entry", &Assignment::entry)
       .def_ro("because", &Assignment::because)
-      .def_ro("sharding", &Assignment::sharding, "How sharded state is divided: by the generation of this number.")
       .def_ro("environment", &Assignment::environment, "Variables that follow from the rank.");
 }
 
@@ -104,6 +111,10 @@ void bind_engine(nb::module_& module) {
       .def_prop_ro("welcome", [](Engine& engine) { return engine.agent().welcome(); })
       .def("wait_assignment",
            [](Engine& engine) { return value_or_throw(without_gil([&] { return engine.wait_assignment(); })); })
+      .def_prop_ro(
+          "moved", [](Engine& engine) { return engine.moved(); },
+          "What the newest assignment means for what this process has.")
+      .def("built", &Engine::built, "What it protects was built for its rank, and for how state is divided now.")
       .def_prop_ro(
           "version", [](Engine& engine) { return engine.brain().version(); }, "Committed steps.")
       .def_prop_ro(

@@ -124,12 +124,14 @@ class PlayedJob {
   }
   void answer(const brain::Prepare& prepare) {
     members_ = prepare.members;
+    std::vector<brain::Ready> answers(nodes_, {prepare.identity, {}});
     for (const brain::Member& member : prepare.members) {
       const bool clean = !member.newcomer && prepare.version > 0;
-      feed(brain::Ready{member.worker,
-                        prepare.identity,
-                        {clean ? brain::StateKind::kClean : brain::StateKind::kEmpty, clean ? prepare.version : 0},
-                        false});
+      answers[member.node].members.push_back(
+          {member.worker, clean ? brain::StateWord{brain::StateKind::kClean, prepare.version} : brain::StateWord{}});
+    }
+    for (brain::Ready& each : answers) {
+      feed(std::move(each));
     }
   }
   void answer(const brain::Activate& activate) { feed(brain::Formed{activate.identity}); }

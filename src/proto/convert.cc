@@ -274,11 +274,14 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                  },
                  [&](const brain::Ready& e) {
                    set_identity(e.identity, message);
-                   out.mutable_ready()->set_worker(e.worker);
-                   control::StateWord* state = out.mutable_ready()->mutable_state();
-                   state->set_kind(static_cast<control::StateKind>(e.state.kind));
-                   state->set_version(e.state.version);
-                   out.mutable_ready()->set_sharded(e.sharded);
+                   control::Ready* ready = out.mutable_ready();
+                   for (const brain::MemberState& member : e.members) {
+                     control::Ready::Member* out_member = ready->add_members();
+                     out_member->set_worker(member.worker);
+                     out_member->mutable_state()->set_kind(static_cast<control::StateKind>(member.state.kind));
+                     out_member->mutable_state()->set_version(member.state.version);
+                     out_member->set_sharded(member.sharded);
+                   }
                  },
                  [&](const brain::Formed& e) {
                    set_identity(e.identity, message);
@@ -359,8 +362,12 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kSealed:
       return sealed_from(in.sealed(), node, identity);
     case control::AgentEvent::kReady: {
-      KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(in.ready().state()));
-      return brain::Ready{in.ready().worker(), identity, state, in.ready().sharded()};
+      brain::Ready ready{identity, {}};
+      for (const control::Ready::Member& member : in.ready().members()) {
+        KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(member.state()));
+        ready.members.push_back({member.worker(), state, member.sharded()});
+      }
+      return ready;
     }
     case control::AgentEvent::kFormed:
       return brain::Formed{identity};

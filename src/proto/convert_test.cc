@@ -53,9 +53,14 @@ auto fields(const Sealed& e) {
   const auto& [a, b, c, d, f, g, h, i] = e;
   return std::tuple(a, b, c, d, f, g, h, i);
 }
+auto fields(const MemberState& e) {
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
+}
+bool operator==(const MemberState& a, const MemberState& b) { return fields(a) == fields(b); }
 auto fields(const Ready& e) {
-  const auto& [a, b, c, d] = e;
-  return std::tuple(a, b, c, d);
+  const auto& [a, b] = e;
+  return std::tuple(a, b);
 }
 auto fields(const Formed& e) {
   const auto& [a] = e;
@@ -205,12 +210,13 @@ INSTANTIATE_TEST_SUITE_P(
         brain::WorkerHung{5, kOwn, 4711, std::chrono::milliseconds(1250), kNotUtf8},
         brain::Sealed{
             kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31, 3}}, {{{{4, 2}, 1}, 117}}},
-        brain::Sealed{kNode, kOwn, {}}, brain::Ready{5, kOwn, {StateKind::kHydrating, 12}},
-        brain::Ready{5, kOwn, {StateKind::kClean, 12}, true}, brain::Formed{kOwn}, brain::Progress{kOwn, 1ull << 40},
-        brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
-        brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
-        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
-        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40, 7}));
+        brain::Sealed{kNode, kOwn, {}}, brain::Ready{kOwn, {{5, {StateKind::kHydrating, 12}}}},
+        brain::Ready{kOwn, {{5, {StateKind::kClean, 12}, true}, {6, {StateKind::kEmpty, 0}}}}, brain::Formed{kOwn},
+        brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
+        brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
+        brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
+        brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::MostUseful{24, {1, 2, 24}},
+        brain::Saved{uint64_t{1} << 40, 7}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 
@@ -291,7 +297,7 @@ TEST(Convert, a_world_of_ranks_travels_as_a_few_runs_and_no_run_takes_memory_tha
 
 TEST(Convert, values_that_do_not_exist_are_refused_by_name) {
   control::FromAgent ready;
-  ready.mutable_event()->mutable_ready()->mutable_state()->set_kind(static_cast<control::StateKind>(4));
+  ready.mutable_event()->mutable_ready()->add_members()->mutable_state()->set_kind(static_cast<control::StateKind>(4));
   EXPECT_EQ(event_from_wire(ready).status().message(), "state kind 4 does not exist");
 
   control::FromAgent sealed;

@@ -158,9 +158,11 @@ class CoordinatorLinkTest : public testing::Test {
   // Answers the next Prepare: members that are not newcomers hold `state`.
   brain::Prepare form(brain::StateWord state) {
     auto prepare = inbox_.next<brain::Prepare>();
+    brain::Ready ready{prepare.identity, {}};
     for (const brain::Member& member : prepare.members) {
-      link_->send(brain::Ready{member.worker, prepare.identity, member.newcomer ? brain::StateWord{} : state});
+      ready.members.push_back({member.worker, member.newcomer ? brain::StateWord{} : state});
     }
+    link_->send(ready);
     const auto activate = inbox_.next<brain::Activate>();
     EXPECT_EQ(activate.identity, prepare.identity);
     link_->send(brain::Formed{prepare.identity});

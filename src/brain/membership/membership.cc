@@ -113,21 +113,30 @@ void Membership::on(const WorkerRecoverable& event) {
 // ---- forming ------------------------------------------------------------------------------------------------------
 
 void Membership::on(const Ready& event) {
-  Worker* worker = job_.roster.find(event.worker);
-  if (job_.phase != Phase::kForming || event.identity != job_.round.identity() || worker == nullptr ||
-      worker->status != Status::kMember || !job_.round.answer(worker->rank, event.state)) {
+  if (job_.phase != Phase::kForming || event.identity != job_.round.identity()) {
     return;
   }
-  worker->killed_at.reset();
-  if (event.sharded) {
-    job_.holdings.shard();
+  bool news = false;
+  for (const MemberState& member : event.members) {
+    Worker* worker = job_.roster.find(member.worker);
+    if (worker == nullptr || worker->status != Status::kMember || !job_.round.answer(worker->rank, member.state)) {
+      continue;
+    }
+    news = true;
+    worker->killed_at.reset();
+    if (member.sharded) {
+      job_.holdings.shard();
+    }
+    job_.journal("rank_ready", "it left the old step",
+                 {{"rank", int64_t{worker->rank}},
+                  {"worker", int64_t{member.worker}},
+                  {"state", std::string(name(member.state.kind))},
+                  {"version", static_cast<int64_t>(member.state.version)}});
+  }
+  if (!news) {
+    return;
   }
   phases_.heard();
-  job_.journal("rank_ready", "it left the old step",
-               {{"rank", int64_t{worker->rank}},
-                {"worker", int64_t{event.worker}},
-                {"state", std::string(name(event.state.kind))},
-                {"version", static_cast<int64_t>(event.state.version)}});
   if (job_.round.all_answered()) {
     phases_.activate();
   } else {

@@ -90,12 +90,16 @@ struct Sealed {
   std::vector<ShardCopy> copies = {};
   std::vector<ParityCopy> parity = {};  // and parity blocks
 };
-// Answer to Prepare from one member: it left the old step and holds `state`.
-struct Ready {
+struct MemberState {
   WorkerId worker = kNoWorker;
-  Identity identity;
   StateWord state;
   bool sharded = false;  // its state is only its own: no other rank can stand in for it, copies can (shard_copies.h)
+};
+// Answer to Prepare from members of one node, in the order in which they left the old step. A node answers once for all
+// of its members where none of them is much slower than the others.
+struct Ready {
+  Identity identity;
+  std::vector<MemberState> members;
 };
 // All members of the generation are clean at its version and go on.
 struct Formed {

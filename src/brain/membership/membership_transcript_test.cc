@@ -219,7 +219,7 @@ class Scene {
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
     if (line.verb == "ready")
-      return Ready{worker, identity(line), state_word(line.text("state", "empty")), line.has("sharded")};
+      return Ready{identity(line), {{worker, state_word(line.text("state", "empty")), line.has("sharded")}}};
     if (line.verb == "hung")
       return WorkerHung{worker, identity(line), pid, std::chrono::milliseconds(1250), line.text("because")};
     if (line.verb == "paused") return WorkerPaused{worker, identity(line)};

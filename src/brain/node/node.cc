@@ -91,11 +91,13 @@ void NodeBrain::begin(const Prepare& prepare) {
   before_ = identity();
   prepared_ = prepare;
   active_ = false;
+  ready_.clear();
   if (prepare.resized) {
     resized_ = prepare.identity;
   }
   for (auto& [id, worker] : workers_) {
     worker.rank.reset();
+    worker.ready = false;
   }
   emit(Begin{prepare, before_});
   for (const Member& member : prepare.members) {
@@ -212,11 +214,25 @@ void NodeBrain::ended(WorkerId id, const Event& how) {
   }
 }
 
-void NodeBrain::on(const Ready& event) {
-  if (const auto found = workers_.find(event.worker); found != workers_.end()) {
-    found->second.leaving_since.reset();
+// All at once, as soon as the last one is ready: nothing happens in the job before that. Who is ready is told all the
+// same at the next tick, so that only who is not is killed for it.
+void NodeBrain::on(const MemberReady& event) {
+  const auto found = workers_.find(event.member.worker);
+  if (found == workers_.end() || event.identity != identity()) {
+    return;
   }
-  emit(Tell{event});
+  found->second.leaving_since.reset();
+  found->second.ready = true;
+  ready_.push_back(event.member);
+  if (std::ranges::all_of(living_members(), [this](WorkerId each) { return workers_.at(each).ready; })) {
+    tell_ready();
+  }
+}
+
+void NodeBrain::tell_ready() {
+  if (!ready_.empty()) {
+    emit(Tell{Ready{identity(), std::exchange(ready_, {})}});
+  }
 }
 
 void NodeBrain::on(const Formed& event) {
@@ -268,6 +284,7 @@ void NodeBrain::on(const LeaveLimit& event) {
 }
 
 void NodeBrain::on(const Tick&) {
+  tell_ready();
   for (auto& [id, worker] : workers_) {
     if (worker.leaving_since && worker.limit > Time{} && now_ - *worker.leaving_since > worker.limit && !worker.dead) {
       worker.leaving_since.reset();

@@ -42,6 +42,11 @@ struct Settled {
 struct Attached {
   WorkerId worker = kNoWorker;
 };
+// A member left the old step: its answer to Prepare.
+struct MemberReady {
+  Identity identity;
+  MemberState member;
+};
 // The user's limit on how long this worker may take to leave an interrupted step.
 struct LeaveLimit {
   WorkerId worker = kNoWorker;
@@ -51,7 +56,7 @@ struct LeaveLimit {
 // WorkerDied with signal -1: the worker lost its life mutex; else WorkerDied and WorkerExited say that its end is
 // certain, or that it never started (pid 0).
 using NodeEvent = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Release, EndJob, WorkerDied,
-                               WorkerExited, Ready, Formed, FormedByCommit, Settled, Attached, LeaveLimit, Tick>;
+                               WorkerExited, MemberReady, Formed, FormedByCommit, Settled, Attached, LeaveLimit, Tick>;
 
 // ---- effects ------------------------------------------------------------------------------------------------------
 
@@ -175,6 +180,7 @@ class NodeBrain {
     std::optional<Rank> rank;  // in the newest generation
     bool had_rank = false;     // once
     bool dead = false;         // noticed; it ends, or has ended
+    bool ready = false;        // it answered the newest Prepare
     std::optional<Event> end;  // as it was told: its end is certain
     Time limit{};              // see LeaveLimit; 0: none
     std::optional<Time> leaving_since;
@@ -197,7 +203,7 @@ class NodeBrain {
   void on(const EndJob& event);
   void on(const WorkerDied& event);
   void on(const WorkerExited& event);
-  void on(const Ready& event);
+  void on(const MemberReady& event);
   void on(const Formed& event);
   void on(const FormedByCommit& event);
   void on(const Settled& event);
@@ -210,6 +216,7 @@ class NodeBrain {
   void assign(const Member& member);
   const char* entry_of(const Member& member) const;
   void formed(Identity identity);
+  void tell_ready();
   void ended(WorkerId id, const Event& how);
   Workers::iterator give_back(Workers::iterator worker);  // the next one
   bool goes_on(Identity identity) const { return identity == this->identity() && identity > sealed_; }
@@ -221,6 +228,7 @@ class NodeBrain {
   Workers workers_;
   std::set<WorkerId> gone_;          // nothing is left of them
   std::optional<Prepare> prepared_;  // of its members: those of this node
+  std::vector<MemberState> ready_;   // answers that the coordinator was not told yet
   Identity before_;                  // the generation before that one
   Identity sealed_;                  // the newest
   Identity formed_;                  // the newest

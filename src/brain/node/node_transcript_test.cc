@@ -93,7 +93,7 @@ class NodeScene {
   NodeEvent worker_event(const Line& line, WorkerId worker) const {
     if (line.verb == "spawn") return Spawn{0, worker, line.has("spare"), ""};
     if (line.verb == "kill") return Kill{worker, ""};
-    if (line.verb == "ready") return Ready{worker, identity(line), {}};
+    if (line.verb == "ready") return MemberReady{identity(line), {worker, {}}};
     if (line.verb == "attached") return Attached{worker};
     if (line.verb == "limit") return LeaveLimit{worker, std::chrono::milliseconds(line.number("ms"))};
     if (line.verb == "exited") return WorkerExited{worker};
@@ -110,7 +110,11 @@ class NodeScene {
     } else if (const auto* exited = std::get_if<WorkerExited>(&effect.event)) {
       say("tell exited" + number("worker", exited->worker));
     } else if (const auto* ready = std::get_if<Ready>(&effect.event)) {
-      say("tell ready" + number("worker", ready->worker) + gen(ready->identity));
+      std::vector<WorkerId> told;
+      for (const MemberState& member : ready->members) {
+        told.push_back(member.worker);
+      }
+      say("tell ready" + workers(told) + gen(ready->identity));
     } else if (const auto* formed = std::get_if<Formed>(&effect.event)) {
       say("tell formed" + gen(formed->identity));
     } else {

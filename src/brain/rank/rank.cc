@@ -1,6 +1,7 @@
 #include "brain/rank/rank.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "brain/require.h"
 
@@ -11,21 +12,40 @@ bool RankBrain::formed() const {
          phase_ == RankPhase::kFinished;
 }
 
-void RankBrain::assigned(Version version) {
+Moved RankBrain::assigned(const Place& place, Version version) {
   require(phase_ != RankPhase::kFinished, "a rank that finished gets another one");
+  const Place before = std::exchange(place_, place);
+  Moved moved;
+  if (before.world != 0) {
+    moved.rebuild = built_for_.has_value() && *built_for_ != place.sharding;
+    moved.regroup = moved.rebuild || before.rank != place.rank || before.world != place.world;
+    if (before.world != place.world) {
+      // Perhaps a world came in between that not all ranks heard of: all get from the one that they left to this one.
+      moved.put_back = left_world_ != 0;
+      const uint32_t known = moved.put_back ? left_world_ : before.world;
+      moved.resized_from = known == place.world ? 0 : known;
+    }
+  }
+  if (moved.rebuild) {
+    built_for_.reset();
+    left_world_ = 0;
+  }
   phase_ = RankPhase::kJoining;
   version_ = version;
   flags_ = 0;
+  return moved;
 }
 
-Joining RankBrain::activated(Rank rank, const std::vector<Rank>& sources, const std::vector<Rank>& targets,
-                             StateWord own, bool sharded, bool as_built) const {
+Joining RankBrain::activated(const std::vector<Rank>& sources, const std::vector<Rank>& targets, StateWord own,
+                             bool sharded, bool as_built) {
   if (sharded) {
     const bool fresh = version_ == 0 && own == StateWord{StateKind::kEmpty, 0} && as_built;
     const bool has = fresh || own == StateWord{StateKind::kClean, version_};
+    left_world_ = has ? left_world_ : 0;
     return {has ? Fill::kNothing : Fill::kCopy, false};
   }
-  if (std::find(targets.begin(), targets.end(), rank) != targets.end()) {
+  if (std::find(targets.begin(), targets.end(), place_.rank) != targets.end()) {
+    left_world_ = 0;  // what fills it was told of this world already
     return {sources.empty() ? Fill::kSaved : Fill::kPeers, false};
   }
   return {Fill::kNothing, !targets.empty()};
@@ -35,11 +55,13 @@ void RankBrain::joined() {
   require(phase_ == RankPhase::kJoining, "a generation formed with a rank that does not join it");
   phase_ = RankPhase::kBetween;
   ever_formed_ = true;
+  left_world_ = 0;
 }
 
 void RankBrain::left() {
   if (formed() && phase_ != RankPhase::kFinished) {
     phase_ = RankPhase::kLeft;
+    left_world_ = place_.world;
     flags_ = 0;  // who takes part next does not know of it; the next vote says it again
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "brain/types.h"
@@ -30,6 +31,23 @@ enum class RankPhase : uint8_t {
   kVoted,     // it voted on that, and the step does not count yet, or its update is not done
   kLeft,      // it left an interrupted generation, and waits for its next rank
   kFinished,  // all ranks finished: nothing is done again
+};
+
+// A rank's place in a generation.
+struct Place {
+  Rank rank = 0;
+  uint32_t world = 0;
+  uint32_t sharding = 0;  // how sharded state is divided (Sharding::number)
+  bool operator==(const Place&) const = default;
+};
+
+// What the process has to do because its place is another one than before.
+struct Moved {
+  bool regroup = false;  // process groups are of another rank or size: they go
+  bool rebuild = false;  // sharded state is divided otherwise: everything is built anew, before this rank joins
+  // The training function knows a world of another size than now: this one. 0: of the same size.
+  uint32_t resized_from = 0;
+  bool put_back = false;  // what it did for worlds in between is undone before it hears that
 };
 
 // Where a rank gets the state of its generation's version from.
@@ -71,13 +89,15 @@ class RankBrain {
   bool stops() const { return (flags_ & kFlagDrain) != 0; }   // the job stops.
 
   // ---- membership ----
-  // It has a rank in a newer generation, which goes on from `version`.
-  void assigned(Version version);
-  // That generation goes on: `sources` have its version, `targets` do not. `own`: the state of this rank, `rank`.
+  // It has a place in a newer generation, which goes on from `version`.
+  Moved assigned(const Place& place, Version version);
+  // What this process built depends on its rank: it is for the sharding of its place.
+  void built() { built_for_ = place_.sharding; }
+  // That generation goes on: `sources` have its version, `targets` do not. `own`: the state of this rank.
   // `sharded`: no other rank holds what this one does; sources and targets say nothing of it then. `as_built`: nothing
   // changed that state since it was built.
-  Joining activated(Rank rank, const std::vector<Rank>& sources, const std::vector<Rank>& targets, StateWord own,
-                    bool sharded, bool as_built) const;
+  Joining activated(const std::vector<Rank>& sources, const std::vector<Rank>& targets, StateWord own, bool sharded,
+                    bool as_built);
   // Where kCopy was to be: what of it is left in memory of nodes. `parts`: of a division before, whole.
   static Fill found(bool copy, bool parts) { return copy ? Fill::kCopy : parts ? Fill::kParts : Fill::kSaved; }
   void joined();  // the generation formed
@@ -99,6 +119,9 @@ class RankBrain {
 
  private:
   RankPhase phase_ = RankPhase::kNoRank;
+  Place place_;
+  uint32_t left_world_ = 0;            // ranks of the world that it left, while the state is of that; else 0
+  std::optional<uint32_t> built_for_;  // a sharding; none: nothing depends on it
   Version version_ = 0;
   uint32_t flags_ = 0;  // that all ranks raised with the last vote, where all heard of them
   bool ever_formed_ = false;

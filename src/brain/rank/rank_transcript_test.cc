@@ -32,12 +32,15 @@ class RankScene {
  private:
   std::string answer_to(const Line& line) {
     if (line.verb == "assigned") {
-      rank_ = static_cast<Rank>(line.number("rank"));
-      brain_.assigned(line.number("version"));
+      const Place place{static_cast<Rank>(line.number("rank")), static_cast<uint32_t>(line.number("world", 4)),
+                        static_cast<uint32_t>(line.number("sharding"))};
+      return text_of(brain_.assigned(place, line.number("version")));
+    } else if (line.verb == "built") {
+      brain_.built();
     } else if (line.verb == "activated") {
       const Joining joining =
-          brain_.activated(rank_, numbers(line.text("sources")), numbers(line.text("targets")),
-                           state_word(line.text("state")), line.number("sharded") != 0, line.number("as_built") != 0);
+          brain_.activated(numbers(line.text("sources")), numbers(line.text("targets")), state_word(line.text("state")),
+                           line.number("sharded") != 0, line.number("as_built") != 0);
       return "fill=" + name(kFills, joining.fill) + (joining.gives ? " gives" : "");
     } else if (line.verb == "found") {
       return "fill=" + name(kFills, RankBrain::found(line.number("copy") != 0, line.number("parts") != 0));
@@ -64,12 +67,18 @@ class RankScene {
     return "";
   }
 
+  static std::string text_of(const Moved& moved) {
+    std::string text = moved.regroup ? "regroup " : "";
+    text += moved.put_back ? "put_back " : "";
+    text += moved.resized_from != 0 ? "resized_from=" + std::to_string(moved.resized_from) + " " : "";
+    text += moved.rebuild ? "rebuild " : "";
+    return text.substr(0, text.empty() ? 0 : text.size() - 1);
+  }
   static uint32_t flags(const Line& line) {
     return (line.number("pause") != 0 ? kFlagPause : 0U) | (line.number("drain") != 0 ? kFlagDrain : 0U);
   }
 
   RankBrain brain_;
-  Rank rank_ = 0;
 };
 
 class RankTranscript : public ::testing::TestWithParam<std::string> {};

@@ -64,8 +64,9 @@ class Node {
     tell(answer);
   }
   void carry_out(const Assign& effect) {
-    happens(Ready{effect.member.worker, node_.identity(),
-                  effect.member.newcomer ? StateWord{} : StateWord{StateKind::kClean, prepared_.version}});
+    happens(MemberReady{node_.identity(),
+                        {effect.member.worker,
+                         effect.member.newcomer ? StateWord{} : StateWord{StateKind::kClean, prepared_.version}}});
   }
   void carry_out(const GoOn& effect) { happens(Formed{effect.activate.identity}); }
   template <typename Other>

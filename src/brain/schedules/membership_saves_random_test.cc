@@ -114,7 +114,7 @@ class Saves {
       feed(WorkerParked{worker, 100 + int64_t{worker}});
     } else if (prepared_ && ready_ < prepared_->members.size()) {
       const Prepare prepare = *prepared_;
-      feed(Ready{prepare.members[ready_++].worker, prepare.identity, {}});
+      feed(Ready{prepare.identity, {{prepare.members[ready_++].worker, {}}}});
       if (activated_ == prepare.identity) {
         feed(Formed{prepare.identity});
       }

@@ -340,7 +340,8 @@ class ShardedSchedule {
         process.kind = StateKind::kEmpty;
         process.version = 0;
       }
-      tell_agent(id, Ready{member.worker, identity, {process.kind, process.version}, true});
+      tell_agent(id, MemberReady{identity, {member.worker, {process.kind, process.version}, true}});
+      loop_.after(soon(), [this, id] { tell_agent(id, Tick{}); });
     });
   }
 

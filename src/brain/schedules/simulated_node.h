@@ -454,7 +454,8 @@ class Nodes {
     worker.entered = prepare.identity;
     worker.rank = rank_of(worker);
     worker.brain.left();
-    worker.brain.assigned(prepare.version);
+    const auto world = static_cast<uint32_t>(generations_.at(worker.entered).prepare.members.size());
+    (void)worker.brain.assigned({worker.rank, world, prepare.sharding.number}, prepare.version);
     if (loop_.below(4) == 0) {
       worker.brain.left();  // said once more, and late
     }
@@ -472,7 +473,10 @@ class Nodes {
     tell_ready(worker);
   }
 
-  void tell_ready(const Worker& worker) { agent_step(worker.node, Ready{worker.id, worker.entered, worker.answered}); }
+  void tell_ready(const Worker& worker) {
+    agent_step(worker.node, MemberReady{worker.entered, {worker.id, worker.answered}});
+    loop_.after(loop_.below(100), [this, node = worker.node] { agent_step(node, Tick{}); });
+  }
 
   void await_activation(Worker& worker) {
     if (interrupted(worker)) {
@@ -480,7 +484,7 @@ class Nodes {
     } else if (worker.activated && worker.activated->identity == worker.entered) {
       const std::vector<Rank>& sources = worker.activated->sources;
       const Joining joining =
-          worker.brain.activated(worker.rank, sources, worker.activated->targets, worker.state_word(), false, false);
+          worker.brain.activated(sources, worker.activated->targets, worker.state_word(), false, false);
       const bool source = joining.fill == Fill::kNothing;
       must(source == (std::find(sources.begin(), sources.end(), worker.rank) != sources.end()),
            "a rank neither has the state nor gets it from peers");

@@ -161,11 +161,13 @@ class PretendedNode {
       check(order);
       progress_->reached("tables", order.identity.generation, link_->received_bytes() - received_);
     }
+    brain::Ready ready{order.identity, {}};
     for (const brain::Member& member : members_) {
       const bool empty = member.newcomer || order.version == 0;
-      link_->send(brain::Ready{member.worker, order.identity,
-                               empty ? brain::StateWord{} : brain::StateWord{brain::StateKind::kClean, order.version}});
+      ready.members.push_back(
+          {member.worker, empty ? brain::StateWord{} : brain::StateWord{brain::StateKind::kClean, order.version}});
     }
+    link_->send(ready);
   }
 
   // Every rank of this node finds itself in the table, and names a few peers.

@@ -73,9 +73,12 @@ StatusOr<Assignment> Engine::wait_assignment() {
   generation_.make_communicator(prepared);
   capsules_.enter(std::move(prepared.inherited));
   steps_.enter([this] { return broken_link(); });
-  tell(&brain::RankBrain::assigned, assignment().version);
+  moved_ = tell(&brain::RankBrain::assigned, brain::Place{assignment().rank, assignment().world, assignment().sharding},
+                assignment().version);
   return assignment();
 }
+
+void Engine::built() { tell(&brain::RankBrain::built); }
 
 StatusOr<Readiness> Engine::ready(bool sharded, bool as_built) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
@@ -85,7 +88,7 @@ StatusOr<Readiness> Engine::ready(bool sharded, bool as_built) {
   (void)agent_->send(messages::Ready{word.kind, word.version, sharded});
   KEEPSTEP_ASSIGN_OR_RETURN(generation_.activation, agent_->await_activation());
   const brain::Joining joining =
-      brain_.activated(assignment().rank, activation().sources, activation().targets, word, sharded, as_built);
+      tell(&brain::RankBrain::activated, activation().sources, activation().targets, word, sharded, as_built);
   if (!sharded) {
     return Readiness{joining.fill, joining.gives, {}};
   }

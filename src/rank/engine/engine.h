@@ -50,6 +50,7 @@ class Engine {
     return brain_;
   }
   const Assignment& assignment() const { return generation_.assignment; }  // once the brain has a rank
+  const brain::Moved& moved() const { return moved_; }                     // with it, because of the one before
   const Activation& activation() const { return generation_.activation; }  // once it is ready
   bool across() const { return generation_.across(); }                     // the generation has members on other nodes
   // The generation's collectives; null before the first assignment. Whoever keeps it must let go before the next
@@ -59,6 +60,8 @@ class Engine {
   // ---- membership ----
   // Waits until this worker has a rank in a generation newer than the one it is in. CANCELLED: the job ends.
   StatusOr<Assignment> wait_assignment();
+  // What this process protects was built for its rank, and for how state is divided now.
+  void built();
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
   // with wait_assignment. `sharded`: no other rank holds what this one protects; and `as_built`: nothing changed that
   // since it was built.
@@ -132,6 +135,7 @@ class Engine {
   mutable std::mutex brain_mutex_;
   brain::RankBrain brain_;
   RankGeneration generation_;
+  brain::Moved moved_;
   state::CudaCopy copy_;
   Steps steps_;
   StateTransfer transfer_;

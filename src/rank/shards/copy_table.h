@@ -1,11 +1,13 @@
-// What all ranks say together of the copies of shards when a generation forms: by rank, whether it needs its shard, and
-// the lowest rank that can give it. One all_reduce (the minimum) makes the table of all out of those of each.
+// What all ranks say together of the copies of shards when a generation forms: by rank, whether it needs any, and by
+// shard the lowest and the highest rank that can give it. One all_reduce (the minimum) makes the table of all out of
+// those of each.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -14,27 +16,35 @@ namespace keepstep::rank {
 
 class CopyTable {
  public:
-  explicit CopyTable(comm::Rank world) : words_(size_t{2} * world, kNone) {}
+  // `shards`: ranks of the world that has them.
+  CopyTable(comm::Rank world, comm::Rank shards) : world_(world), words_(world + size_t{2} * shards, kNone) {}
 
-  // Of one rank, before the all_reduce; a shard of a rank beyond the world is left out.
-  void set_needs(comm::Rank rank) { words_[2 * rank] = 0; }
+  // Of one rank, before the all_reduce; a shard of a rank beyond `shards` is left out.
+  void set_needs(comm::Rank rank) { words_[rank] = 0; }
   void set_gives(comm::Rank shard, comm::Rank giver) {
-    if (size_t{2} * shard < words_.size()) {
-      words_[2 * shard + 1] = static_cast<int32_t>(giver);
+    if (at(shard) < words_.size()) {
+      words_[at(shard)] = static_cast<int32_t>(giver);
+      words_[at(shard) + 1] = -static_cast<int32_t>(giver);  // the lowest of these is the highest rank
     }
   }
   int32_t* data() { return words_.data(); }
   size_t size() const { return words_.size(); }  // int32
 
-  bool needs(comm::Rank rank) const { return words_[2 * rank] == 0; }
-  std::optional<comm::Rank> giver(comm::Rank shard) const {
-    const int32_t giver = words_[2 * shard + 1];
-    return giver == kNone ? std::nullopt : std::optional(static_cast<comm::Rank>(giver));
+  bool needs(comm::Rank rank) const { return words_[rank] == 0; }
+  // The lowest and the highest that gives this shard; they may be the same.
+  std::optional<std::pair<comm::Rank, comm::Rank>> givers(comm::Rank shard) const {
+    if (words_[at(shard)] == kNone) {
+      return std::nullopt;
+    }
+    return std::pair(static_cast<comm::Rank>(words_[at(shard)]), static_cast<comm::Rank>(-words_[at(shard) + 1]));
   }
   bool operator==(const CopyTable&) const = default;
 
  private:
   static constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+  size_t at(comm::Rank shard) const { return world_ + size_t{2} * shard; }
+
+  comm::Rank world_;
   std::vector<int32_t> words_;
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "rank/link/reserved_tags.h"
+#include "rank/shards/word_gather.h"
 #include "state/vault/parity_vault.h"
 
 namespace keepstep::rank {
@@ -76,35 +77,10 @@ bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
 }  // namespace
 
 // What all ranks say, by rank.
-StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(std::vector<uint32_t> mine) {
-  const auto world = static_cast<Rank>(generation_.world());
-  const auto gather = [&](const std::vector<uint32_t>& from) -> StatusOr<std::vector<std::vector<uint32_t>>> {
-    std::vector<std::vector<uint32_t>> into(world, std::vector<uint32_t>(from.size()));
-    std::vector<void*> outputs;
-    for (std::vector<uint32_t>& each : into) {
-      outputs.push_back(each.data());
-    }
-    KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(
-        generation_.communicator->all_gather(comm::kWorld, from.data(), outputs, from.size() * sizeof(uint32_t))));
-    return into;
-  };
-  KEEPSTEP_ASSIGN_OR_RETURN(const auto lengths, gather({static_cast<uint32_t>(mine.size())}));
-  uint32_t most = 0;
-  for (const std::vector<uint32_t>& length : lengths) {
-    most = std::max(most, length.front());
-  }
-  if (most == 0) {
-    return std::vector<std::vector<uint32_t>>(world);
-  }
-  if (most > kMostWords) {
-    return absl::InternalError(absl::StrFormat("a rank tells of blocks in %d words", most));
-  }
-  mine.resize(most);
-  KEEPSTEP_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> words, gather(mine));
-  for (Rank rank = 0; rank < world; ++rank) {
-    words[rank].resize(lengths[rank].front());
-  }
-  return words;
+StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(const std::vector<uint32_t>& mine) {
+  WordGather gather(*generation_.communicator, generation_.world(),
+                    [this](OpId op) { return generation_.exchange(op); });
+  return gather.gather(mine, kMostWords);
 }
 
 // Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node

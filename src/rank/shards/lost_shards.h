@@ -26,7 +26,7 @@ class LostShards {
   void leave_generation() { incoming_.clear(); }  // after the communicator
 
  private:
-  StatusOr<std::vector<std::vector<uint32_t>>> gather_words(std::vector<uint32_t> mine);
+  StatusOr<std::vector<std::vector<uint32_t>>> gather_words(const std::vector<uint32_t>& mine);
   StatusOr<std::map<brain::ParityBlock, comm::Rank>> share_parity(const std::vector<brain::ParityBlock>& here,
                                                                   const std::vector<comm::Rank>& lost);
   StatusOr<std::vector<uint32_t>> take_corrupt_away(const std::map<comm::Rank, brain::Rebuild>& plans,

@@ -135,7 +135,8 @@ ShardExchange::ShardExchange(comm::Communicator& comm, Rank self, std::vector<ui
       shards_(shards),
       version_(version),
       vault_of_(std::move(vault_of)),
-      world_(static_cast<Rank>(nodes_.size())) {}
+      world_(static_cast<Rank>(nodes_.size())),
+      table_(world_, shards_) {}
 
 std::vector<Rank> ShardExchange::ranks_of(uint32_t node) const {
   std::vector<Rank> ranks;
@@ -147,19 +148,13 @@ std::vector<Rank> ShardExchange::ranks_of(uint32_t node) const {
   return ranks;
 }
 
-Rank ShardExchange::server(Rank shard, uint32_t node) const {
-  const std::vector<Rank> ranks = ranks_of(node);
-  return ranks[shard % ranks.size()];
-}
-
 StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
   need_ = need;
   const std::vector<Rank> mates = ranks_of(nodes_[self_]);
   const size_t place = static_cast<size_t>(std::find(mates.begin(), mates.end(), self_) - mates.begin());
-  notices_.assign(world_ + 1, ShardNotice(shards_));
-  ShardNotice& mine = notices_[world_];
+  table_ = CopyTable(world_, shards_);
   if (need) {
-    mine.set_need();
+    table_.set_needs(self_);
   }
   for (const Rank shard : here) {
     if (shard >= shards_ || shard % mates.size() != place) {
@@ -167,26 +162,20 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
     }
     const StatusOr<state::ShardVault> vault = vault_of_(shard);
     if (vault.ok() && vault->verify(version_).ok()) {
-      mine.set_holds(shard);
+      table_.set_gives(shard, self_);
     }
   }
-  std::vector<void*> outputs;
-  for (Rank rank = 0; rank < world_; ++rank) {
-    outputs.push_back(notices_[rank].data());
-  }
-  KEEPSTEP_RETURN_IF_ERROR(line_.end(comm_.all_gather(comm::kWorld, mine.data(), outputs, mine.size())));
-  holds_.assign(shards_, {});
-  for (Rank rank = 0; rank < world_; ++rank) {
-    for (Rank shard = 0; shard < shards_; ++shard) {
-      if (notices_[rank].holds(shard)) {
-        holds_[shard].push_back(nodes_[rank]);
-      }
-    }
-  }
-  for (std::vector<uint32_t>& nodes : holds_) {
-    std::sort(nodes.begin(), nodes.end());
-    if (nodes.empty()) {
+  KEEPSTEP_RETURN_IF_ERROR(
+      line_.end(comm_.all_reduce(comm::kWorld, table_.data(), table_.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
+  servers_.clear();
+  for (Rank shard = 0; shard < shards_; ++shard) {
+    const auto givers = table_.givers(shard);
+    if (!givers) {
       return false;
+    }
+    servers_.push_back({givers->first});
+    if (givers->second != givers->first) {
+      servers_.back().push_back(givers->second);
     }
   }
   return true;
@@ -197,11 +186,12 @@ StatusOr<std::vector<std::string>> ShardExchange::texts() {
   texts_.assign(shards_, "");
   for (Rank shard = 0; shard < shards_; ++shard) {
     for (Rank needer = 0; needer < world_; ++needer) {
-      if (!notices_[needer].needs()) {
+      if (!table_.needs(needer)) {
         continue;
       }
-      const bool there = std::binary_search(holds_[shard].begin(), holds_[shard].end(), nodes_[needer]);
-      const Rank from = there ? needer : server(shard, holds_[shard].front());
+      const bool there =
+          std::ranges::any_of(servers_[shard], [&](Rank each) { return nodes_[each] == nodes_[needer]; });
+      const Rank from = there ? needer : servers_[shard].front();
       if (from != self_ && needer != self_) {
         continue;
       }
@@ -265,16 +255,16 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
                            std::span<std::byte> target, std::vector<std::vector<Ask>>* asks) {
   struct Place {
     Rank shard = 0;
-    uint32_t node = 0;
+    Rank server = 0;
   };
   std::vector<Place> places;
   std::vector<brain::ShardSource> sources;
   std::vector<std::vector<uint64_t>> starts;
   for (Rank shard = 0; shard < shards_; ++shard) {
     starts.push_back(state::shard_starts(shards[shard].shards));
-    for (const uint32_t node : holds_[shard]) {
-      places.push_back({shard, node});
-      sources.push_back({node == nodes_[self_] ? 0U : 1U, version_, shards[shard].shards});
+    for (const Rank server : servers_[shard]) {
+      places.push_back({shard, server});
+      sources.push_back({nodes_[server] == nodes_[self_] ? 0U : 1U, version_, shards[shard].shards});
     }
   }
   std::string why;
@@ -294,8 +284,8 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
         strided_copy(sources[pull.source].entries[pull.entry].box, need.box, pull.box, need.element_bytes);
     copy.source_offset += starts[place.shard][pull.entry];
     copy.target_offset += target_starts[pull.need];
-    if (place.node != nodes_[self_]) {
-      (*asks)[server(place.shard, place.node)].push_back({place.shard, std::move(copy)});
+    if (nodes_[place.server] != nodes_[self_]) {
+      (*asks)[place.server].push_back({place.shard, std::move(copy)});
       continue;
     }
     auto vault = open.find(place.shard);
@@ -319,8 +309,7 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
 Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
   requests_.assign(world_, "");
   orders_.assign(world_, "");
-  lengths_.assign(world_, 0);
-  length_rows_.assign(world_, std::vector<uint64_t>(world_, 0));
+  std::vector<uint32_t> lengths;  // of whom this rank asks, and of how many bytes; it asks few others
   for (Rank rank = 0; rank < world_; ++rank) {
     for (const Ask& ask : asks[rank]) {
       std::string* out = &requests_[rank];
@@ -333,18 +322,21 @@ Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
         put(out, loop.source_stride);
       }
     }
-    lengths_[rank] = requests_[rank].size();
+    if (requests_[rank].size() > kMaxRequest) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("what this rank needs of rank %d takes a request of %d bytes, %d are the most", rank,
+                          requests_[rank].size(), kMaxRequest));
+    }
+    if (!requests_[rank].empty()) {
+      lengths.insert(lengths.end(), {rank, static_cast<uint32_t>(requests_[rank].size())});
+    }
   }
-  std::vector<void*> outputs;
-  for (std::vector<uint64_t>& row : length_rows_) {
-    outputs.push_back(row.data());
-  }
-  KEEPSTEP_RETURN_IF_ERROR(
-      line_.end(comm_.all_gather(comm::kWorld, lengths_.data(), outputs, lengths_.size() * sizeof(uint64_t))));
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto all_lengths, gather_.gather(lengths, size_t{2} * world_));
   for (Rank needer = 0; needer < world_; ++needer) {
-    for (Rank giver = 0; giver < world_; ++giver) {
-      const uint64_t bytes = length_rows_[needer][giver];
-      if (bytes == 0 || (needer != self_ && giver != self_)) {
+    for (size_t i = 0; i + 1 < all_lengths[needer].size(); i += 2) {
+      const Rank giver = all_lengths[needer][i];
+      const uint32_t bytes = all_lengths[needer][i + 1];
+      if (needer != self_ && giver != self_) {
         continue;
       }
       if (needer == self_) {

@@ -17,8 +17,9 @@
 #include "base/status.h"
 #include "brain/types.h"
 #include "comm/communicator.h"
+#include "rank/shards/copy_table.h"
 #include "rank/shards/shard_line.h"
-#include "rank/shards/shard_notice.h"
+#include "rank/shards/word_gather.h"
 #include "state/vault/shard_manifest.h"
 #include "state/vault/shard_vault.h"
 
@@ -50,7 +51,6 @@ class ShardExchange {
  private:
   struct Ask;
   struct Asked;
-  comm::Rank server(comm::Rank shard, uint32_t node) const;
   Status plan(const std::vector<state::ShardManifest>& shards, const state::ShardManifest& needs,
               std::span<std::byte> target, std::vector<std::vector<Ask>>* asks);
   Status swap_requests(const std::vector<std::vector<Ask>>& asks);
@@ -67,14 +67,13 @@ class ShardExchange {
   const VaultOf vault_of_;
   const comm::Rank world_;
   bool need_ = false;
-  std::vector<std::vector<uint32_t>> holds_;  // by shard: nodes, ascending
+  std::vector<std::vector<comm::Rank>> servers_;  // by shard: ranks that read it for other nodes, two at most
   std::atomic<bool> stop_{false};
   ShardLine line_{comm_, stop_};
   uint64_t bytes_from_elsewhere_ = 0;
   // What operations that stay behind would write to, or read.
-  std::vector<ShardNotice> notices_;  // by rank; one more: our own
-  std::vector<uint64_t> lengths_;
-  std::vector<std::vector<uint64_t>> length_rows_;
+  CopyTable table_;
+  WordGather gather_{comm_, world_, [this](comm::OpId op) { return line_.end(op); }};
   std::vector<std::string> requests_;  // of ours, by server
   std::vector<std::string> orders_;    // of others, by rank
   std::vector<std::string> texts_;

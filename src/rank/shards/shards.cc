@@ -47,18 +47,21 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
     if (!table.needs(rank)) {
       continue;
     }
-    const std::optional<Rank> from = table.giver(rank);
-    if (!from.has_value()) {
+    const auto givers = table.givers(rank);
+    if (!givers) {
       lost.push_back(rank);
-    } else if (*from == self) {
+    } else if (givers->first == self) {
       KEEPSTEP_RETURN_IF_ERROR(give_shard(generation_, memory_, rank, rank, version));
     } else if (rank == self) {
-      KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, *from, version));
+      KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, givers->first, version));
     }
   }
   // All know, and join in. Where the division changed, the previous shards are used instead (shards_reshard.cc).
   if (!lost.empty() && generation_.assignment.from.number == generation_.assignment.sharding) {
-    return lost_.rebuild(activation, lost, [&](Rank rank) { return table.giver(rank); });
+    return lost_.rebuild(activation, lost, [&](Rank rank) {
+      const auto givers = table.givers(rank);
+      return givers ? std::optional(givers->first) : std::nullopt;
+    });
   }
   return absl::OkStatus();
 }
@@ -66,10 +69,11 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
 // What all know then, so that they come to the same plan: again, where who is to give a copy found it corrupt.
 StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, bool need) {
   const Rank self = generation_.self();
-  CopyTable table(generation_.world());
+  const Rank world = generation_.world();
+  CopyTable table(world, world);
   std::set<Rank> sound;
   while (true) {
-    const CopyTable before = std::exchange(table, CopyTable(generation_.world()));
+    const CopyTable before = std::exchange(table, CopyTable(world, world));
     if (need && !here.contains(self)) {
       table.set_needs(self);
     }
@@ -81,10 +85,10 @@ StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, 
     KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(generation_.communicator->all_reduce(
         comm::kWorld, table.data(), table.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
     bool none_moves = true;
-    for (Rank rank = 0; rank < generation_.world(); ++rank) {
-      const std::optional<Rank> giver = table.needs(rank) ? table.giver(rank) : std::nullopt;
-      none_moves = none_moves && !giver.has_value();
-      if (giver == self && sound.insert(rank).second) {
+    for (Rank rank = 0; rank < world; ++rank) {
+      const auto givers = table.needs(rank) ? table.givers(rank) : std::nullopt;
+      none_moves = none_moves && !givers;
+      if (givers && givers->first == self && sound.insert(rank).second) {
         KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, memory_.holding(rank, version));
         if (!memory_.keep_if_sound(vault, version, vault.verify(version)).ok()) {
           here.erase(rank);

@@ -93,7 +93,6 @@ class Run:
         self._save_settings: checkpoint_terms.Settings = {}  # of run.checkpoint; empty: not called
         self._sharded: list[Any] = []  # what run.shard built
         self._shard_calls = 0
-        self._built_for = 0  # the division of the state (`Assignment.sharding`)
         self._assigned = False  # the entry begins with the assignment that is there already
         session.capsule_ids = self._capsule_ids
         self._store: object | None = None  # of the process group that replicate() made
@@ -251,7 +250,7 @@ class Run:
         pipelining.remember()
         self._shards.built_by_rank()
         self._sharded.append(built)
-        self._built_for = self._assignment("run.shard").sharding
+        self._engine.built()
         return built
 
     def protect(self, **objects: Any) -> None:
@@ -747,16 +746,6 @@ class Run:
             self._checkpoints.forget()
         gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
 
-    def _note_resize(self, before: int, left_with: int | None) -> None:
-        now = self.world_size
-        if now == before:
-            return
-        if left_with is not None:
-            # Perhaps another world came in between, that not all ranks heard of: all get to this one by one step.
-            self._committed.put_back()
-        for function in self._on_resize:
-            function(before if left_with is None else left_with, now)
-
     # ---- sharded state ----
 
     def shard_counts(self) -> ShardCounts:
@@ -800,9 +789,8 @@ class Run:
             self._ready = True
             parked.get_ready_quietly(self._registry)
 
-    def _join(self, left_with: int | None = None) -> None:
-        """Joins the current generation, or a newer one if it is interrupted meanwhile. `left_with`: see
-        `_next_assignment`."""
+    def _join(self) -> None:
+        """Joins the current generation, or a newer one if it is interrupted meanwhile."""
         from keepstep.torch.distributed.hosts import communication
 
         if self._capsule is None:
@@ -812,8 +800,6 @@ class Run:
         self._shards.check()
         if not self._joined:
             checkpoint_terms.require_same(self._session, self.rank, self._save_settings)
-        if self._engine.state()[0] != "clean":
-            left_with = None  # a peer's options are for its world already
         load = None if self._checkpoints is None else functools.partial(self._load, self._checkpoints, self._capsule)
         while True:
             try:
@@ -821,7 +807,7 @@ class Run:
                     self._checkpoints.announce()
                 membership.join(self._session, self._registry, self._capsule, self._shards, load)
             except _engine.Interrupted:
-                if self._next_assignment(left_with):
+                if self._next_assignment():
                     self._assigned = True
                     raise Interruption("the state is divided anew") from None
                 continue
@@ -873,36 +859,33 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self.version + 1)
-        left_with = self.world_size
         self._committed.left()  # before functions of on_resize: what they do to options is meant
         if not self._assigned:
-            self._next_assignment(left_with)
+            self._next_assignment()
         else:
             gc.collect()  # the function was left only now, and with it what it held
         self._assigned = False
         if self._joined:
             self._entering = True
             self._guards.left()
-            self._join(left_with)  # at once, whatever the function does first; else it has still to protect its state
+            self._join()  # at once, whatever the function does first; else it has still to protect its state
         self._on_resize.clear()  # the next entry brings its own
 
-    def _next_assignment(self, left_with: int | None) -> bool:
-        """Waits for it. True: the function has to be entered before this process joins, to build anew.
-
-        `left_with`: how many ranks there were when the function was left; None where it was not.
-        """
-        before = self._assignment("the next one")
-        now = self._session.next_assignment()
-        anew = now.sharding != self._built_for and bool(self._sharded)
-        moved = (now.rank, now.world_size) != (before.rank, before.world_size)
-        if anew or moved:
+    def _next_assignment(self) -> bool:
+        """Waits for it. True: the function has to be entered before this process joins, to build anew."""
+        self._session.next_assignment()
+        moved = self._engine.moved
+        if moved.regroup:
             # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
             replicas.groups_away(keep_world=False)
-        if moved:
-            self._note_resize(before.world_size, left_with)
-        if anew:
+        if moved.put_back:
+            self._committed.put_back()
+        if moved.resized_from:
+            for function in self._on_resize:
+                function(moved.resized_from, self.world_size)
+        if moved.rebuild:
             self._divide_anew()
-        return anew
+        return moved.rebuild
 
     def _drop_generation(self, keep_world: bool) -> None:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
