@@ -48,19 +48,23 @@ class Moved:
 
     @property
     def regroup(self) -> bool:
-        """Process groups are of another rank or size: they go."""
+        """Process groups go."""
 
     @property
     def rebuild(self) -> bool:
         """Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins."""
 
     @property
+    def resized(self) -> bool:
+        """The function hears that the world is another one than before."""
+
+    @property
     def resized_from(self) -> int:
-        """The training function knows a world of another size than now: this one. 0: of the same size."""
+        """Ranks of that world; perhaps as many as now."""
 
     @property
     def put_back(self) -> bool:
-        """What it did for worlds in between is undone before it hears that."""
+        """Options are put back before: it was told of worlds in between."""
 
 class Assignment:
     """A rank in a generation (src/rank/link/assignment.h)."""
@@ -204,6 +208,9 @@ class Engine:
 
     def built(self) -> None:
         """What it protects was built for its rank, and for how state is divided now."""
+
+    def let_go(self) -> None:
+        """All of that is gone."""
 
     @property
     def version(self) -> int:

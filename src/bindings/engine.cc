@@ -64,12 +64,12 @@ void bind_values(nb::module_& module) {
       .value("END", brain::NextStep::kEnd, "There are no more steps.");
 
   nb::class_<brain::Moved>(module, "Moved", "What a process does because its place is another one than before.")
-      .def_ro("regroup", &brain::Moved::regroup, "Process groups are of another rank or size: they go.")
+      .def_ro("regroup", &brain::Moved::regroup, "Process groups go.")
       .def_ro("rebuild", &brain::Moved::rebuild,
               "Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins.")
-      .def_ro("resized_from", &brain::Moved::resized_from,
-              "The training function knows a world of another size than now: this one. 0: of the same size.")
-      .def_ro("put_back", &brain::Moved::put_back, "What it did for worlds in between is undone before it hears that.");
+      .def_ro("resized", &brain::Moved::resized, "The function hears that the world is another one than before.")
+      .def_ro("resized_from", &brain::Moved::resized_from, "Ranks of that world; perhaps as many as now.")
+      .def_ro("put_back", &brain::Moved::put_back, "Options are put back before: it was told of worlds in between.");
 
   nb::class_<Assignment>(module, "Assignment", "A rank in a generation (src/rank/link/assignment.h).")
       .def(
@@ -115,6 +115,7 @@ void bind_engine(nb::module_& module) {
           "moved", [](Engine& engine) { return engine.moved(); },
           "What the newest assignment means for what this process has.")
       .def("built", &Engine::built, "What it protects was built for its rank, and for how state is divided now.")
+      .def("let_go", &Engine::let_go, "All of that is gone.")
       .def_prop_ro(
           "version", [](Engine& engine) { return engine.brain().version(); }, "Committed steps.")
       .def_prop_ro(

@@ -281,6 +281,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                      out_member->mutable_state()->set_kind(static_cast<control::StateKind>(member.state.kind));
                      out_member->mutable_state()->set_version(member.state.version);
                      out_member->set_sharded(member.sharded);
+                     out_member->set_waited_ns(member.waited.count());
                    }
                  },
                  [&](const brain::Formed& e) {
@@ -365,7 +366,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       brain::Ready ready{identity, {}};
       for (const control::Ready::Member& member : in.ready().members()) {
         KEEPSTEP_ASSIGN_OR_RETURN(const brain::StateWord state, state_from(member.state()));
-        ready.members.push_back({member.worker(), state, member.sharded()});
+        ready.members.push_back(
+            {member.worker(), state, member.sharded(), std::chrono::nanoseconds(member.waited_ns())});
       }
       return ready;
     }

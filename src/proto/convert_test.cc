@@ -54,8 +54,8 @@ auto fields(const Sealed& e) {
   return std::tuple(a, b, c, d, f, g, h, i);
 }
 auto fields(const MemberState& e) {
-  const auto& [a, b, c] = e;
-  return std::tuple(a, b, c);
+  const auto& [a, b, c, d] = e;
+  return std::tuple(a, b, c, d);
 }
 bool operator==(const MemberState& a, const MemberState& b) { return fields(a) == fields(b); }
 auto fields(const Ready& e) {
@@ -211,12 +211,13 @@ INSTANTIATE_TEST_SUITE_P(
         brain::Sealed{
             kNode, kOwn, {kWordA, kWordB}, 118, 0.1, 16, {{2, 117}, {7, uint64_t{1} << 31, 3}}, {{{{4, 2}, 1}, 117}}},
         brain::Sealed{kNode, kOwn, {}}, brain::Ready{kOwn, {{5, {StateKind::kHydrating, 12}}}},
-        brain::Ready{kOwn, {{5, {StateKind::kClean, 12}, true}, {6, {StateKind::kEmpty, 0}}}}, brain::Formed{kOwn},
-        brain::Progress{kOwn, 1ull << 40}, brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}},
-        brain::WorkerFinished{5, kOwn}, brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn},
-        brain::NodeLeaves{kNode, kNotUtf8}, brain::ScaleRequested{6}, brain::ScaleRequested{},
-        brain::PolicyChanged{kPolicy}, brain::MostUseful{64}, brain::MostUseful{24, {1, 2, 24}},
-        brain::Saved{uint64_t{1} << 40, 7}));
+        brain::Ready{kOwn,
+                     {{5, {StateKind::kClean, 12}, true, std::chrono::microseconds(7)}, {6, {StateKind::kEmpty, 0}}}},
+        brain::Formed{kOwn}, brain::Progress{kOwn, 1ull << 40},
+        brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
+        brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
+        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
+        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40, 7}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

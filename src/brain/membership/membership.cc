@@ -131,7 +131,8 @@ void Membership::on(const Ready& event) {
                  {{"rank", int64_t{worker->rank}},
                   {"worker", int64_t{member.worker}},
                   {"state", std::string(name(member.state.kind))},
-                  {"version", static_cast<int64_t>(member.state.version)}});
+                  {"version", static_cast<int64_t>(member.state.version)},
+                  {"waited", std::chrono::duration<double>(member.waited).count()}});
   }
   if (!news) {
     return;

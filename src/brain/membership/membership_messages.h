@@ -94,6 +94,7 @@ struct MemberState {
   WorkerId worker = kNoWorker;
   StateWord state;
   bool sharded = false;  // its state is only its own: no other rank can stand in for it, copies can (shard_copies.h)
+  Time waited{};         // since it was ready, when its node told
 };
 // Answer to Prepare from members of one node, in the order in which they left the old step. A node answers once for all
 // of its members where none of them is much slower than the others.

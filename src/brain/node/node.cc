@@ -215,7 +215,7 @@ void NodeBrain::ended(WorkerId id, const Event& how) {
 }
 
 // All at once, as soon as the last one is ready: nothing happens in the job before that. Who is ready is told all the
-// same at the next tick, so that only who is not is killed for it.
+// same at the next tick: the coordinator kills who is not.
 void NodeBrain::on(const MemberReady& event) {
   const auto found = workers_.find(event.member.worker);
   if (found == workers_.end() || event.identity != identity()) {
@@ -223,16 +223,22 @@ void NodeBrain::on(const MemberReady& event) {
   }
   found->second.leaving_since.reset();
   found->second.ready = true;
-  ready_.push_back(event.member);
+  ready_.push_back({event.member, now_});
   if (std::ranges::all_of(living_members(), [this](WorkerId each) { return workers_.at(each).ready; })) {
     tell_ready();
   }
 }
 
 void NodeBrain::tell_ready() {
-  if (!ready_.empty()) {
-    emit(Tell{Ready{identity(), std::exchange(ready_, {})}});
+  if (ready_.empty()) {
+    return;
   }
+  Ready ready{identity(), {}};
+  for (auto& [member, since] : std::exchange(ready_, {})) {
+    member.waited = now_ - since;
+    ready.members.push_back(member);
+  }
+  emit(Tell{std::move(ready)});
 }
 
 void NodeBrain::on(const Formed& event) {

@@ -226,13 +226,13 @@ class NodeBrain {
 
   const NodeId node_;
   Workers workers_;
-  std::set<WorkerId> gone_;          // nothing is left of them
-  std::optional<Prepare> prepared_;  // of its members: those of this node
-  std::vector<MemberState> ready_;   // answers that the coordinator was not told yet
-  Identity before_;                  // the generation before that one
-  Identity sealed_;                  // the newest
-  Identity formed_;                  // the newest
-  Identity resized_;                 // the newest of another world than the one before
+  std::set<WorkerId> gone_;                          // nothing is left of them
+  std::optional<Prepare> prepared_;                  // of its members: those of this node
+  std::vector<std::pair<MemberState, Time>> ready_;  // that the coordinator was not told of yet, and since when
+  Identity before_;                                  // the generation before that one
+  Identity sealed_;                                  // the newest
+  Identity formed_;                                  // the newest
+  Identity resized_;                                 // the newest of another world than the one before
   bool active_ = false;
   bool over_ = false;  // the job
   Time now_{};

@@ -19,17 +19,12 @@ Moved RankBrain::assigned(const Place& place, Version version) {
   if (before.world != 0) {
     moved.rebuild = built_for_.has_value() && *built_for_ != place.sharding;
     moved.regroup = moved.rebuild || before.rank != place.rank || before.world != place.world;
-    if (before.world != place.world) {
-      // Perhaps a world came in between that not all ranks heard of: all get from the one that they left to this one.
-      moved.put_back = left_world_ != 0;
-      const uint32_t known = moved.put_back ? left_world_ : before.world;
-      moved.resized_from = known == place.world ? 0 : known;
-    }
+    moved.resized = told_world_ != place.world;
+    // Perhaps a world came in between that not all ranks heard of: all get from the one that they left to this one.
+    moved.put_back = moved.resized && left_world_ != 0;
+    moved.resized_from = moved.put_back ? left_world_ : told_world_;
   }
-  if (moved.rebuild) {
-    built_for_.reset();
-    left_world_ = 0;
-  }
+  told_world_ = place.world;
   phase_ = RankPhase::kJoining;
   version_ = version;
   flags_ = 0;
@@ -51,6 +46,11 @@ Joining RankBrain::activated(const std::vector<Rank>& sources, const std::vector
   return {Fill::kNothing, !targets.empty()};
 }
 
+void RankBrain::let_go() {
+  built_for_.reset();
+  left_world_ = 0;
+}
+
 void RankBrain::joined() {
   require(phase_ == RankPhase::kJoining, "a generation formed with a rank that does not join it");
   phase_ = RankPhase::kBetween;
@@ -62,7 +62,9 @@ void RankBrain::left() {
   if (formed() && phase_ != RankPhase::kFinished) {
     phase_ = RankPhase::kLeft;
     left_world_ = place_.world;
-    flags_ = 0;  // who takes part next does not know of it; the next vote says it again
+  } else if (left_world_ != 0) {
+    told_world_ = left_world_;  // joining failed, and leaving puts back what the function did for worlds since
+    flags_ = 0;                 // who takes part next does not know of it; the next vote says it again
   }
 }
 

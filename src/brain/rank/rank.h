@@ -43,11 +43,13 @@ struct Place {
 
 // What the process has to do because its place is another one than before.
 struct Moved {
-  bool regroup = false;  // process groups are of another rank or size: they go
+  bool regroup = false;  // process groups go: they are of another rank or size, or of what is built anew
   bool rebuild = false;  // sharded state is divided otherwise: everything is built anew, before this rank joins
-  // The training function knows a world of another size than now: this one. 0: of the same size.
+  // The training function hears that the world is another one than `resized_from`, or again of that size. With
+  // `put_back` options are put back before: it was told of worlds in between.
+  bool resized = false;
   uint32_t resized_from = 0;
-  bool put_back = false;  // what it did for worlds in between is undone before it hears that
+  bool put_back = false;
 };
 
 // Where a rank gets the state of its generation's version from.
@@ -93,6 +95,8 @@ class RankBrain {
   Moved assigned(const Place& place, Version version);
   // What this process built depends on its rank: it is for the sharding of its place.
   void built() { built_for_ = place_.sharding; }
+  // It let all of that go. Until then each new place says again that it has to be built anew.
+  void let_go();
   // That generation goes on: `sources` have its version, `targets` do not. `own`: the state of this rank.
   // `sharded`: no other rank holds what this one does; sources and targets say nothing of it then. `as_built`: nothing
   // changed that state since it was built.
@@ -120,7 +124,8 @@ class RankBrain {
  private:
   RankPhase phase_ = RankPhase::kNoRank;
   Place place_;
-  uint32_t left_world_ = 0;            // ranks of the world that it left, while the state is of that; else 0
+  uint32_t told_world_ = 0;            // what the training function takes for the number of ranks
+  uint32_t left_world_ = 0;            // the world that it left, while the state is of that; else 0
   std::optional<uint32_t> built_for_;  // a sharding; none: nothing depends on it
   Version version_ = 0;
   uint32_t flags_ = 0;  // that all ranks raised with the last vote, where all heard of them

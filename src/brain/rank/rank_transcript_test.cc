@@ -37,6 +37,8 @@ class RankScene {
       return text_of(brain_.assigned(place, line.number("version")));
     } else if (line.verb == "built") {
       brain_.built();
+    } else if (line.verb == "let_go") {
+      brain_.let_go();
     } else if (line.verb == "activated") {
       const Joining joining =
           brain_.activated(numbers(line.text("sources")), numbers(line.text("targets")), state_word(line.text("state")),
@@ -70,7 +72,7 @@ class RankScene {
   static std::string text_of(const Moved& moved) {
     std::string text = moved.regroup ? "regroup " : "";
     text += moved.put_back ? "put_back " : "";
-    text += moved.resized_from != 0 ? "resized_from=" + std::to_string(moved.resized_from) + " " : "";
+    text += moved.resized ? "resized_from=" + std::to_string(moved.resized_from) + " " : "";
     text += moved.rebuild ? "rebuild " : "";
     return text.substr(0, text.empty() ? 0 : text.size() - 1);
   }

@@ -79,6 +79,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
 }
 
 void Engine::built() { tell(&brain::RankBrain::built); }
+void Engine::let_go() { tell(&brain::RankBrain::let_go); }
 
 StatusOr<Readiness> Engine::ready(bool sharded, bool as_built) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);

@@ -62,6 +62,7 @@ class Engine {
   StatusOr<Assignment> wait_assignment();
   // What this process protects was built for its rank, and for how state is divided now.
   void built();
+  void let_go();  // all of it is gone
   // Answers Prepare with the state we hold, then waits for Activate. ABORTED: interrupted or superseded; start over
   // with wait_assignment. `sharded`: no other rank holds what this one protects; and `as_built`: nothing changed that
   // since it was built.

@@ -1,9 +1,10 @@
 // Sharded state that was divided among other ranks: each rank takes what it needs now from the shards of before, which
 // lie in memory of nodes (state/vault/shard_vault.h). Who takes what is planned by brain/reshard/reshard_plan.h.
 //
-// All ranks of the world call find(), texts() and fill(), in this order; those that need nothing serve the others. What
-// lies on a rank's own node it reads itself; the rest comes as messages of the world group, in pieces with an XXH3
-// each, while this rank serves others from a thread.
+// All ranks of the world call find(), texts() and fill(), in this order; those that need nothing serve the others. Two
+// ranks serve a shard: the lowest and the highest whose node has it, and who verified it. What they have on a rank's
+// own node it reads itself; the rest comes as messages of the world group, in pieces with an XXH3 each, while this rank
+// serves others from a thread.
 #pragma once
 
 #include <atomic>

@@ -206,6 +206,21 @@ TEST(ShardExchange, ACorruptCopyIsNotUsed) {
   }
 }
 
+// Two of the nodes serve it; the third takes it from them.
+TEST(ShardExchange, AllNodesMayHaveACopy) {
+  const Case given{kTensors, {2, 1}, {3, 2}, {0, 0, 1, 1, 2, 2}};
+  Nodes memory;
+  for (const uint32_t node : {0, 1, 2}) {
+    for (Rank shard = 0; shard < 2; ++shard) {
+      memory.put(node, shard, state_of(kTensors, given.before, shard));
+    }
+  }
+  const auto results = divide_anew(given, memory);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(results[rank], state_of(kTensors, given.now, rank));
+  }
+}
+
 TEST(ShardExchange, AShardThatIsNowhereIsSaidToAll) {
   const Case given{kTensors, {2, 1}, {2, 1}, {0, 1}};
   Nodes memory;

@@ -132,7 +132,9 @@ def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]]) -> N
             if line["event"] == "resized":
                 ends.setdefault("resized", float(line["mono"]))
             elif line["generation"] == generation:
-                ends[line["event"]] = float(line["committed_mono" if line["event"] == "first_commit" else "mono"])
+                ended = float(line["committed_mono" if line["event"] == "first_commit" else "mono"])
+                ended -= float(line.get("waited", 0.0))  # a node tells of all its ranks at once
+                ends[line["event"]] = max(ended, ends.get(line["event"], ended))
         if not {"resized", "first_commit"} <= ends.keys() or ends["resized"] > resize.after_mono:
             continue
         last = resize.before_mono

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from keepstep import _engine
 from keepstep._engine import Fill
 from keepstep._errors import KeepstepError
 from keepstep._session import Session
@@ -60,6 +61,12 @@ def join(
             raise KeepstepError(f"the buffers that forward changed in step {version} are lost in this process")
         engine.want_capsule(not (capsule.empty or shards.wanted))
         engine.form()
+    except _engine.Interrupted:
+        raise
+    except Exception:
+        if fill is not Fill.NOTHING:
+            engine.drop_state()  # leaving puts options back as the last commit here left them: they are not the peer's
+        raise
     finally:
         if staged:
             engine.stop_publishing()

@@ -707,7 +707,8 @@ class Run:
     # ---- an elastic job: the world changes ----
 
     def on_resize(self, function: Callable[[int, int], Any]) -> None:
-        """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process.
+        """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process. The two
+        are equal where it changed back before a step was done: what the function did to options meanwhile is undone.
 
         Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
         another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. What it does to options of
@@ -744,6 +745,7 @@ class Run:
         self._joined = False
         if self._checkpoints is not None:
             self._checkpoints.forget()
+        self._engine.let_go()
         gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
 
     # ---- sharded state ----
@@ -880,7 +882,7 @@ class Run:
             replicas.groups_away(keep_world=False)
         if moved.put_back:
             self._committed.put_back()
-        if moved.resized_from:
+        if moved.resized:
             for function in self._on_resize:
                 function(moved.resized_from, self.world_size)
         if moved.rebuild:
