@@ -177,7 +177,8 @@ class Scene {
 
 TEST(FailureDetectorTranscript, reads_as_recorded) {
   Scene scene;
-  EXPECT_EQ(transcript::check("detect/testdata/failure_detector", [&](const Line& line) { return scene.run(line); }), "");
+  EXPECT_EQ(transcript::check("detect/testdata/failure_detector", [&](const Line& line) { return scene.run(line); }),
+            "");
 }
 
 }  // namespace

@@ -74,8 +74,7 @@ TEST_P(RankTableLedgerTranscript, reads_as_recorded) {
   EXPECT_EQ(transcript::check(GetParam(), [&](const Line& line) { return scene.run(line); }), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(testdata, RankTableLedgerTranscript,
-                         ::testing::ValuesIn(transcript::below("table/testdata")),
+INSTANTIATE_TEST_SUITE_P(testdata, RankTableLedgerTranscript, ::testing::ValuesIn(transcript::below("table/testdata")),
                          [](const auto& info) { return transcript::test_name(info.param); });
 
 }  // namespace
