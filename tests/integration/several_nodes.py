@@ -139,6 +139,14 @@ def metrics_of_all(folder):
     return lines
 
 
+def wait_for_line(journal, limit_s=60, **fields):
+    """Until `journal` has a line with these fields."""
+    deadline = time.monotonic() + limit_s
+    while not any(fields.items() <= line.items() for line in json_lines(journal)):
+        assert time.monotonic() < deadline, f"no {fields} in {limit_s} s: {json_lines(journal)}"
+        time.sleep(0.02)
+
+
 def wait_for_steps(folder, steps, limit_s=60):
     deadline = time.monotonic() + limit_s
     while len(json_lines(folder / "journal" / "metrics.jsonl")) < steps:

@@ -108,8 +108,7 @@ class _Reader:
         if self._open is None or self._open.marks.verdict is None:
             return
         if line.integer("rank") not in self._open.newcomers:
-            waited = line.fields.get("waited")
-            ready = line.mono - (float(waited) if isinstance(waited, int | float) else 0.0)
+            ready = line.mono - (as_seconds(line.fields.get("waited")) or 0.0)
             self._open.marks.interrupted = max(ready, self._open.marks.interrupted or ready)
 
     def _on_activated(self, line: Line) -> None:

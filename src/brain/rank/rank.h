@@ -38,7 +38,6 @@ struct Place {
   Rank rank = 0;
   uint32_t world = 0;
   uint32_t sharding = 0;  // how sharded state is divided (Sharding::number)
-  bool operator==(const Place&) const = default;
 };
 
 // What the process has to do because its place is another one than before.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -31,12 +30,19 @@ class CopyTable {
   size_t size() const { return words_.size(); }  // int32
 
   bool needs(comm::Rank rank) const { return words_[rank] == 0; }
-  // The lowest and the highest that gives this shard; they may be the same.
-  std::optional<std::pair<comm::Rank, comm::Rank>> givers(comm::Rank shard) const {
-    if (words_[at(shard)] == kNone) {
-      return std::nullopt;
+  // The lowest that gives this shard.
+  std::optional<comm::Rank> giver(comm::Rank shard) const {
+    const int32_t lowest = words_[at(shard)];
+    return lowest == kNone ? std::nullopt : std::optional(static_cast<comm::Rank>(lowest));
+  }
+  // That one, and the highest where it is another.
+  std::vector<comm::Rank> givers(comm::Rank shard) const {
+    const std::optional<comm::Rank> lowest = giver(shard);
+    if (!lowest) {
+      return {};
     }
-    return std::pair(static_cast<comm::Rank>(words_[at(shard)]), static_cast<comm::Rank>(-words_[at(shard) + 1]));
+    const auto highest = static_cast<comm::Rank>(-words_[at(shard) + 1]);
+    return highest == *lowest ? std::vector{*lowest} : std::vector{*lowest, highest};
   }
   bool operator==(const CopyTable&) const = default;
 

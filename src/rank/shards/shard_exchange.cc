@@ -167,15 +167,9 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
   }
   KEEPSTEP_RETURN_IF_ERROR(
       line_.end(comm_.all_reduce(comm::kWorld, table_.data(), table_.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
-  servers_.clear();
   for (Rank shard = 0; shard < shards_; ++shard) {
-    const auto givers = table_.givers(shard);
-    if (!givers) {
+    if (!table_.giver(shard)) {
       return false;
-    }
-    servers_.push_back({givers->first});
-    if (givers->second != givers->first) {
-      servers_.back().push_back(givers->second);
     }
   }
   return true;
@@ -185,13 +179,13 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
 StatusOr<std::vector<std::string>> ShardExchange::texts() {
   texts_.assign(shards_, "");
   for (Rank shard = 0; shard < shards_; ++shard) {
+    const std::vector<Rank> servers = table_.givers(shard);
     for (Rank needer = 0; needer < world_; ++needer) {
       if (!table_.needs(needer)) {
         continue;
       }
-      const bool there =
-          std::ranges::any_of(servers_[shard], [&](Rank each) { return nodes_[each] == nodes_[needer]; });
-      const Rank from = there ? needer : servers_[shard].front();
+      const bool there = std::ranges::any_of(servers, [&](Rank each) { return nodes_[each] == nodes_[needer]; });
+      const Rank from = there ? needer : servers.front();
       if (from != self_ && needer != self_) {
         continue;
       }
@@ -262,7 +256,7 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
   std::vector<std::vector<uint64_t>> starts;
   for (Rank shard = 0; shard < shards_; ++shard) {
     starts.push_back(state::shard_starts(shards[shard].shards));
-    for (const Rank server : servers_[shard]) {
+    for (const Rank server : table_.givers(shard)) {
       places.push_back({shard, server});
       sources.push_back({nodes_[server] == nodes_[self_] ? 0U : 1U, version_, shards[shard].shards});
     }

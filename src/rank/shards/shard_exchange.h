@@ -68,12 +68,11 @@ class ShardExchange {
   const VaultOf vault_of_;
   const comm::Rank world_;
   bool need_ = false;
-  std::vector<std::vector<comm::Rank>> servers_;  // by shard: ranks that read it for other nodes, two at most
   std::atomic<bool> stop_{false};
   ShardLine line_{comm_, stop_};
   uint64_t bytes_from_elsewhere_ = 0;
   // What operations that stay behind would write to, or read.
-  CopyTable table_;
+  CopyTable table_;  // who gives a shard reads it for other nodes
   WordGather gather_{comm_, world_, [this](comm::OpId op) { return line_.end(op); }};
   std::vector<std::string> requests_;  // of ours, by server
   std::vector<std::string> orders_;    // of others, by rank

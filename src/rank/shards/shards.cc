@@ -47,21 +47,18 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
     if (!table.needs(rank)) {
       continue;
     }
-    const auto givers = table.givers(rank);
-    if (!givers) {
+    const std::optional<Rank> from = table.giver(rank);
+    if (!from.has_value()) {
       lost.push_back(rank);
-    } else if (givers->first == self) {
+    } else if (*from == self) {
       KEEPSTEP_RETURN_IF_ERROR(give_shard(generation_, memory_, rank, rank, version));
     } else if (rank == self) {
-      KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, givers->first, version));
+      KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, *from, version));
     }
   }
   // All know, and join in. Where the division changed, the previous shards are used instead (shards_reshard.cc).
   if (!lost.empty() && generation_.assignment.from.number == generation_.assignment.sharding) {
-    return lost_.rebuild(activation, lost, [&](Rank rank) {
-      const auto givers = table.givers(rank);
-      return givers ? std::optional(givers->first) : std::nullopt;
-    });
+    return lost_.rebuild(activation, lost, [&](Rank rank) { return table.giver(rank); });
   }
   return absl::OkStatus();
 }
@@ -86,9 +83,9 @@ StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, 
         comm::kWorld, table.data(), table.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
     bool none_moves = true;
     for (Rank rank = 0; rank < world; ++rank) {
-      const auto givers = table.needs(rank) ? table.givers(rank) : std::nullopt;
-      none_moves = none_moves && !givers;
-      if (givers && givers->first == self && sound.insert(rank).second) {
+      const std::optional<Rank> giver = table.needs(rank) ? table.giver(rank) : std::nullopt;
+      none_moves = none_moves && !giver.has_value();
+      if (giver == self && sound.insert(rank).second) {
         KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault vault, memory_.holding(rank, version));
         if (!memory_.keep_if_sound(vault, version, vault.verify(version)).ok()) {
           here.erase(rank);

@@ -31,7 +31,8 @@ StatusOr<std::vector<std::vector<uint32_t>>> WordGather::gather(const std::vecto
       return absl::UnavailableError(
           absl::StrFormat("a rank announced %d words, and then gave %d", longest_, each.front()));
     }
-    each = std::vector<uint32_t>(each.begin() + 1, each.begin() + 1 + each.front());
+    each.resize(1 + each.front());
+    each.erase(each.begin());
   }
   return std::move(taken_);
 }

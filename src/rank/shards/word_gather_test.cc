@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "comm/test_world.h"
 #include "rank/link/rank_generation.h"
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness import JOBS, KEEPSTEP, environment, json_lines
-from several_nodes import OTHER_TOKEN, TOKEN, Node, as_json, finish_nodes, free_port, kill
+from several_nodes import OTHER_TOKEN, TOKEN, Node, as_json, finish_nodes, free_port, kill, wait_for_line
 
 SHOW = 'echo "{\\"rank\\": $RANK, \\"node\\": $GROUP_RANK}"'
 
@@ -44,15 +44,9 @@ def journal_of(tmp_path, name, node):
     return json_lines(tmp_path / f"journal-{name}" / ("journal.jsonl" if node == 0 else f"journal.node{node}.jsonl"))
 
 
-def wait_for_journal(tmp_path, name, node, done, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while not done(journal_of(tmp_path, name, node)):
-        assert time.monotonic() < deadline, journal_of(tmp_path, name, node)
-        time.sleep(0.02)
-
-
-def connected(node):
-    return lambda lines: any(line.get("connected_node") == node for line in lines)
+def wait_for_first(tmp_path, **fields):
+    """Until the first launcher's journal, node 0's, has a line with these fields."""
+    wait_for_line(tmp_path / "journal-first" / "journal.jsonl", **fields)
 
 
 def test_nodes_that_come_at_once_get_a_number_each(launchers):
@@ -64,7 +58,7 @@ def test_nodes_that_come_at_once_get_a_number_each(launchers):
 
 def test_a_node_that_comes_while_node_0_is_stopped_gets_its_number_when_it_goes_on(launchers, tmp_path):
     first = launchers("first", "bash", "-c", SHOW, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     os.kill(first.process.pid, signal.SIGSTOP)
     second = launchers("second", "bash", "-c", SHOW, options=["--no-python"])
     second.wait_for_output("This node tries again")
@@ -76,9 +70,9 @@ def test_a_node_that_comes_while_node_0_is_stopped_gets_its_number_when_it_goes_
 
 def test_numbers_are_given_in_the_order_of_coming(launchers, tmp_path):
     first = launchers("first", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     second = launchers("second", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(1))
+    wait_for_first(tmp_path, connected_node=1)
     third = launchers("third", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
     job = finish_nodes([first, second, third])
     assert job.exit_code == 0, job.explain()
@@ -88,11 +82,11 @@ def test_numbers_are_given_in_the_order_of_coming(launchers, tmp_path):
 
 def test_the_number_of_a_node_that_went_before_the_job_began_is_given_again(launchers, tmp_path):
     first = launchers("first", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     gone = launchers("gone", "bash", "-c", SHOW, nodes=3, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(1))
+    wait_for_first(tmp_path, connected_node=1)
     kill(gone)
-    wait_for_journal(tmp_path, "first", 0, lambda lines: any(line.get("lost_node") == 1 for line in lines))
+    wait_for_first(tmp_path, lost_node=1)
     others = [launchers(name, "bash", "-c", SHOW, nodes=3, options=["--no-python"]) for name in ("b", "c")]
     job = finish_nodes([first, *others])
     assert job.exit_code == 0, job.explain()
@@ -101,9 +95,9 @@ def test_the_number_of_a_node_that_went_before_the_job_began_is_given_again(laun
 def test_one_node_too_many_hears_who_is_there_and_the_job_goes_on(launchers, tmp_path):
     hold = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     first = launchers("first", "bash", "-c", hold, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     second = launchers("second", "bash", "-c", hold, options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(1))
+    wait_for_first(tmp_path, connected_node=1)
     third = launchers("third", "bash", "-c", hold, options=["--no-python", "--join-timeout", 2])
     assert third.process.wait(60) == 1, third.output()
     assert "all 2 nodes of the job are there: node 0 is" in third.output()
@@ -114,9 +108,9 @@ def test_one_node_too_many_hears_who_is_there_and_the_job_goes_on(launchers, tmp
 
 def test_ctrl_c_ends_a_node_that_waits_for_a_place(launchers, tmp_path):
     first = launchers("first", "sleep", "600", options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     launchers("second", "sleep", "600", options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(1))
+    wait_for_first(tmp_path, connected_node=1)
     third = launchers("third", "sleep", "600", options=["--no-python"])
     third.wait_for_output("tries again")
     os.kill(third.process.pid, signal.SIGINT)
@@ -128,7 +122,7 @@ def test_ctrl_c_ends_a_node_that_waits_for_a_place(launchers, tmp_path):
 def test_a_node_that_comes_late_takes_the_place_of_a_lost_one_and_no_step_is_lost(launchers, tmp_path):
     job = [JOBS / "small.py", "--out", tmp_path / "out", "--until", 40, "--sleep", 0.02]
     first = launchers("first", *job)
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     second = launchers("second", *job)
     metrics = tmp_path / "journal-first" / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -145,7 +139,7 @@ def test_a_node_that_comes_late_takes_the_place_of_a_lost_one_and_no_step_is_los
 
 def test_with_another_token_no_number_is_given(launchers, tmp_path, monkeypatch):
     launchers("first", "true", options=["--no-python"])
-    wait_for_journal(tmp_path, "first", 0, connected(0))
+    wait_for_first(tmp_path, connected_node=0)
     token = tmp_path / "token"
     token.write_text(OTHER_TOKEN)
     token.chmod(0o600)

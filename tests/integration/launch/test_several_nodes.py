@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import JOBS, PYTHON, json_lines
+from harness import JOBS, PYTHON
 from several_nodes import (
     OTHER_TOKEN,
     as_json,
@@ -19,6 +19,7 @@ from several_nodes import (
     node_lines,
     start_node,
     start_nodes,
+    wait_for_line,
 )
 
 SHOW = """
@@ -126,19 +127,11 @@ def test_ctrl_c_on_any_node_ends_the_job_on_all(tmp_path, nodes, where):
     assert_nothing_is_left(mark)
 
 
-def wait_for_journal(tmp_path, node, limit_s=60, **fields):
-    """Until node 0 wrote a line with `fields`."""
-    deadline = time.monotonic() + limit_s
-    while not any(fields.items() <= line.items() for line in json_lines(tmp_path / "journal" / "journal.jsonl")):
-        assert time.monotonic() < deadline, node.output()
-        time.sleep(0.05)
-
-
 def test_a_node_that_is_lost_before_the_job_begins_is_not_waited_for_longer_than_said(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     job = {"options": ["--no-python", "--join-timeout", 15], "nodes": 3, "world": 1}
     nodes += [start_node(tmp_path, rank, endpoint, "true", **job) for rank in (0, 1)]
-    wait_for_journal(tmp_path, nodes[0], fitting_node=1)
+    wait_for_line(tmp_path / "journal" / "journal.jsonl", fitting_node=1)
     kill(nodes[1])
     nodes.append(start_node(tmp_path, 2, endpoint, "true", **job))
     assert nodes[0].process.wait(30) == 1
@@ -222,7 +215,7 @@ def test_ctrl_c_ends_a_node_whose_place_is_taken(tmp_path, nodes):
     job = {"options": ["--no-python"], "nodes": 3}
     nodes.append(start_node(tmp_path, 0, endpoint, "true", **job))
     nodes.append(start_node(tmp_path, 1, endpoint, "true", **job))
-    wait_for_journal(tmp_path, nodes[0], connected_node=1)
+    wait_for_line(tmp_path / "journal" / "journal.jsonl", connected_node=1)
     twin = start_node(tmp_path / "twin", 1, endpoint, "true", **job)
     nodes.append(twin)
     twin.wait_for_output("tries again")
