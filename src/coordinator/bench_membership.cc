@@ -168,6 +168,7 @@ class PlayedJob {
 }  // namespace
 }  // namespace keepstep::coordinator
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what a benchmark throws ends it
 int main(int count, char** words) {
   using keepstep::coordinator::PlayedJob;
   if (count != 4) {

@@ -131,7 +131,7 @@ StatusOr<std::string> Connection::receive(Deadline deadline) {
       heard_ns_.store(monotonic_ns(), std::memory_order_relaxed);
       const StatusOr<bool> whole = reader_.take_in(*got, peer());
       if (!whole.ok()) {
-        const Status refused = receive_failed(whole.status());
+        Status refused = receive_failed(whole.status());
         shutdown(stream_.fd(), SHUT_RDWR);
         return refused;
       }

@@ -28,7 +28,7 @@ StatusOr<TlsStream::Wait> TlsStream::handshake() {
   const int result = SSL_do_handshake(ssl_.get());
   const int error = SSL_get_error(ssl_.get(), result);
   if (result != 1 && error != SSL_ERROR_WANT_READ) {
-    const Status status = handshake_failed(error);
+    Status status = handshake_failed(error);
     (void)flush();  // the alert
     return status;
   }
@@ -86,7 +86,7 @@ StatusOr<size_t> TlsStream::read(std::span<char> to) {
   if (error == SSL_ERROR_WANT_READ) {
     return 0;
   }
-  const Status status = read_failed(error);
+  Status status = read_failed(error);
   (void)flush();  // the alert, if there is one
   return status;
 }

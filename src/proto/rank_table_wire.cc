@@ -121,7 +121,7 @@ class Reader {
       bytes_ = {};
       return value;
     }
-    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.copy(reinterpret_cast<char*>(&value), sizeof value);
     bytes_.remove_prefix(sizeof value);
     return value;
   }

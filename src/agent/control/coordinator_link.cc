@@ -375,14 +375,14 @@ void CoordinatorLink::Impl::abandon() {
 
 StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::connect(const std::string& address, brain::NodeId node,
                                                                     const std::string& node_name,
-                                                                    std::shared_ptr<const net::TlsContext> tls,
-                                                                    OnEffect on_effect, OnLost on_lost,
+                                                                    const std::shared_ptr<const net::TlsContext>& tls,
+                                                                    const OnEffect& on_effect, const OnLost& on_lost,
                                                                     std::chrono::milliseconds timeout,
-                                                                    OnRouted on_routed) {
+                                                                    const OnRouted& on_routed) {
   const net::Deadline deadline = net::Deadline::after(timeout);
   while (true) {
     auto impl = std::make_unique<Impl>(address, node, node_name, on_effect, on_lost, on_routed);
-    const Status status = impl->attend(tls, deadline, timeout);
+    Status status = impl->attend(tls, deadline, timeout);
     if (status.ok()) {
       return std::unique_ptr<CoordinatorLink>(new CoordinatorLink(std::move(impl)));
     }

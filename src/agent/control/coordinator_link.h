@@ -34,10 +34,10 @@ class CoordinatorLink {
   // `tls`: of SharedKey::control(); the same for all tries.
   static StatusOr<std::unique_ptr<CoordinatorLink>> connect(const std::string& address, brain::NodeId node,
                                                             const std::string& node_name,
-                                                            std::shared_ptr<const net::TlsContext> tls,
-                                                            OnEffect on_effect, OnLost on_lost,
+                                                            const std::shared_ptr<const net::TlsContext>& tls,
+                                                            const OnEffect& on_effect, const OnLost& on_lost,
                                                             std::chrono::milliseconds timeout,
-                                                            OnRouted on_routed = nullptr);
+                                                            const OnRouted& on_routed = nullptr);
   ~CoordinatorLink();  // close()
 
   // Any thread; in order; never blocks.

@@ -111,7 +111,7 @@ void Hangs::on_hang(const brain::Suspicion& suspicion, brain::Identity identity)
   if (suspicion.step_time.has_value()) {
     fields.push_back({"step_s", seconds_of(*suspicion.step_time)});
   }
-  core_.journal.write("hang", identity, suspicion.because, std::move(fields));
+  core_.journal.write("hang", identity, suspicion.because, fields);
   const brain::WorkerHung hung{culprit.worker, identity, pid, suspicion.idle, suspicion.because};
   if (core_.config.spec.journal_dir.empty() || core_.config.spec.no_python) {
     core_.link->send(hung);

@@ -92,7 +92,7 @@ SharedStore::Outcome SharedStore::forget(brain::WorkerId worker) {
   return outcome;
 }
 
-void SharedStore::answer(std::vector<StoreAnswer> answers, Outcome& outcome) {
+void SharedStore::answer(const std::vector<StoreAnswer>& answers, Outcome& outcome) {
   for (const StoreAnswer& each : answers) {
     if (each.node == self_) {
       deliver(each, outcome);

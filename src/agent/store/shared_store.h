@@ -52,7 +52,7 @@ class SharedStore {
     int64_t sum = 0;
   };
   void ask_all(const StoreRequest& request, Outcome& outcome);
-  void answer(std::vector<StoreAnswer> answers, Outcome& outcome);
+  void answer(const std::vector<StoreAnswer>& answers, Outcome& outcome);
   void deliver(const StoreAnswer& answer, Outcome& outcome);
 
   brain::NodeId self_;

@@ -257,7 +257,7 @@ StatusOr<std::string> find_py_spy(const std::string& python) {
       beside.string(), python));
 }
 
-void take_stacks(EventLoop& loop, const std::string& py_spy, std::vector<pid_t> pids, const StackLimits& limits,
+void take_stacks(EventLoop& loop, const std::string& py_spy, const std::vector<pid_t>& pids, const StackLimits& limits,
                  std::function<void(std::vector<ProcessStacks>)> done) {
   std::make_shared<Taking>(loop, py_spy, limits, std::move(done))->start(pids);
 }

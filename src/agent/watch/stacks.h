@@ -32,7 +32,7 @@ StatusOr<std::string> find_py_spy(const std::string& python);
 
 // Calls `done` from the loop with one entry for each of `pids`, in their order; a process that could not be read has an
 // error that says why and what to do. The loop must outlive the call; `done` is dropped if the loop stops before.
-void take_stacks(EventLoop& loop, const std::string& py_spy, std::vector<pid_t> pids, const StackLimits& limits,
+void take_stacks(EventLoop& loop, const std::string& py_spy, const std::vector<pid_t>& pids, const StackLimits& limits,
                  std::function<void(std::vector<ProcessStacks>)> done);
 
 }  // namespace keepstep::agent

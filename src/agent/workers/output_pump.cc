@@ -267,7 +267,7 @@ StatusOr<std::pair<Fd, Fd>> OutputPump::open(brain::WorkerId worker, const std::
 
 void OutputPump::watch(Watcher watcher) { impl_->watcher = std::move(watcher); }
 
-void OutputPump::say(std::string line) {
+void OutputPump::say(const std::string& line) {
   impl_->command([impl = impl_.get(), line = terminal_text(line) + "\n"] { impl->console.write(1, line); });
 }
 

@@ -64,7 +64,7 @@ class OutputPump {
   void watch(Watcher watcher);
 
   // A line of the launcher's own, to its stderr; what it quotes is shown as terminal_text() does.
-  void say(std::string line);
+  void say(const std::string& line);
 
   // Waits until both streams of a dead worker ended and are written, at most `limit_ms`. After that (a grandchild
   // holds them open, or the console takes nothing) what has come is still written, the rest is let go.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/control/control_door.h"
 #include "cli/commands/job_doors.h"
 #include "cli/commands/print.h"
@@ -83,7 +84,7 @@ StatusOr<nlohmann::json> ask_job(const AskedJob& job, const nlohmann::json& requ
 
 bool say_lines(const std::string& what, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    print_line(stderr, "keepstep " + what + ": " + line);
+    print_line(stderr, absl::StrCat("keepstep ", what, ": ", line));
   }
   return !lines.empty();
 }

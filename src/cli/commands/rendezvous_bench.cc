@@ -32,7 +32,7 @@ constexpr int kConnectingThreads = 8;
 constexpr int kNamedPeers = 4;  // by each rank
 constexpr std::chrono::seconds kConnectTimeout{60};
 
-void answer(const json& line) { std::cout << line.dump() << std::endl; }
+void answer(const json& line) { std::cout << line.dump() << '\n' << std::flush; }
 
 double cpu_seconds() {
   rusage usage{};

@@ -80,7 +80,7 @@ StatusOr<LeftToken> leave_token(const std::string& path, const JobToken& token) 
   const bool whole = write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                      fsync(file.get()) == 0 && rename(half.c_str(), path.c_str()) == 0;
   if (!whole) {
-    const Status failed = errno_status("write " + path);
+    Status failed = errno_status("write " + path);
     unlink(half.c_str());
     return failed;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "comm/collectives/agreement.h"
 
@@ -40,7 +41,7 @@ std::string CanonicalPlan::learn(const Group& group, uint32_t leaves, std::span<
     }
     const std::string words =
         absl::StrFormat("%s brings leaves [%d, %d)", rank_list(group, {&member, 1}), run.begin, run.end);
-    const std::string both = before.empty() ? words : before + "; " + words;
+    const std::string both = before.empty() ? words : absl::StrCat(before, "; ", words);
     if (run.begin < at) {
       return not_a_tree({run.begin, std::min(at, run.end)}, leaves, true, both);
     }

@@ -263,7 +263,7 @@ StatusOr<DocumentReader> DocumentReader::open(const Piece& piece, std::string fi
       its.drop_used();
     }
   } else {
-    const Status first = its.more();
+    Status first = its.more();
     if (!first.ok() && !(skip && absl::IsDataLoss(first))) {
       return first;
     }

@@ -41,7 +41,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (address < end && address >= slot.begin.load(std::memory_order_relaxed)) {
       const int kept = errno;
       slot.lost.store(true);
-      void* page = mmap(reinterpret_cast<void*>(address & page_mask), ~page_mask + 1, PROT_READ,
+      void* page = mmap(static_cast<std::byte*>(info->si_addr) - (address & ~page_mask), ~page_mask + 1, PROT_READ,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
       errno = kept;
       if (page != MAP_FAILED) {
@@ -180,10 +180,9 @@ bool MappedFile::advise(uint64_t begin, uint64_t bytes, int advice) const {
   if (begin >= size_) {
     return true;
   }
-  const auto address = reinterpret_cast<uintptr_t>(data_ + begin);
-  const uintptr_t first = address & page_mask;
-  const uintptr_t end = address + std::min<uint64_t>(bytes, size_ - begin);
-  return madvise(reinterpret_cast<void*>(first), end - first, advice) == 0 || errno != EINVAL;
+  const uint64_t into_page = reinterpret_cast<uintptr_t>(data_ + begin) & ~page_mask;
+  auto* first = const_cast<std::byte*>(data_) + begin - into_page;
+  return madvise(first, into_page + std::min<uint64_t>(bytes, size_ - begin), advice) == 0 || errno != EINVAL;
 }
 
 void MappedFile::will_need(uint64_t begin, uint64_t bytes) const { (void)advise(begin, bytes, MADV_WILLNEED); }

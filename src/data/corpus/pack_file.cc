@@ -153,7 +153,7 @@ StatusOr<PackFile> PackFile::open(const std::string& path, uint64_t key) {
 }
 
 Status PackFile::row(uint64_t row, uint64_t tokens, std::vector<PackPiece>& pieces) const {
-  const Status read = read_row(file_.bytes(), path(), header_, tokens, row, pieces);
+  Status read = read_row(file_.bytes(), path(), header_, tokens, row, pieces);
   KEEPSTEP_RETURN_IF_ERROR(file_.check());  // says more of a file that was truncated
   return read;
 }

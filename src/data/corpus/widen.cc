@@ -13,7 +13,7 @@ namespace {
 template <typename T>
 inline __attribute__((always_inline)) void loop(const T* tokens, uint64_t count, int64_t* out) {
   for (uint64_t i = 0; i < count; ++i) {
-    out[i] = static_cast<int64_t>(tokens[i]);
+    out[i] = static_cast<int64_t>(tokens[i]);  // NOLINT(bugprone-signed-char-misuse): int8 is a number here
   }
 }
 

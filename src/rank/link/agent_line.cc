@@ -94,7 +94,7 @@ void AgentLine::run() {
 }
 
 Status AgentLine::send_text(std::string text, std::span<const int> fds) {
-  const Status status =
+  Status status =
       messages::send_encoded(socket_, messages::encode({node_.load(), identity_.load(), std::move(text)}), fds, true);
   if (status.ok() || absl::IsUnavailable(status)) {
     return absl::OkStatus();  // that the agent is gone is what run() finds
@@ -330,7 +330,7 @@ StatusOr<StoreReply> AgentLine::ask_store(const std::string& op, const std::stri
     const std::lock_guard lock(mutex_);
     replies_[id] = StoreReply{};
   }
-  const Status sent = send(question.message, question.fds());
+  Status sent = send(question.message, question.fds());
   std::unique_lock lock(mutex_);
   if (!sent.ok()) {
     replies_.erase(id);

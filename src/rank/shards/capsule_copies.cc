@@ -123,7 +123,7 @@ class CapsuleCopies::Exchange {
   std::vector<Coming> coming_;
 };
 
-void CapsuleCopies::enter(comm::Communicator& comm, Rank self, std::vector<uint32_t> nodes) {
+void CapsuleCopies::enter(comm::Communicator& comm, Rank self, const std::vector<uint32_t>& nodes) {
   comm_ = &comm;
   self_ = self;
   keepers_ = keepers_of(nodes);

@@ -39,7 +39,7 @@ class CapsuleCopies {
   void on_memory(OnMemory tell) { on_memory_ = std::move(tell); }
 
   // `nodes`: by rank, as in comm::Endpoint; `comm` stays the caller's, and must be there for share() and copy().
-  void enter(comm::Communicator& comm, comm::Rank self, std::vector<uint32_t> nodes);
+  void enter(comm::Communicator& comm, comm::Rank self, const std::vector<uint32_t>& nodes);
 
   // While a generation forms, by all its ranks: who has nothing of `version` gets it from a rank that has a copy, and
   // keepers get what they lack. `wanted`: this rank has per-rank values, all generation long. Returns what this rank

@@ -349,7 +349,7 @@ Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
 
 // Nothing of a request is believed: all of it must lie in the shard.
 StatusOr<std::vector<ShardExchange::Asked>> ShardExchange::asked_by(Rank to) const {
-  const Status bad = absl::UnavailableError(absl::StrFormat("rank %d asked for what is not there", to));
+  Status bad = absl::UnavailableError(absl::StrFormat("rank %d asked for what is not there", to));
   std::vector<Asked> asked;
   std::map<Rank, state::ShardVault> open;
   for (Reader reader(orders_[to]); !reader.done();) {

@@ -43,7 +43,7 @@ struct ShardReplicas::Buffers {
 };
 
 ShardReplicas::ShardReplicas(comm::Communicator& comm, Rank self, ShardDuties duties, VaultOf vault_of,
-                             ParityVaultOf parity_vault_of, state::DeviceCopy& copy)
+                             const ParityVaultOf& parity_vault_of, state::DeviceCopy& copy)
     : line_(comm, stop_),
       self_(self),
       keepers_(std::move(duties.keepers)),

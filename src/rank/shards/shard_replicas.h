@@ -40,7 +40,7 @@ class ShardReplicas {
  public:
   // `comm` must outlive stop(), and this must outlive `comm`: a receive may stay behind.
   ShardReplicas(comm::Communicator& comm, comm::Rank self, ShardDuties duties, VaultOf vault_of,
-                ParityVaultOf parity_vault_of, state::DeviceCopy& copy);
+                const ParityVaultOf& parity_vault_of, state::DeviceCopy& copy);
   ~ShardReplicas();
 
   // Begins to copy `version`; `tensors` must not change before wait() returned, or stop(). Replaces no copy under way:

@@ -155,7 +155,7 @@ Status Trainer::Impl::advance(uint64_t until) {
     (void)mistake(absl::StrFormat("step %d ended without commit; every step must be committed", brain().step()));
   }
   while (true) {
-    const Status attempted = attempt(until);
+    Status attempted = attempt(until);
     if (attempted.ok()) {
       return attempted;
     }

@@ -234,4 +234,5 @@ int main_of(int argc, char** argv) {
 }  // namespace
 }  // namespace keepstep::state
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what a benchmark throws ends it
 int main(int argc, char** argv) { return keepstep::state::main_of(argc, argv); }
