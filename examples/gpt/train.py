@@ -45,22 +45,28 @@ class SampleLog:
             os.close(self._file)
 
 
+def build(chosen: argparse.Namespace) -> keepstep.State:
+    """Built once per process, before it has a rank."""
+    trained = options.build(chosen)
+    state = keepstep.State(model=trained.model, optimizer=trained.optimizer, schedule=trained.schedule)
+    return state.with_unprotected(text=Text(chosen.context, chosen.text_mib << 20))
+
+
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer, schedule = run.keep(lambda: options.build(chosen))
-    text = run.keep(lambda: Text(chosen.context, chosen.text_mib << 20))
-    run.protect(model=model, optimizer=optimizer, schedule=schedule)
-    replica = run.replicate(model, reproducible=chosen.reproducible)
+    state = run.setup(lambda: build(chosen))
+    model, optimizer, schedule = state.model, state.optimizer, state.schedule
+    replica = run.ddp(model, reproducible=chosen.reproducible)
     samples = SampleLog(chosen.ids)
     try:
         for step in run.steps(
-            text, global_batch=chosen.global_batch, micro_batch=chosen.micro_batch, until=chosen.until
+            state.text, global_batch=chosen.global_batch, micro_batch=chosen.micro_batch, last_step=chosen.until
         ):
             samples.write(step.number, run.rank, run.generation, step.sample_ids)
             for tokens, targets in step:
                 step.backward(next_byte_loss(replica(tokens), targets))
-            run.commit(optimizer.step, schedule.step)
-            run.log(loss=step.loss, learning_rate=schedule.get_last_lr()[0])
+            step.commit(optimizer.step, schedule.step)
+            step.log(loss=step.loss, learning_rate=schedule.get_last_lr()[0])
     finally:
         samples.close()
     if chosen.out is not None and run.rank == 0:

@@ -1,7 +1,7 @@
 """keepstep: training that keeps step.
 
 Any distributed PyTorch job survives faults without losing a step. Put ``@keepstep.recoverable`` on the training
-function, build in ``run.keep``, change state in ``run.commit``, and start the script with ``keepstep run``.
+function, build its state in ``run.setup``, change it in ``step.commit``, and start the script with ``keepstep run``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from keepstep._destination import Destination
 from keepstep._elastic_event import elastic_event_detected
+from keepstep._entry import Entry
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._recoverable import recoverable
+from keepstep._redundancy import Copies, Parity
+from keepstep._state import State
 from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
 
 if TYPE_CHECKING:
@@ -22,21 +26,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Copies",
+    "Destination",
+    "Entry",
     "Interruption",
     "KeepstepError",
+    "Parity",
+    "Run",
     "ScaleConfig",
+    "State",
+    "Step",
     "__version__",
     "elastic_event_detected",
     "recoverable",
+    "reduce",
     "scale_config",
     "scaled_lr",
+    "veto",
 ]
 
-# They need torch, which this package imports only when it is used.
-_WHERE = {"reduce": "keepstep.torch.reduction.reduce", "veto": "keepstep.torch.step.veto"}
+# They need torch, which this package imports only when one of them is used.
+_MODULES = {"reduce": "keepstep.torch.reduction.reduce", "veto": "keepstep.torch.step.veto"}
+_CLASSES = {"Run": "keepstep.torch.runtime.run", "Step": "keepstep.torch.step.steps"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return import_module(_WHERE[name])
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _CLASSES:
+        return getattr(import_module(_CLASSES[name]), name)
     raise AttributeError(f"module 'keepstep' has no attribute '{name}'")

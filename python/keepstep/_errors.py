@@ -11,5 +11,5 @@ class Interruption(BaseException):
     """The current generation ended: unwind to ``keepstep.recoverable``, which enters the function again.
 
     A ``BaseException``, so that ``except Exception`` in user code lets it pass. Raised in ``run.steps``,
-    ``run.commit``, barriers and at block boundaries of the model; never from inside a future.
+    ``step.commit``, barriers and at block boundaries of the model; never from inside a future.
     """

@@ -1,7 +1,7 @@
 """This process's place in the job: its engine, and the rank it gets at the first call that needs one.
 
 A worker starts without a rank. It parks at the first thing that needs one: ``os.environ["RANK"]`` (or another variable
-that follows from the rank), ``dist.init_process_group``, ``run.rank``, ``run.replicate``, ``run.steps``. Spares park
+that follows from the rank), ``dist.init_process_group``, ``run.rank``, ``run.ddp``, ``run.steps``. Spares park
 there too, with the script imported and the model built.
 """
 
@@ -31,7 +31,7 @@ class Session:
         self._given: Assignment | None = None
         self.recoverable = False
         self.building = False
-        self.sharding = False  # in run.shard: with a rank, and without peers
+        self.sharding = False  # in run.setup(sharded=True): with a rank, and without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
         self.injector = Injector(self, self.welcome.inject)
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
@@ -90,7 +90,7 @@ class Session:
         """The current assignment; parks until there is one. `what` asked for it."""
         if self.building:
             raise KeepstepError(
-                f"run.keep(build): {what} needs a rank, but build runs before this process has one (a spare builds "
+                f"run.setup(build): {what} needs a rank, but build runs before this process has one (a spare builds "
                 "the same thing and may become any rank). Move what depends on the rank out of build; seeds that must "
                 "differ per rank are set by run.steps."
             )

@@ -34,7 +34,7 @@ class Noise(torch.utils.data.Dataset):
 
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.Tanh(), torch.nn.Linear(256, 4))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
 
 
 def digest(model):
@@ -46,19 +46,19 @@ def digest(model):
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     saving = dist.new_group()
     saved = None
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
-    for step in run.steps(Noise(), global_batch=16, micro_batch=4, until=until):
+    for step in run.steps(Noise(), global_batch=16, micro_batch=4, last_step=until):
         for x, y in step:
             step.backward(loss_function(replica(x), y))
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
-        run.commit(optimizer.step)
-        run.log(bits=struct.pack("<d", step.loss).hex())
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.commit(optimizer.step)
+        step.log(bits=struct.pack("<d", step.loss).hex())
         if step.number % every == 0:
             if saved is not None:
                 saved.result()

@@ -161,15 +161,20 @@ def kill_loader(batch, step):
             pass  # another fault was quicker
 
 
+def build():
+    model = torch.nn.Linear(4, 1)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+
+
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(lambda: (m := torch.nn.Linear(4, 1), torch.optim.SGD(m.parameters(), lr=1e-3)))
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     data = make_loader()
     kept = []
     for step in run.steps(
-        data, global_batch=args.micro_batches * MICRO_BATCH, micro_batch=MICRO_BATCH, until=args.until
+        data, global_batch=args.micro_batches * MICRO_BATCH, micro_batch=MICRO_BATCH, last_step=args.until
     ):
         ids, noise = [], []
         begun = time.perf_counter()
@@ -186,9 +191,9 @@ def train(run):
                 for row in batch["rows"]:
                     row.fill_(-1)
                 batch["ids"] = batch["ids"].clone()
-        run.log(**{f"ids_{run.rank}": ids, f"noise_{run.rank}": noise})
+        step.log(**{f"ids_{run.rank}": ids, f"noise_{run.rank}": noise})
         note(step=step.number, rank=run.rank, ids=ids)  # of every try; what is logged may be lost with its node
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
         if not args.spoil:
             for batch in kept:
                 check(batch)  # long after the ring gave it up

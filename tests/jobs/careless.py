@@ -28,32 +28,30 @@ def note(name):
 
 def build():
     model = torch.nn.Linear(4, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 @keepstep.recoverable(rehearse=False)
 def train(run):
-    model, optimizer = run.keep(build)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
     if args.mode == "unprotected":
         other = torch.optim.SGD(model.parameters(), lr=0.1)
-        run.protect(model=model, optimizer=optimizer)
         assert other is not optimizer
-    else:
-        run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    replica = run.ddp(model)
     if args.mode == "log" and run.rank == 0:
         note("entered.txt")
         print("training begins", flush=True)
     run.once("guarded", note, "guarded.txt")
     if args.mode == "stubborn" and run.entry != "start":
         raise ValueError("this script can be entered once only")
-    for step in run.steps(Numbers(), global_batch=8, micro_batch=2, until=500):
+    for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=500):
         for x, y in step:
             loss = torch.nn.functional.mse_loss(replica(x), y)
             if args.mode == "random":
                 loss = loss * (1 + os.urandom(1)[0] / 256)
             step.backward(loss)
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
 
 
 train()

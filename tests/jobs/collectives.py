@@ -10,10 +10,8 @@ import keepstep
 
 @keepstep.recoverable
 def check(run):
-    run.keep(lambda: None)
-    model = run.keep(lambda: torch.nn.Linear(2, 2))
-    run.protect(model=model)
-    run.replicate(model)
+    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(2, 2))).model
+    run.ddp(model)
     rank, world = run.rank, run.world_size
     ranks = list(range(world))
 

@@ -51,20 +51,20 @@ class Noise(torch.utils.data.Dataset):
 
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 8))
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
 @keepstep.recoverable(rehearse=False)
 def train(run):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
     model[0].requires_grad_(False)
-    replica = run.replicate(model, find_unused_parameters=True)
+    replica = run.ddp(model, find_unused_parameters=True)
 
     def resized(before, now):
         optimizer.param_groups[0]["lr"] *= now / before
 
-    run.on_resize(resized)
+    run.on("resize", resized)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     first = run.version // STEPS if args.case in ("from-that-epoch", "halved-from-there") else 0
     for epoch in range(first, args.epochs):
@@ -72,16 +72,16 @@ def train(run):
             optimizer.param_groups[0]["lr"] = 0.1 * 0.1 ** (epoch // 2)
         if epoch == 2 and args.case == "thawed":
             model[0].requires_grad_(True)
-            replica = run.replicate(model)
+            replica = run.ddp(model)
         model.train()
-        for step in run.steps(Noise(), global_batch=8, micro_batch=4, until=(epoch + 1) * STEPS):
+        for step in run.steps(Noise(), global_batch=8, micro_batch=4, last_step=(epoch + 1) * STEPS):
             for x in step:
                 maybe_die(run, step.number == args.kill_at)
                 step.backward((replica(x) - x).square().mean())
-            run.commit(optimizer.step)
+            step.commit(optimizer.step)
             rate = optimizer.param_groups[0]["lr"]
-            run.log(bits=struct.pack("<d", step.loss).hex(), lr=rate, world=run.world_size)
-            run.log(**{f"lr_of_{run.rank}": rate})
+            step.log(bits=struct.pack("<d", step.loss).hex(), lr=rate, world=run.world_size)
+            step.log(**{f"lr_of_{run.rank}": rate})
             time.sleep(0.02 if args.case == "resized" else 0)
         if args.case != "statistics":
             model.eval()

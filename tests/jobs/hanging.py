@@ -125,15 +125,15 @@ def digest(tensors):
 
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
 
 
 @keepstep.recoverable
 def train(run):
     global step_now, rank_now
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     rank_now = run.rank
     if not run.rehearsing:
         note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
@@ -143,7 +143,7 @@ def train(run):
         hang_at("update")
         optimizer.step()
 
-    for step in run.steps(Noise(), global_batch=16, micro_batch=2, until=args.until):
+    for step in run.steps(Noise(), global_batch=16, micro_batch=2, last_step=args.until):
         step_now = step.number
         take_time(run)
         take_sections(run)
@@ -153,10 +153,10 @@ def train(run):
             hang_at("forward")
             step.backward(loss)
         hang_at("before_vote")
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
-        run.commit(update)
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.commit(update)
         bits = struct.pack("<d", step.loss).hex()
-        run.log(bits=bits)
+        step.log(bits=bits)
     tensors = [
         *model.parameters(),
         *(optimizer.state[p][key] for p in model.parameters() for key in ("exp_avg", "step")),

@@ -16,20 +16,19 @@ kept = []
 
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 4))
-    run.protect(model=model)
-    replica = run.replicate(model)
+    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model
+    replica = run.ddp(model)
     beside = dist.new_group()
     with open(os.path.join(out, f"{os.getpid()}.jsonl"), "a") as log:
         log.write(json.dumps({"entry": run.entry, "rank": run.rank}) + "\n")
     if kept:
         kept[0].result()  # of a generation that is over
-    for step in run.steps(torch.ones(64, 4), global_batch=4, micro_batch=2, until=6):
+    for step in run.steps(torch.ones(64, 4), global_batch=4, micro_batch=2, last_step=6):
         for x in step:
             step.backward(replica(x).square().mean())
         if step.number == 2 and run.rank == 0:
             kept.append(ThreadPoolExecutor(1).submit(dist.barrier, beside))  # rank 1 never comes to it
-        run.commit()
+        step.commit()
 
 
 train()

@@ -124,11 +124,16 @@ def build():
     notes = {"all": [], "mean": None}
     if not GROWS:
         del model._buffers["seen"]
-    if not AVERAGES:
-        return model, optimizer_of(model), Callback(), notes, None
-    ema = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=ema, use_buffers=args.mode.startswith("average"))
-    return model, optimizer_of(model), Callback(), notes, average
+    protected = {"model": model, "optimizer": optimizer_of(model)}
+    others = {"callback": Callback(), "notes": notes}
+    if GROWS or args.mode == "set":
+        protected.update(others)
+        others = {}
+    if AVERAGES:
+        ema = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+        in_buffers = args.mode.startswith("average")
+        protected["average"] = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=ema, use_buffers=in_buffers)
+    return keepstep.State(**protected).with_unprotected(**others)
 
 
 def digest(value):
@@ -153,21 +158,15 @@ def digest(value):
 
 @keepstep.recoverable(rehearse=args.mode == "lists" or None)
 def train(run):
-    model, optimizer, callback, notes, average = run.keep(build)
-    protected = {"model": model, "optimizer": optimizer}
-    if GROWS or args.mode == "set":
-        protected.update(callback=callback, notes=notes)
-    if AVERAGES:
-        protected["average"] = average
-    if args.mode == "outside":
-        protected["schedule"] = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-    run.protect(**protected)
+    state = run.setup(build)
+    model, optimizer, callback, notes = state.model, state.optimizer, state.callback, state.notes
+    average = state.average if AVERAGES else None
     if args.durable:
-        run.checkpoint(durable=args.durable, every=4)
-    replica = run.replicate(model)
+        run.checkpoint(keepstep.Destination(args.durable, every_steps=4))
+    replica = run.ddp(model)
     if not run.rehearsing:
         note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
-    for step in run.steps(Numbers(), global_batch=8, micro_batch=2, until=args.until):
+    for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
         for x, y in step:
             step.backward(torch.nn.functional.mse_loss(replica(x), y))
 
@@ -186,9 +185,9 @@ def train(run):
         if args.mode == "average-same":
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, 0)
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
-        run.commit(update)
-        run.log(bits=struct.pack("<d", step.loss).hex())
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.commit(update)
+        step.log(bits=struct.pack("<d", step.loss).hex())
     note(
         rank=run.rank,
         final=digest([*model.parameters(), optimizer.state_dict(), *([callback.state_dict(), notes] if GROWS else [])]),

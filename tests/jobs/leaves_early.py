@@ -17,18 +17,22 @@ parser.add_argument("--journal", type=Path)
 args = parser.parse_args()
 
 
+def build():
+    model = torch.nn.Linear(4, 1)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+
+
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 1))
-    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), lr=0.01))
-    run.protect(model=model, optimizer=optimizer)
-    replica = model if args.alone else run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = model if args.alone else run.ddp(model)
 
     def steps(until):
-        for step in run.steps([torch.ones(4)] * 8, global_batch=4, micro_batch=2, until=until):
+        for step in run.steps([torch.ones(4)] * 8, global_batch=4, micro_batch=2, last_step=until):
             for x in step:
                 step.backward(replica(x).sum())
-            run.commit(optimizer.step)
+            step.commit(optimizer.step)
             yield step
 
     for step in steps(6):

@@ -126,7 +126,13 @@ def build():
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2, history_size=2)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return model, average, critic, optimizer, torch.optim.AdamW(critic.parameters(), lr=1e-2)
+    return keepstep.State(
+        model=model,
+        average=average,
+        critic=critic,
+        optimizer=optimizer,
+        critic_optimizer=torch.optim.AdamW(critic.parameters(), lr=1e-2),
+    )
 
 
 def first_time(name):
@@ -278,16 +284,25 @@ def evaluate(run, model, average, optimizer, number):
 
 @keepstep.recoverable(rehearse=False)
 def train(run):
-    model, average, critic, optimizer, critic_optimizer = run.keep(build)
-    run.protect(model=model, average=average, critic=critic, optimizer=optimizer, critic_optimizer=critic_optimizer)
+    state = run.setup(build)
+    model, average, critic, optimizer, critic_optimizer = (
+        state.model,
+        state.average,
+        state.critic,
+        state.optimizer,
+        state.critic_optimizer,
+    )
     if args.memory or args.every:
         memory = 1 if args.memory else None
-        run.checkpoint(durable=os.path.join(args.out, "saved"), every=args.every or 1000, memory_every=memory)
+        run.checkpoint(
+            keepstep.Destination(os.path.join(args.out, "saved"), every_steps=args.every or 1000),
+            memory_every_steps=memory,
+        )
     if args.case == "frozen":
         model.blocks.requires_grad_(False)
         model.norm.eval()
-    replica = run.replicate(model)
-    judge = run.replicate(critic)
+    replica = run.ddp(model)
+    judge = run.ddp(critic)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     if args.case == "extra-entry":
         model.blocks[0](HELD_OUT[0])
@@ -309,17 +324,17 @@ def train(run):
             model.head.weight[0, 0] = 0.1
     if args.case.startswith("registered"):
 
-        def registered(number):
+        def registered(step):
             model.eval()
-            value = validate(run, model, number)
-            note(validation=value, step=number, rank=run.rank)
-            run.log(validation=value)
+            value = validate(run, model, step.number)
+            note(validation=value, step=step.number, rank=run.rank)
+            step.log(validation=value)
             if args.case == "registered-raises":
-                raise ValueError(f"validation of step {number} does not work")
+                raise ValueError(f"validation of step {step.number} does not work")
 
-        run.evaluate(registered, every=2)
+        run.evaluate(registered, every_steps=2)
     loss_function = torch.nn.MSELoss()
-    for step in run.steps(Noise(), global_batch=8, micro_batch=2, until=args.until):
+    for step in run.steps(Noise(), global_batch=8, micro_batch=2, last_step=args.until):
         if args.case == "entry-mode" and step.number == 2:
             model.blocks.train()
         for x, y in step:
@@ -349,7 +364,7 @@ def train(run):
                     torch.optim.swa_utils.update_bn(HELD_OUT, average)
 
             parts.append(forward)
-            run.commit(*parts, communicates=args.case == "update-communicates")
+            step.commit(*parts, communicates=args.case == "update-communicates")
         elif args.case.startswith("lbfgs"):
 
             def closure(step=step):
@@ -360,23 +375,23 @@ def train(run):
                 loss.backward()
                 return loss
 
-            run.commit(lambda: optimizer.step(closure), communicates=args.case == "lbfgs-communicates")
+            step.commit(lambda: optimizer.step(closure), communicates=args.case == "lbfgs-communicates")
         elif args.case == "gan":
-            run.commit(optimizer.step, critic_optimizer.step)
+            step.commit(optimizer.step, critic_optimizer.step)
         elif args.case == "assigned":
 
             def assign():
                 model.trend = 0.9 * model.trend + model.head.weight.detach().norm()
 
-            run.commit(optimizer.step, assign)
+            step.commit(optimizer.step, assign)
         elif args.case == "late-optimizer":
             if step.number == 3:
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            run.commit(optimizer.step)
+            step.commit(optimizer.step)
         else:
-            run.commit(optimizer.step, lambda: average.update_parameters(model))
+            step.commit(optimizer.step, lambda: average.update_parameters(model))
         bits = struct.pack("<d", step.loss).hex()
-        run.log(bits=bits)
+        step.log(bits=bits)
         note(step=step.number, rank=run.rank, generation=run.generation, bits=bits)
         if step.number % 2 == 0:
             evaluate(run, model, average, optimizer, step.number)

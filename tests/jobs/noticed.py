@@ -33,13 +33,15 @@ def build():
     if saved_at.exists():
         done, state = torch.load(saved_at)
         model.load_state_dict(state)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01), done
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)).with_unprotected(
+        done=done
+    )
 
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer, done = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
+    state = run.setup(build)
+    model, optimizer, done = state.model, state.optimizer, state.done
 
     def save():
         note(saving=done + run.version, rank=run.rank, because=run.notice)
@@ -50,14 +52,14 @@ def train(run):
             torch.save((done + run.version, model.state_dict()), f"{saved_at}.half")
             os.replace(f"{saved_at}.half", saved_at)
 
-    run.on_notice(save)
-    replica = run.replicate(model)
+    run.on("notice", save)
+    replica = run.ddp(model)
     data = torch.utils.data.TensorDataset(torch.randn(64, 8))
     note(start=done + run.version, rank=run.rank, restarts=int(os.environ.get("SLURM_RESTART_COUNT", "0")))
-    for step in run.steps(data, global_batch=16, micro_batch=2, until=args.until - done):
+    for step in run.steps(data, global_batch=16, micro_batch=2, last_step=args.until - done):
         for (x,) in step:
             step.backward(replica(x).square().mean())
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
         note(step=done + step.number, rank=run.rank, notice=run.notice)
         time.sleep(0.02)
     note(finished=args.until, rank=run.rank)

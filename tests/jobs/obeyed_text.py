@@ -7,9 +7,8 @@ import keepstep
 
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 1))
-    run.protect(model=model)
-    for step in run.steps([torch.ones(4)] * 2, global_batch=2, micro_batch=2, until=2):
+    run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 1)))
+    for step in run.steps([torch.ones(4)] * 2, global_batch=2, micro_batch=2, last_step=2):
         for _ in step:
             raise ValueError("[/INST] \x1b]0;title\x07\x1b[2J\u202etxt.exe")
 

@@ -56,14 +56,15 @@ def build():
     model = GPT(GPTConfig(layers=2, width=32, heads=2, context=24, dropout=args.dropout))
     if args.norm:
         model.norm = torch.nn.Sequential(torch.nn.BatchNorm1d(24), model.norm)
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-3)
+    state = keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=3e-3))
+    return state.with_unprotected(text=Text(24, 1 << 18))
 
 
 def wrap(run, model):
     if args.wrapper == "reproducible":
-        return run.replicate(model, reproducible=True, bucket_cap_mb=0.02)
+        return run.ddp(model, reproducible=True, bucket_cap_mb=0.02)
     if args.wrapper == "ddp":
-        return run.replicate(model)
+        return run.ddp(model)
     torch.distributed.init_process_group("keepstep")
     return keepstep.torch.Replicate(model, bucket_cap_mb=0.02)
 
@@ -83,15 +84,14 @@ def note_resize(before, now):
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
-    text = run.keep(lambda: Text(24, 1 << 18))
-    run.protect(model=model, optimizer=optimizer)
+    state = run.setup(build)
+    model, optimizer, text = state.model, state.optimizer, state.text
     replica = wrap(run, model)
-    run.on_resize(note_resize)
+    run.on("resize", note_resize)
     if not run.rehearsing:
         note(entry=run.entry, rank=run.rank, generation=run.generation, pid=os.getpid())
     samples = 3
-    for step in run.steps(text, global_batch=samples * args.micro_batches, micro_batch=samples, until=args.until):
+    for step in run.steps(text, global_batch=samples * args.micro_batches, micro_batch=samples, last_step=args.until):
         for tokens, targets in step:
             if args.tokens:
                 count = 24 * samples - int(tokens[0, 0]) % 17  # some are masked
@@ -102,11 +102,11 @@ def train(run):
             else:
                 step.backward(next_byte_loss(replica(tokens), targets))
         norm = keepstep.torch.clip_grad_norm_(model.parameters(), 0.5)
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
         if args.note_ids:
             note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
-        run.commit(optimizer.step)
-        run.log(bits=bits(step.loss), norm=bits(norm), world=run.world_size)
+        step.commit(optimizer.step)
+        step.log(bits=bits(step.loss), norm=bits(norm), world=run.world_size)
         if run.rank == args.hang_at_change and keepstep.elastic_event_detected():
             hang_once()
         time.sleep(args.sleep)

@@ -53,18 +53,20 @@ def build():
     model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    return model, optimizer, schedule, torch.zeros((), dtype=torch.int64)
+    return keepstep.State(
+        model=model, optimizer=optimizer, schedule=schedule, position=torch.zeros((), dtype=torch.int64)
+    )
 
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer, schedule, position = run.keep(build)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule, position=position)
-    replica = run.replicate(model, reproducible=args.reproducible)
+    state = run.setup(build)
+    model, optimizer, schedule, position = state.model, state.optimizer, state.schedule, state.position
+    replica = run.ddp(model, reproducible=args.reproducible)
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     steps = run.steps(
         Numbers(), global_batch=config.value("global_batch"), micro_batch=config.value("micro_batch"),
-        until=args.until, shuffle=False, position=None if args.no_position else position,
+        last_step=args.until, shuffle=False, position=None if args.no_position else position,
     )  # fmt: skip
     for step in steps:
         for x, tokens in step:
@@ -76,7 +78,7 @@ def train(run):
         norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
         note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
         rates = []
-        run.commit(
+        step.commit(
             lambda step=step: keepstep.torch.scale_lr(
                 optimizer, args.base_batch, step.global_batch, args.rule, schedule
             ),
@@ -86,7 +88,7 @@ def train(run):
             communicates=args.communicates,
             veto=(lambda step: step.number == args.veto_at) if args.veto_at else None,
         )
-        run.log(
+        step.log(
             world=run.world_size, batch=step.global_batch, position=int(position), norm=float(norm), rates=rates,
             bits=struct.pack("<d", step.loss).hex(), share=len(step.sample_ids), updates=schedule.last_epoch,
             vetoed=step.vetoed, changes=keepstep.elastic_event_detected(),

@@ -28,8 +28,8 @@ parser.add_argument("--kind", choices=["ddp", "fsdp", "hsdp", "tp", "pp", "pp-dd
 parser.add_argument("--width", type=int, default=48)
 parser.add_argument("--global-batch", type=int, default=16)
 parser.add_argument("--micro-batch", type=int, default=2)
-parser.add_argument("--copies", type=int)
-parser.add_argument("--parity")
+parser.add_argument("--copies", type=int, default=2)
+parser.add_argument("--parity", type=lambda text: [int(each) for each in text.split("+")], help="K+M")
 parser.add_argument("--corrupt", nargs=3, type=int, metavar=("RANK", "STEP", "VICTIM"), help="a byte of parity")
 parser.add_argument("--corrupt-copy", nargs=3, type=int, metavar=("RANK", "STEP", "SHARD"), help="a byte of it")
 parser.add_argument("--durable", action="append", default=[])
@@ -124,7 +124,7 @@ def stage_of(part, mesh):
 
 
 def build_pipeline(run):
-    """As `build`, and the schedule. Where DDP wraps the stage, in every entry anew, the schedule is made there."""
+    """As `build`, for pipelines. Where DDP wraps the stage, in every entry anew, the schedule is made there."""
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("pp", "dp"))
     part = Part(Model(args.width), mesh.get_local_rank("pp"))
     if args.kind == "pp":
@@ -133,7 +133,10 @@ def build_pipeline(run):
         fully_shard(part, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
-    return part, optimizer, schedule, mesh, stage_of(part, mesh) if args.kind == "pp" else None
+    pipes = stage_of(part, mesh) if args.kind == "pp" else None
+    return keepstep.State(model=part, optimizer=optimizer, schedule=schedule).with_unprotected(
+        mesh=mesh, pipes=pipes, data=mesh["dp"]
+    )
 
 
 def build(run):
@@ -162,7 +165,8 @@ def build(run):
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
-    return model, optimizer, schedule, data
+    state = keepstep.State(model=model, optimizer=optimizer, schedule=schedule)
+    return state.with_unprotected(mesh=None, pipes=None, data=data)
 
 
 def local(tensor):
@@ -240,35 +244,40 @@ def corrupt_copy(run, rank, shard):
         signal.pause()
 
 
-@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), copies=args.copies, parity=args.parity)
+def destinations():
+    """One value of an option is for all, else there is one for each."""
+    urls = args.durable
+    each_of = {"every_steps": [args.every], "keep_last": args.keep or [3], "max_age_s": args.max_age or [0]}
+    return [
+        {"url": url} | {name: values[i if len(values) > 1 else 0] or None for name, values in each_of.items()}
+        for i, url in enumerate(urls)
+    ]
+
+
+REDUNDANCY = keepstep.Parity(*args.parity) if args.parity else keepstep.Copies(args.copies)
+
+
+@keepstep.recoverable(redundancy=REDUNDANCY)
 def train(run):
-    pipes = mesh = None
-    if args.kind == "ddp":
-        model, optimizer, schedule, data = run.keep(lambda: build(run))
-    elif args.kind in ("pp", "pp-ddp"):
-        model, optimizer, schedule, mesh, pipes = run.shard(lambda: build_pipeline(run))
-        data = mesh["dp"]
-    else:
-        model, optimizer, schedule, data = run.shard(lambda: build(run))
-    run.protect(model=model, optimizer=optimizer, schedule=schedule)
+    run.on("interrupt", lambda reason: note(interrupted=reason))
+    pipelined = args.kind in ("pp", "pp-ddp")
+    state = run.setup(lambda: (build_pipeline if pipelined else build)(run), sharded=args.kind != "ddp")
+    model, optimizer, schedule = state.model, state.optimizer, state.schedule
+    mesh, pipes, data = state.mesh, state.pipes, state.data
     differs = json.loads(args.differs[1]) if args.differs and run.rank == int(args.differs[0]) else {}
     if args.durable and differs is not None:
-        keep = args.keep or [3]
-        settings = dict(
-            durable=args.durable, every=args.every, keep=keep[0] if len(keep) == 1 else keep,
-            max_age_s=[age or None for age in args.max_age] if args.max_age else None,
-            memory_every=1 if args.in_memory else args.memory_every,
-        )  # fmt: skip
-        run.checkpoint(**(settings | differs))
-    trained = run.replicate(model) if args.kind in ("ddp", "zero") else model
+        memory = {"memory_every_steps": 1 if args.in_memory else args.memory_every}
+        memory |= {name: differs.pop(name) for name in memory if name in differs}
+        run.checkpoint(*(keepstep.Destination(**(each | differs)) for each in destinations()), **memory)
+    trained = run.ddp(model) if args.kind in ("ddp", "zero") else model
     if args.kind == "pp-ddp":
-        wrapped = run.replicate(model, process_group=data.get_group(), broadcast_buffers=False)
+        wrapped = run.ddp(model, process_group=data.get_group(), broadcast_buffers=False)
         pipes = stage_of(wrapped, mesh)
     note(rank=run.rank, entry=run.entry, generation=run.generation, pid=os.getpid(), version=run.version)
     # The schedule of a pipeline cuts what a rank has in a step.
     micro_batch = args.micro_batch if pipes is None else args.global_batch // data.size()
     batches = dict(global_batch=args.global_batch, micro_batch=micro_batch, mesh=data)
-    for step in run.steps(Noise(), until=args.until, **batches):
+    for step in run.steps(Noise(), last_step=args.until, **batches):
         note_digest("before", step.number - 1, model, optimizer)
         if args.corrupt and run.entry == "start" and step.number == args.corrupt[1]:
             corrupt_parity(run, args.corrupt[0], args.corrupt[2])
@@ -285,12 +294,12 @@ def train(run):
                 step.add_loss(torch.stack(losses).mean())
         if args.kind != "tp":  # torch's cannot add norms over different meshes
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            run.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
-        run.log(world=run.world_size, **{f"ids_{run.rank}": step.sample_ids})
+            step.log(norm=float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
+        step.log(world=run.world_size, **{f"ids_{run.rank}": step.sample_ids})
         if args.note_ids and (args.kind != "tp" or run.rank % 2 == 0):  # a slice has the same samples
             note(step=step.number, generation=run.generation, ids=step.sample_ids)
         time.sleep(args.sleep)
-        run.commit(optimizer.step, schedule.step, communicates=args.kind == "zero")
+        step.commit(optimizer.step, schedule.step, communicates=args.kind == "zero")
         note_digest("after", step.number, model, optimizer)
     final = digest([local(tensor) for tensor in held(model, optimizer)])
     counts = run.shard_counts()

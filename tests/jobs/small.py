@@ -103,12 +103,20 @@ def build():
     scaler = torch.amp.GradScaler(args.device, init_scale=scale, backoff_factor=2.0**-6, growth_interval=4)
     # Its counter is a buffer that the update changes.
     average = torch.optim.swa_utils.AveragedModel(model)
-    return model, optimizer, schedule, scaler, average
+    return keepstep.State(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
 
 
-@keepstep.recoverable(on_interrupt=lambda reason: note(interrupted=reason), rehearse=args.rehearse or None)
+@keepstep.recoverable(rehearse=args.rehearse or None)
 def train(run):
-    model, optimizer, schedule, scaler, average = run.keep(build)
+    run.on("interrupt", lambda reason: note(interrupted=reason))
+    state = run.setup(build)
+    model, optimizer, schedule, scaler, average = (
+        state.model,
+        state.optimizer,
+        state.schedule,
+        state.scaler,
+        state.average,
+    )
     device = torch.device("cpu")
     if args.device == "cuda":
         # A spare does not know its GPU, so it builds in main memory and waits here.
@@ -116,24 +124,23 @@ def train(run):
         torch.cuda.set_device(device)
         model.to(device)
         average.to(device)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler, average=average)
     if args.alone:
         replica = model
     elif args.by_hand:
         torch.distributed.init_process_group(args.backend)
         replica = torch.nn.parallel.DistributedDataParallel(model)
     else:
-        replica = run.replicate(model)
+        replica = run.ddp(model)
     if not run.rehearsing:
         note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
-    for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, until=args.until):
+    for step in run.steps(Noise(), global_batch=args.global_batch, micro_batch=args.micro_batch, last_step=args.until):
         for x, y in step:
             x, y = x.to(device), y.to(device)
             step.backward(loss_function(replica(x), y) * (1000 if args.model == "rich" else 1), scaler=scaler)
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
         if args.note_ids:
             note(step=step.number, generation=run.generation, rank=run.rank, ids=step.sample_ids)
         if args.raise_at == step.number and run.rank == 0:
@@ -143,9 +150,9 @@ def train(run):
             def broken():
                 raise OSError("no memory for the update")
 
-            run.commit(lambda: scaler.step(optimizer), broken)
+            step.commit(lambda: scaler.step(optimizer), broken)
         vetoes = step.number == args.veto_at and run.rank == run.world_size - 1
-        run.commit(
+        step.commit(
             lambda: scaler.step(optimizer),
             scaler.update,
             schedule.step,
@@ -153,7 +160,7 @@ def train(run):
             veto=(lambda _step, vetoes=vetoes: "it was asked to" if vetoes else None) if args.veto_at else None,
         )
         bits = struct.pack("<d", step.loss).hex()
-        run.log(bits=bits, scale=scaler.get_scale(), world=run.world_size)
+        step.log(bits=bits, scale=scaler.get_scale(), world=run.world_size)
         note(step=step.number, rank=run.rank, generation=run.generation, bits=bits, vetoed=step.vetoed)
         if args.sleep:
             import time

@@ -36,7 +36,7 @@ class Noise(torch.utils.data.Dataset):
 
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
 
 
 def collect(group, number, size, begun, failures):
@@ -61,15 +61,15 @@ def collect(group, number, size, begun, failures):
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     # With a time limit: what waits for each other for ever is an error here, not a hang.
     limit = datetime.timedelta(seconds=60)
     groups = {name: dist.new_group(timeout=limit) for name in "ab"}
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
-    for step in run.steps(Noise(), global_batch=16, micro_batch=4, until=until):
+    for step in run.steps(Noise(), global_batch=16, micro_batch=4, last_step=until):
         order = "ab" if (step.number % 2 == 0) == (run.rank == 0) else "ba"
         failures = []
         begun = threading.Event()
@@ -95,9 +95,9 @@ def train(run):
             if isinstance(failure, BaseException):
                 raise failure
             raise AssertionError(failure)
-        run.log(**{f"ids_{run.rank}": step.sample_ids})
-        run.commit(optimizer.step)
-        run.log(bits=struct.pack("<d", step.loss).hex())
+        step.log(**{f"ids_{run.rank}": step.sample_ids})
+        step.commit(optimizer.step)
+        step.log(bits=struct.pack("<d", step.loss).hex())
     note(final=[float(p.detach().double().sum()).hex() for p in model.parameters()], rank=run.rank)
 
 

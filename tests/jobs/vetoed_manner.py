@@ -12,15 +12,15 @@ import keepstep
 
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
     data = torch.utils.data.TensorDataset(torch.randn(64, 4))
-    for step in run.steps(data, global_batch=4, micro_batch=4, until=4):
+    for step in run.steps(data, global_batch=4, micro_batch=4, last_step=4):
         rate = 0.1 / step.number
         optimizer.param_groups[0]["lr"] = rate
         model[1].train(step.number % 2 == 0)
@@ -28,7 +28,7 @@ def train(run):
         for (batch,) in step:
             step.backward(model(batch).square().mean())
         vetoes = step.number == 3
-        run.commit(
+        step.commit(
             optimizer.step,
             communicates="--communicates" in sys.argv,
             veto=lambda _, vetoes=vetoes: "it was asked to" if vetoes else None,

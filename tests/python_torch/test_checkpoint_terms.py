@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from keepstep.torch.checkpoint.terms import Terms, check_memory_every, terms_of
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.checkpoint.snapshot import Pool
-from keepstep.torch.checkpoint.terms import Terms, check_memory_every, terms_of
 
 
 def test_one_value_is_for_all_places_and_a_list_for_each(tmp_path):

@@ -22,7 +22,7 @@ AS_WRITTEN = [
 REFUSED = {
     "ema": "with run.restored():",
     "schedule_free": "with run.restored():",
-    "lbfgs": "run.commit(..., communicates=True)",
+    "lbfgs": "step.commit(..., communicates=True)",
 }
 
 

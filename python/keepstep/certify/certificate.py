@@ -73,7 +73,7 @@ class Certificate:
         if not self.witnessed:
             found.append(("compared", "the losses only: a program without Python does not say what its ranks hold"))
         else:
-            found.append(("protected state", "the checking mode found nothing that run.protect does not know"))
+            found.append(("protected state", "the checking mode found nothing unprotected"))
         found.append(
             ("deterministic", "no: two undisturbed runs differ first at " + self.differs + "; bits were not compared")
             if self.differs

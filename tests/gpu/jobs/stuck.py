@@ -31,20 +31,20 @@ class Numbers(torch.utils.data.Dataset):
 def build():
     torch.manual_seed(1)
     model = torch.nn.Linear(8, 8)
-    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
 
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     model.to(device)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    replica = run.ddp(model)
     group = dist.new_group([0, 1]) if args.group else None
     sums = []
-    for step in run.steps(Numbers(), global_batch=4, micro_batch=2, until=6):
+    for step in run.steps(Numbers(), global_batch=4, micro_batch=2, last_step=6):
         if step.number == 3 and run.entry == "start" and run.rank == 1:
             torch.cuda.synchronize()
             if args.illegal:
@@ -56,7 +56,7 @@ def train(run):
         sums.append(large.unique().tolist())
         for x in step:
             step.backward(replica(x.to(device)).pow(2).mean())
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
     with open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a") as out:
         note = {"rank": run.rank, "pid": os.getpid(), "entry": run.entry, "sums": sums, "generation": run.generation}
         note["weights"] = [float(v) for v in model.weight.flatten().cpu()]

@@ -27,13 +27,15 @@ class Loaded(Dataset):
                 (OUT / "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         return torch.full((4,), float(i))
+def build():
+    model = torch.nn.Linear(4, 4)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-6))
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 4))
-    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), lr=1e-6))
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    steps = iter(run.steps(Data(), global_batch=2, micro_batch=1, until=120))
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    steps = iter(run.steps(Data(), global_batch=2, micro_batch=1, last_step=120))
     for x in DataLoader(Loaded(), batch_size=2, num_workers=2):
         step = next(steps, None)
         if step is None:
@@ -43,7 +45,7 @@ def train(run):
             while True: time.sleep(0.001)  # so that the error comes outside of the loader
         for _ in step:
             step.backward(replica(x).square().mean())
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
     with open(OUT / "done", "a") as done:
         done.write(f"{run.rank} {os.getpid()}\\n")
 train()

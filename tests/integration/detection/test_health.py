@@ -7,16 +7,18 @@ from user_scripts import run_script, script
 TRAINS = """
 def check():
     CHECK
+def build():
+    model = torch.nn.Linear(4, 4)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.01))
 @keepstep.recoverable(health_check=check)
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 4))
-    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), 0.01))
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    for step in run.steps(Data(), global_batch=8, micro_batch=1, until=UNTIL):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    for step in run.steps(Data(), global_batch=8, micro_batch=1, last_step=UNTIL):
         for x in step:
             step.backward(replica(x).square().mean())
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
 train()
 """
 ONCE = """
@@ -56,8 +58,8 @@ LATER = """
 def test_a_newcomer_that_fails_its_check_is_not_given_the_rank(tmp_path):
     # Of generation 1 all pass, and go on passing; the first process that asks for a rank after a step fails.
     text = body(LATER + ONCE).replace(
-        "        run.commit(optimizer.step)",
-        '        open(sys.argv[1] + "/later", "w").close()\n        run.commit(optimizer.step)',
+        "        step.commit(optimizer.step)",
+        '        open(sys.argv[1] + "/later", "w").close()\n        step.commit(optimizer.step)',
     )
     job = run_script(tmp_path, text, args=[tmp_path], options=["--inject", "kill:rank=1,step=3,phase=backward"])
     assert job.exit_code == 0, job.explain()

@@ -8,13 +8,15 @@ from harness import JOBS, KEEPSTEP, environment, finish, start
 from user_scripts import run_script
 
 PRINTS = """
+def build():
+    model = torch.nn.Linear(4, 4)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.01))
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Linear(4, 4))
-    optimizer = run.keep(lambda: torch.optim.SGD(model.parameters(), 0.01))
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    for step in run.steps(Data(), global_batch=4, micro_batch=1, until=6):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=6):
         for x in step:
             step.backward(replica(x).square().mean())
         if run.generation == 1 and step.number == 3 and run.rank == 1:
@@ -24,7 +26,7 @@ def train(run):
             torch.distributed.barrier()
             run._engine.wait_interruption() if WAITS else None
             run._check_interrupted()
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
 train()
 """
 

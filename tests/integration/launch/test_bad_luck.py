@@ -67,9 +67,8 @@ def test_ranks_that_protect_different_shapes_are_told_both_sides(tmp_path):
         "@keepstep.recoverable\n"
         "def train(run):\n"
         "    rank = run.rank\n"
-        "    model = run.keep(lambda: torch.nn.Linear(4, 4 + rank))\n"
-        "    run.protect(model=model)\n"
-        "    run.replicate(model)\n"
+        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4 + rank))).model\n"
+        "    run.ddp(model)\n"
         "train()\n",
     )
     assert job.exit_code != 0
@@ -86,7 +85,7 @@ def test_state_that_cannot_be_carried_is_named(tmp_path):
         "    def load_state_dict(self, state): pass\n"
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    run.protect(odd=run.keep(Odd))\n"
+        "    run.setup(lambda: keepstep.State(odd=Odd()))\n"
         "train()\n",
     )
     assert job.exit_code != 0
@@ -97,7 +96,7 @@ def test_touching_the_rank_in_build_says_so(tmp_path):
     for what in ("int(os.environ['RANK'])", "run.rank"):
         folder = tmp_path / what[:3]
         folder.mkdir()
-        job = run_script(folder, f"@keepstep.recoverable\ndef train(run):\n    run.keep(lambda: {what})\ntrain()\n")
+        job = run_script(folder, f"@keepstep.recoverable\ndef train(run):\n    run.setup(lambda: {what})\ntrain()\n")
         assert job.exit_code != 0
         assert "build runs before this process has one" in job.output, job.output
 
@@ -107,16 +106,15 @@ def test_a_change_outside_the_commit_is_named(tmp_path):
         tmp_path,
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    model = run.keep(lambda: torch.nn.Linear(4, 4))\n"
-        "    run.protect(model=model)\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, until=5):\n"
+        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
+        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
         "        for x in step: step.backward(model(x).sum())\n"
         "        with torch.no_grad(): model.bias.add_(1)\n"
-        "        run.commit(lambda: None)\n"
+        "        step.commit(lambda: None)\n"
         "train()\n",
     )
     assert job.exit_code != 0
-    assert "'model/bias'" in job.output and "outside run.commit" in job.output, job.output
+    assert "'model/bias'" in job.output and "outside step.commit" in job.output, job.output
 
 
 def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
@@ -124,13 +122,12 @@ def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
         tmp_path,
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    model = run.keep(lambda: torch.nn.Linear(1, 1))\n"
-        "    run.protect(model=model)\n"
-        "    replica = run.replicate(model)\n"
-        "    for step in run.steps([torch.ones(1)] * 8, global_batch=2, micro_batch=1, until=4):\n"
+        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(1, 1))).model\n"
+        "    replica = run.ddp(model)\n"
+        "    for step in run.steps([torch.ones(1)] * 8, global_batch=2, micro_batch=1, last_step=4):\n"
         "        for x in step:\n"
         "            step.backward(replica(x).sum() * (float('inf') if step.number == 2 else 1))\n"
-        "        run.commit()\n"
+        "        step.commit()\n"
         "train()\n",
     )
     assert job.exit_code == 0, job.explain()
@@ -143,14 +140,16 @@ def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
 def test_an_unprotected_optimizer_is_named(tmp_path):
     job = run_script(
         tmp_path,
+        "def build():\n"
+        "    model = torch.nn.Linear(4, 4)\n"
+        "    return keepstep.State(model=model).with_unprotected(adam=torch.optim.Adam(model.parameters()))\n"
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    model = run.keep(lambda: torch.nn.Linear(4, 4))\n"
-        "    adam = run.keep(lambda: torch.optim.Adam(model.parameters()))\n"
-        "    run.protect(model=model)\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, until=5):\n"
+        "    state = run.setup(build)\n"
+        "    model, adam = state.model, state.adam\n"
+        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
         "        for x in step: step.backward(model(x).sum())\n"
-        "        run.commit(adam.step)\n"
+        "        step.commit(adam.step)\n"
         "train()\n",
     )
     assert job.exit_code != 0
@@ -163,16 +162,15 @@ def test_a_collective_inside_the_update_is_refused_by_name(tmp_path):
         "import torch.distributed as dist\n"
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    model = run.keep(lambda: torch.nn.Linear(4, 4))\n"
-        "    run.protect(model=model)\n"
-        "    replica = run.replicate(model)\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, until=5):\n"
+        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
+        "    replica = run.ddp(model)\n"
+        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
         "        for x in step: step.backward(replica(x).sum())\n"
-        "        run.commit(lambda: dist.all_reduce(model.weight.data))\n"
+        "        step.commit(lambda: dist.all_reduce(model.weight.data))\n"
         "train()\n",
     )
     assert job.exit_code != 0
-    assert "all_reduce inside run.commit" in job.output, job.output
+    assert "all_reduce inside step.commit" in job.output, job.output
 
 
 def test_an_exception_that_comes_back_ends_the_job_with_its_traceback(tmp_path):
@@ -203,16 +201,15 @@ def test_a_warning_is_shown_once_by_a_process_however_often_it_enters_the_functi
         "import warnings\n"
         "@keepstep.recoverable\n"
         "def train(run):\n"
-        "    model = run.keep(lambda: torch.nn.Linear(4, 4))\n"
-        "    run.protect(model=model)\n"
+        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
         "    with warnings.catch_warnings():\n"
         "        pass  # Python forgets here what it has shown\n"
         "    warnings.warn('the same in each entry')\n"
-        "    for step in run.steps(Data(), global_batch=2, micro_batch=1, until=6):\n"
+        "    for step in run.steps(Data(), global_batch=2, micro_batch=1, last_step=6):\n"
         "        for x in step:\n"
         "            step.backward(model(x).square().mean())\n"
         "        warnings.warn(f'only in step {run.version + 1}')\n"
-        "        run.commit(lambda: None)\n"
+        "        step.commit(lambda: None)\n"
         "train()\n",
         options=["--inject", "kill:rank=1,step=3,phase=before_vote"],
     )

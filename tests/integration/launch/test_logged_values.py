@@ -14,19 +14,19 @@ class Nothing(torch.utils.data.Dataset):
 
 def build():
     model = torch.nn.Linear(2, 2)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 @keepstep.recoverable
 def train(run):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    for step in run.steps(Nothing(), global_batch=2, micro_batch=1, until=6):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    for step in run.steps(Nothing(), global_batch=2, micro_batch=1, last_step=6):
         for _ in step:
             pass
-        run.log(early="x" * 80_000, which=f"rank {run.rank} before")
-        run.commit(optimizer.step)
+        step.log(early="x" * 80_000, which=f"rank {run.rank} before")
+        step.commit(optimizer.step)
         for part in range(6):
-            run.log(**{f"part{part}": f"{step.number}." * 20_000, "which": f"rank {run.rank}, {part}"})
+            step.log(**{f"part{part}": f"{step.number}." * 20_000, "which": f"rank {run.rank}, {part}"})
 
 train()
 """

@@ -19,16 +19,19 @@ def came(name):
     while not (out / name).exists():
         time.sleep(0.01)
 
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    return keepstep.State(model=model, sgd=torch.optim.SGD(model.parameters(), lr=0.1))
+
 @keepstep.recoverable
 def train(run):
-    model = run.keep(lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))
-    sgd = run.keep(lambda: torch.optim.SGD(model.parameters(), lr=0.1))
-    run.protect(model=model, sgd=sgd)
-    replica = run.replicate(model)
-    for step in run.steps([torch.ones(4)] * 12, global_batch=3, micro_batch=1, until=3):
+    state = run.setup(build)
+    model, sgd = state.model, state.sgd
+    replica = run.ddp(model)
+    for step in run.steps([torch.ones(4)] * 12, global_batch=3, micro_batch=1, last_step=3):
         for x in step:
             step.backward(replica(x).sum())
-        run.commit(sgd.step)
+        step.commit(sgd.step)
     return model
 
 model = train()

@@ -65,10 +65,9 @@ def test_tensors_in_lists_come_back_from_a_checkpoint(tmp_path):
     ("mode", "step", "name", "line"),
     [
         ("set", 2, "'callback/of_step.seen'", "write sorted(value)"),
-        ("layer", 2, "'model/adapter.weight'", "Add it in the function that run.keep calls"),
+        ("layer", 2, "'model/adapter.weight'", "Add it in the function that run.setup calls"),
         ("group", 2, "the optimizer 'optimizer' has 7 parameters", "Give it all of them"),
         ("average", 2, "average/module.norm.running_mean'", "torch.distributed.broadcast(buffer, 0)"),
-        ("outside", 0, "'schedule'", "schedule = run.keep("),
     ],
 )
 def test_what_a_replacement_could_not_have_is_named_before_any_fault(tmp_path, mode, step, name, line):

@@ -53,7 +53,7 @@ def test_a_forward_in_the_update_is_not_left_when_a_peer_dies(tmp_path, undistur
 def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_path):
     job = run_left(tmp_path, "lbfgs")
     assert job.exit_code != 0 and not job.metrics, job.explain()
-    assert "inside run.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
+    assert "inside step.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
 
 
 LEFT = [

@@ -19,23 +19,26 @@ class Odd:
     def __init__(self): self.uses = 0
     def state_dict(self): return {"uses": self.uses}
     def load_state_dict(self, state): pass  # it forgets to
+def build():
+    model, odd = Net(), Odd()
+    optimizer = torch.optim.AdamW(model.parameters())
+    return keepstep.State(model=model, optimizer=optimizer, EXTRA).with_unprotected(counter=odd)
 @keepstep.recoverable(OPTIONS)
 def train(run):
-    model, odd = run.keep(lambda: (Net(), Odd()))
-    optimizer = run.keep(lambda: torch.optim.AdamW(model.parameters()))
-    run.protect(model=model, optimizer=optimizer, EXTRA)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer, odd = state.model, state.optimizer, state.counter
+    replica = run.ddp(model)
     if run.rehearsing:
         print("PRINTED IN A REHEARSAL")
         log.write(f'{{"rehearsal": {os.getpid()}, "rank": {run.rank}, "world": {run.world_size}, '
                   f'"env": "{os.environ["RANK"]}", "generation": {run.generation}}}\\n')
-    for step in run.steps(Data(), global_batch=8, micro_batch=1, until=8):
+    for step in run.steps(Data(), global_batch=8, micro_batch=1, last_step=8):
         AT_STEP
         for x in step:
             step.backward(replica(x).square().mean())
-        run.log(calls=int(model.calls))
+        step.log(calls=int(model.calls))
         run.once("never in a rehearsal", log.write, f'{{"once": {int(run.rehearsing)}}}\\n')
-        run.commit(optimizer.step)
+        step.commit(optimizer.step)
     log.write('{"after": 1}\\n')
 train()
 """

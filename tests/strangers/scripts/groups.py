@@ -28,25 +28,25 @@ class Averages:
 
 def build():
     model = mine.Plain()
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     groups = [Averages(dist.new_group(), run.world_size) for _ in range(2)]
     try:
-        for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+        for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
             mean = groups[0].ask(torch.full((1 << 14,), float(run.rank + step.number)))
             for x, y in step:
                 step.backward(mine.loss_of(replica(x), y))
             gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
             norm = groups[1].ask(gradients[: 1 << 15])
             mean, norm = mean.result()[0].item(), norm.result().norm().item()
-            run.commit(optimizer.step)
-            run.log(loss=step.loss, mean=mean, norm=norm)
+            step.commit(optimizer.step)
+            step.log(loss=step.loss, mean=mean, norm=norm)
     finally:
         for group in groups:
             group.thread.shutdown()

@@ -9,15 +9,17 @@ import keepstep
 
 def build():
     model = mine.Plain(width=256)
-    return model, torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, history_size=5)
+    return keepstep.State(
+        model=model, optimizer=torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, history_size=5)
+    )
 
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=32, until=chosen.until):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=32, last_step=chosen.until):
         ((x, y),) = step
         losses = []
 
@@ -30,8 +32,8 @@ def train(run, chosen):
             losses.append(mean.item())
             return mean
 
-        run.commit(lambda closure=closure: optimizer.step(closure), communicates=not chosen.as_first_written)
-        run.log(loss=losses[0], evaluations=len(losses))
+        step.commit(lambda closure=closure: optimizer.step(closure), communicates=not chosen.as_first_written)
+        step.log(loss=losses[0], evaluations=len(losses))
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

@@ -25,20 +25,22 @@ def build():
     )  # fmt: skip
     model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["q_proj", "v_proj"]))
     model.train()
-    return model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    return keepstep.State(
+        model=model, optimizer=torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    )
 
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    for step in run.steps(Text(), global_batch=16, micro_batch=4, until=chosen.until):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    for step in run.steps(Text(), global_batch=16, micro_batch=4, last_step=chosen.until):
         for tokens in step:
             step.backward(replica(input_ids=tokens, labels=tokens).loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        run.commit(optimizer.step)
-        run.log(loss=step.loss)
+        step.commit(optimizer.step)
+        step.log(loss=step.loss)
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

@@ -9,7 +9,9 @@ import keepstep
 def build():
     model = mine.Net(statistics=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    return model, optimizer, torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1), mine.held_out()
+    return keepstep.State(
+        model=model, optimizer=optimizer, plateau=torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    ).with_unprotected(batches=mine.held_out())
 
 
 @torch.no_grad()
@@ -22,17 +24,17 @@ def evaluate(model, batches):
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer, plateau, batches = run.keep(build)
-    run.protect(model=model, optimizer=optimizer, plateau=plateau)
-    replica = run.replicate(model)
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+    state = run.setup(build)
+    model, optimizer, plateau, batches = state.model, state.optimizer, state.plateau, state.batches
+    replica = run.ddp(model)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))
         if step.number % 3 == 0:
-            run.commit(optimizer.step, lambda: plateau.step(evaluate(model, batches)))
+            step.commit(optimizer.step, lambda: plateau.step(evaluate(model, batches)))
         else:
-            run.commit(optimizer.step)
-        run.log(loss=step.loss, learning_rate=optimizer.param_groups[0]["lr"])
+            step.commit(optimizer.step)
+        step.log(loss=step.loss, learning_rate=optimizer.param_groups[0]["lr"])
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

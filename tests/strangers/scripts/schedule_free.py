@@ -11,7 +11,7 @@ def build():
     model = mine.Plain()
     optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=1e-3, warmup_steps=4)
     optimizer.train()
-    return model, optimizer, mine.held_out()
+    return keepstep.State(model=model, optimizer=optimizer).with_unprotected(batches=mine.held_out())
 
 
 @torch.no_grad()
@@ -21,26 +21,26 @@ def evaluate(model, batches):
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer, batches = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer, batches = state.model, state.optimizer, state.batches
+    replica = run.ddp(model)
 
     def validation(step):
         with run.restored():
             optimizer.eval()
-            run.log(validation=evaluate(model, batches))
+            step.log(validation=evaluate(model, batches))
             optimizer.train()
 
     if not chosen.as_first_written:
-        run.evaluate(validation, every=3)
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+        run.evaluate(validation, every_steps=3)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))
-        run.commit(optimizer.step)
-        run.log(loss=step.loss)
+        step.commit(optimizer.step)
+        step.log(loss=step.loss)
         if chosen.as_first_written and step.number % 3 == 0:
             optimizer.eval()
-            run.log(validation=evaluate(model, batches))
+            step.log(validation=evaluate(model, batches))
             optimizer.train()
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 

@@ -8,19 +8,19 @@ import keepstep
 
 def build():
     model = mine.Plain(width=96)
-    return model, SOAP(model.parameters(), lr=3e-3, precondition_frequency=4)
+    return keepstep.State(model=model, optimizer=SOAP(model.parameters(), lr=3e-3, precondition_frequency=4))
 
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))
-        run.commit(optimizer.step)
-        run.log(loss=step.loss)
+        step.commit(optimizer.step)
+        step.log(loss=step.loss)
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

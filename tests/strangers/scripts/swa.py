@@ -10,25 +10,33 @@ import keepstep
 def build():
     model = mine.Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    return model, optimizer, AveragedModel(model), SWALR(optimizer, swa_lr=0.005), mine.held_out()
+    return keepstep.State(
+        model=model, optimizer=optimizer, average=AveragedModel(model), schedule=SWALR(optimizer, swa_lr=0.005)
+    ).with_unprotected(batches=mine.held_out())
 
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer, average, schedule, batches = run.keep(build)
-    run.protect(model=model, optimizer=optimizer, average=average, schedule=schedule)
-    replica = run.replicate(model)
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+    state = run.setup(build)
+    model, optimizer, average, schedule, batches = (
+        state.model,
+        state.optimizer,
+        state.average,
+        state.schedule,
+        state.batches,
+    )
+    replica = run.ddp(model)
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))
         if step.number % 3 == 0:
-            run.commit(
+            step.commit(
                 optimizer.step, schedule.step, lambda: average.update_parameters(model),
                 lambda: update_bn(batches, average),
             )  # fmt: skip
         else:
-            run.commit(optimizer.step)
-        run.log(loss=step.loss)
+            step.commit(optimizer.step)
+        step.log(loss=step.loss)
     mine.leave(chosen.out, run.rank, model=model.state_dict(), average=average.state_dict())
 
 

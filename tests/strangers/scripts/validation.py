@@ -9,7 +9,9 @@ import keepstep
 
 def build():
     model = mine.Net()
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), mine.held_out()
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3)).with_unprotected(
+        batches=mine.held_out()
+    )
 
 
 def validate(model, batches, rank, world_size):
@@ -26,22 +28,22 @@ def validate(model, batches, rank, world_size):
 
 @keepstep.recoverable
 def train(run, chosen):
-    model, optimizer, batches = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer, batches = state.model, state.optimizer, state.batches
+    replica = run.ddp(model)
 
-    def validation(step=None):
-        run.log(validation=validate(model, batches, run.rank, run.world_size))
+    def validation(step):
+        step.log(validation=validate(model, batches, run.rank, run.world_size))
 
     if not chosen.as_first_written:
-        run.evaluate(validation, every=3)  # done again where it was interrupted
-    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, until=chosen.until):
+        run.evaluate(validation, every_steps=3)  # done again where it was interrupted
+    for step in run.steps(mine.Corpus(), global_batch=64, micro_batch=16, last_step=chosen.until):
         for x, y in step:
             step.backward(mine.loss_of(replica(x), y))
-        run.commit(optimizer.step)
-        run.log(loss=step.loss)
+        step.commit(optimizer.step)
+        step.log(loss=step.loss)
         if chosen.as_first_written and step.number % 3 == 0:
-            validation()
+            validation(step)
     mine.leave(chosen.out, run.rank, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 

@@ -114,20 +114,23 @@ def vault_bytes() -> dict[str, int]:
 
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer = run.shard(lambda: work.build(run.world_size, chosen.bytes))
-    run.protect(model=model, optimizer=optimizer)
-    state = work.State(model, optimizer)
+    def build() -> keepstep.State:
+        model, optimizer = work.build(run.world_size, chosen.bytes)
+        return keepstep.State(model=model, optimizer=optimizer)
+
+    built = run.setup(build, sharded=True)
+    state = work.State(built.model, built.optimizer)
     state.prepare_aside()
     compute = work.Compute()
     of_step = [*["copies"] * WARM_UP, *list(ROUND) * chosen.rounds]
     turns: Turns | None = None
-    for step in run.steps(Numbers(), global_batch=run.world_size, micro_batch=1, until=len(of_step)):
+    for step in run.steps(Numbers(), global_batch=run.world_size, micro_batch=1, last_step=len(of_step)):
         turns = turns or Turns(run, of_step, state)
         for _ in step:
             if step.number == 1:
                 compute.agree(chosen.step_s)
             turns.compute_s = compute.run()
-        run.commit(state.update)
+        step.commit(state.update)
     assert turns is not None
     found = {
         "steps": turns.rows[WARM_UP:],

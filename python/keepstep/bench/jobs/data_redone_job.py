@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from keepstep import Run
 
 
-def build() -> tuple[torch.nn.Linear, torch.optim.SGD]:
+def build(prefix: str) -> keepstep.State:
     model = torch.nn.Linear(32, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+    state = keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    return state.with_unprotected(data=TokenDataset(prefix, 2048))
 
 
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer = run.keep(build)
-    data = run.keep(lambda: TokenDataset(chosen.prefix, 2048))
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(lambda: build(chosen.prefix))
+    replica = run.ddp(state.model)
     first = True
-    for step in run.steps(data, global_batch=16 * run.world_size, micro_batch=8, until=chosen.until):
+    for step in run.steps(state.data, global_batch=16 * run.world_size, micro_batch=8, last_step=chosen.until):
         began = time.perf_counter()
         for tokens in step:
             if first:
@@ -47,7 +46,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
                     out.write(json.dumps(note) + "\n")
                 first = False
             step.backward(replica(tokens[:, :32].float() / 256).square().mean())
-        run.commit(optimizer.step)
+        step.commit(state.optimizer.step)
 
 
 if __name__ == "__main__":

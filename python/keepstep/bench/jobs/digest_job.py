@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer, schedule = run.keep(lambda: gpt_setup.build(0))
-    text = run.keep(gpt_setup.text)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule)
-    replica = run.replicate(model)
+    state = run.setup(lambda: keepstep.State(**gpt_setup.build(0)._asdict()).with_unprotected(text=gpt_setup.text()))
+    model, optimizer, schedule = state.model, state.optimizer, state.schedule
+    replica = run.ddp(model)
     votes = run._votes
     of_gradients = votes._of_gradients
     digest_s = []
@@ -44,14 +43,14 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
     began, cpu_began = time.perf_counter(), time.process_time()
     micro_batch = chosen.samples
     for step in run.steps(
-        text,
+        state.text,
         global_batch=micro_batch * run.world_size * chosen.micro_batches,
         micro_batch=micro_batch,
-        until=chosen.warmup + chosen.steps,
+        last_step=chosen.warmup + chosen.steps,
     ):
         for tokens, targets in step:
             step.backward(next_byte_loss(replica(tokens), targets))
-        run.commit(optimizer.step, schedule.step)
+        step.commit(optimizer.step, schedule.step)
         step_s.append(time.perf_counter() - began)
         step_cpu_s.append(time.process_time() - cpu_began)
         began, cpu_began = time.perf_counter(), time.process_time()
@@ -61,7 +60,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
         votes._of_state()
         state_s.append(time.perf_counter() - began)
     if run.rank == 0:
-        state = run._registry.flatten().tensors.values()
+        tensors = run._registry.flatten().tensors.values()
         found = {
             "step_s": step_s[chosen.warmup :],
             "digest_s": digest_s[chosen.warmup :],
@@ -69,7 +68,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
             "digest_cpu_s": digest_cpu_s[chosen.warmup :],
             "state_s": state_s,
             "gradient_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
-            "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in state),
+            "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         }
         Path(chosen.out).write_text(json.dumps(found))
 

@@ -37,24 +37,24 @@ class Ballast(torch.nn.Module):
             self.register_buffer(f"part{number // each}", torch.full((size,), float(number)))
 
 
-def build(chosen: argparse.Namespace) -> tuple[torch.nn.Module, torch.optim.Optimizer, Ballast]:
+def build(chosen: argparse.Namespace) -> keepstep.State:
     torch.manual_seed(1)
     model = torch.nn.Linear(WIDTH, WIDTH)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01), Ballast(chosen.bytes, chosen.tensor_bytes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return keepstep.State(model=model, optimizer=optimizer, ballast=Ballast(chosen.bytes, chosen.tensor_bytes))
 
 
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer, ballast = run.keep(lambda: build(chosen))
-    run.protect(model=model, optimizer=optimizer, ballast=ballast)
-    replica = run.replicate(model)
+    state = run.setup(lambda: build(chosen))
+    replica = run.ddp(state.model)
     commits = CommitLog(chosen.commits)
     try:
-        for step in run.steps(Numbers(), global_batch=run.world_size, micro_batch=1, until=1 << 30):
+        for step in run.steps(Numbers(), global_batch=run.world_size, micro_batch=1, last_step=1 << 30):
             for numbers in step:
                 step.backward(replica(numbers).square().mean())
             time.sleep(chosen.step_s)
-            run.commit(optimizer.step)
+            step.commit(state.optimizer.step)
             commits.write(step.number, run.rank, run.generation, run.world_size)
     finally:
         commits.close()

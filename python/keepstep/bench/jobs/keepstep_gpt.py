@@ -25,33 +25,30 @@ def ballast(mebibytes: int) -> torch.nn.Module:
     return module
 
 
-def build(chosen: argparse.Namespace) -> gpt_setup.Trained:
+def build(chosen: argparse.Namespace) -> keepstep.State:
     trained = gpt_setup.build(chosen.seed, chosen.layers, chosen.width)
     if chosen.compile:
         trained.model.compile()
-    return trained
+    more = {"ballast": ballast(chosen.ballast_mib)} if chosen.ballast_mib else {}
+    return keepstep.State(**trained._asdict(), **more).with_unprotected(text=gpt_setup.text())
 
 
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer, schedule = run.keep(lambda: build(chosen))
-    text = run.keep(gpt_setup.text)
-    run.protect(model=model, optimizer=optimizer, schedule=schedule)
-    if chosen.ballast_mib:
-        run.protect(ballast=run.keep(lambda: ballast(chosen.ballast_mib)))
-    replica = run.replicate(model)
+    state = run.setup(lambda: build(chosen))
+    replica = run.ddp(state.model)
     commits = CommitLog(chosen.commits)
     try:
         for step in run.steps(
-            text,
+            state.text,
             global_batch=chosen.global_batch,
             micro_batch=chosen.micro_batch or chosen.global_batch // run.world_size,
-            until=chosen.until,
+            last_step=chosen.until,
         ):
             for tokens, targets in step:
                 step.backward(next_byte_loss(replica(tokens), targets))
-            run.commit(optimizer.step, schedule.step)
+            step.commit(state.optimizer.step, state.schedule.step)
             commits.write(step.number, run.rank, run.generation, run.world_size)
-            run.log(loss=step.loss)
+            step.log(loss=step.loss)
     finally:
         commits.close()
 

@@ -32,13 +32,12 @@ class Nothing(torch.utils.data.Dataset[int]):
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(8, 8)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @keepstep.recoverable
 def train(run: Run, args: argparse.Namespace) -> None:
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
+    run.setup(build)
     spread = random.Random(run.rank * 1000 + 17)
     rows = []
     engine = run._engine
@@ -68,13 +67,13 @@ def train(run: Run, args: argparse.Namespace) -> None:
     run._engine = Timed()
     left = time.perf_counter_ns()
     process_cpu = time.process_time_ns()
-    for step in run.steps(Nothing(), global_batch=run.world_size, micro_batch=1, until=args.warmup + args.steps):
+    for step in run.steps(Nothing(), global_batch=run.world_size, micro_batch=1, last_step=args.warmup + args.steps):
         before = time.perf_counter_ns() - left
         for _ in step:
             time.sleep(args.step_ms * 1e-3 + spread.random() * args.spread_ms * 1e-3)
         entered = time.perf_counter_ns()
-        run.commit(lambda: None)
-        run.log(rank=run.rank)
+        step.commit(lambda: None)
+        step.log(rank=run.rank)
         left = time.perf_counter_ns()
         now = time.process_time_ns()
         if step.number > args.warmup:

@@ -30,17 +30,17 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = torch.nn.Linear(WIDTH, WIDTH)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+    return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 @keepstep.recoverable
 def train(run: Run, chosen: argparse.Namespace) -> None:
-    model, optimizer = run.keep(build)
-    run.protect(model=model, optimizer=optimizer)
-    replica = run.replicate(model)
+    state = run.setup(build)
+    model, optimizer = state.model, state.optimizer
+    replica = run.ddp(model)
     commits = CommitLog(chosen.commits)
     try:
-        for step in run.steps(Numbers(), global_batch=chosen.micro_batches, micro_batch=1, until=1 << 30):
+        for step in run.steps(Numbers(), global_batch=chosen.micro_batches, micro_batch=1, last_step=1 << 30):
             through = 0.0
             for number, numbers in enumerate(step, 1):
                 # As on a GPU's stream: it begins when the one before is through, or when the CPU is so far if that is
@@ -50,7 +50,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
                 until = through if number == len(step.sample_ids) else before
                 time.sleep(max(0.0, until - time.monotonic()))
                 step.backward(loss)
-            run.commit(optimizer.step)
+            step.commit(optimizer.step)
             commits.write(step.number, run.rank, run.generation, run.world_size)
     finally:
         commits.close()

@@ -1,9 +1,10 @@
 """``run.checkpoint``: the protected state to disk or S3, every so many steps, while training goes on; and back.
 
-At a save each rank's state is copied in the background while the next step computes. A thread of this process for each
-place that it is due at plans a DCP checkpoint with the other ranks and hands it over to a process of the node, which
-writes it whatever becomes of this one (`keepstep.checkpoint.drain`). A fault while the ranks agree cancels the save,
-and the next step makes another. Whoever starts the job again begins with the newest complete checkpoint.
+At a save each rank's state is copied in the background while the next step computes. For each
+destination where it is due, a thread plans a DCP checkpoint with the other ranks and hands it over to a process of the
+node, which writes it whatever becomes of this one (`keepstep.checkpoint.drain`). A fault while the ranks agree
+cancels the save, and the next step makes another. A job that is started again begins with the newest complete
+checkpoint.
 """
 
 from __future__ import annotations
@@ -22,50 +23,52 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from keepstep import _engine
+from keepstep._destination import Destination
 from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._session import Session
-from keepstep.checkpoint import owners, places
+from keepstep.checkpoint import owners
+from keepstep.checkpoint.places import open_store
 from keepstep.torch.checkpoint import small_values
 from keepstep.torch.checkpoint import state_dict as states
 from keepstep.torch.checkpoint.exchange import Cancelled, Exchange
-from keepstep.torch.checkpoint.place import Place
+from keepstep.torch.checkpoint.saver import Saver
+from keepstep.torch.checkpoint.settings import MAX_DESTINATIONS
 from keepstep.torch.checkpoint.snapshot import Pool, Snapshot
-from keepstep.torch.checkpoint.terms import MOST_PLACES, Terms
 from keepstep.torch.sharded import fsdp
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
 from keepstep.torch.tensors.memory import dense
 
-FLAG_BUSY = _engine.FLAG_FIRST_PLACE  # of a vote, for the first place
-FLAG_BEHIND = FLAG_BUSY << MOST_PLACES
+FLAG_BUSY = _engine.FLAG_FIRST_PLACE  # of a vote, for the first destination
+FLAG_BEHIND = FLAG_BUSY << MAX_DESTINATIONS
 
 
 class CheckpointManager:
-    """All places, and what is under way. One per process; the main thread's."""
+    """All destinations, and what is under way. One per process; the main thread's."""
 
     def __init__(
-        self, session: Session, registry: Registry, terms: tuple[Terms, ...], sharded: Callable[[], bool]
+        self, session: Session, registry: Registry, destinations: tuple[Destination, ...], sharded: Callable[[], bool]
     ) -> None:
         from keepstep import _checkpoint
         from keepstep.checkpoint.drain.link import Link
 
         if not session.welcome.drain:
             raise KeepstepError("run.checkpoint: the agent of this node takes no checkpoints; its log says why")
-        self.terms = terms
+        self.destinations = destinations
         self._session = session
         self._registry = registry
         self._sharded = sharded  # whether ranks hold different things
         self._checkpoints = _checkpoint
-        self._open = places.open_store
-        for each in terms:
+        self._open = open_store
+        for each in destinations:
             self._open(each.url)  # what is wrong with it is told here
         self._job = _job_of(session)
-        self._links = [Link(session.welcome.drain, each.url, self._job) for each in terms]
+        self._links = [Link(session.welcome.drain, each.url, self._job) for each in destinations]
         for link in self._links:
             with contextlib.suppress(KeepstepError):  # a save will find out
                 link.connect()  # what writes is started while the script goes on
-        self._places: list[Place] = []  # made when this process has a rank
+        self._savers: list[Saver] = []  # made when this process has a rank
         self._announced = False
         self._pool = Pool()
         self._snapshot: Snapshot | None = None  # the newest
@@ -73,15 +76,15 @@ class CheckpointManager:
     # ---- the beginning ----
 
     def announce(self) -> None:
-        """By rank 0, before the first generation forms: the places are ours, and all go on from the newest checkpoint.
+        """By rank 0, before the first generation forms: claims the destinations and finds the newest checkpoint.
 
-        A place that cannot be reached ends the job: it may have a newer one than all others.
+        A destination that cannot be reached ends the job: it may have the newest one.
         """
         if self._announced:
             return
         self._announced = True
         found: list[tuple[int, str]] = []
-        for each, link in zip(self.terms, self._links, strict=True):
+        for each, link in zip(self.destinations, self._links, strict=True):
             try:
                 link.claim()  # another job that uses it is told of at once
                 found += [(step, each.url) for step in self._complete(self._open(each.url))]
@@ -97,9 +100,9 @@ class CheckpointManager:
         return [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]  # type: ignore[arg-type]
 
     def load(self, version: int, capsule: Capsule) -> None:
-        """Fills the protected state with that of `version`, from the first place that has it whole."""
+        """Fills the protected state with that of `version`, from the first destination that has it whole."""
         failures = []
-        for each in self.terms:
+        for each in self.destinations:
             try:
                 if version not in self._complete(self._open(each.url)):
                     failures.append(f"{each.url} has no complete checkpoint of step {version}")
@@ -112,8 +115,8 @@ class CheckpointManager:
             else:
                 for failure in failures:
                     print(f"keepstep: {failure}; it was loaded from {each.url}", file=sys.stderr)
-                for place in self._all_places():
-                    place.saved = version if place.terms is each else 0
+                for saver in self._all_savers():
+                    saver.saved = version if saver.destination is each else 0
                 return
         raise KeepstepError(
             f"run.checkpoint: step {version} cannot be loaded: {'; '.join(failures)}. To go on from an older one, "
@@ -158,40 +161,40 @@ class CheckpointManager:
 
     def enter(self) -> None:
         """In each generation, before its first step: finds out what processes before this one have handed over."""
-        self._all_places()
+        self._all_savers()
 
     def flags(self) -> int:
-        """Of this rank's vote: where it has not ended the save before; on rank 0, which places rest or are behind."""
+        """Of this rank's vote: where its last save has not ended; on rank 0, which destinations rest or are behind."""
         found = 0
         first = self._given().rank == 0
-        for number, place in enumerate(self._all_places()):
-            if place.busy or (first and place.resting):
+        for number, saver in enumerate(self._all_savers()):
+            if saver.busy or (first and saver.resting):
                 found |= FLAG_BUSY << number
-            elif first and place.behind:
+            elif first and saver.behind:
                 found |= FLAG_BEHIND << number
         return found
 
     def after_step(self, version: int, flags: int, capsule_ids: set[int]) -> None:
         """Saves `version`, which the protected state is at, where it is due. By all ranks, with the same `flags`."""
         now = []
-        for number, place in enumerate(self._all_places()):
-            due = place.due(version)
+        for number, saver in enumerate(self._all_savers()):
+            due = saver.due(version)
             if flags & (FLAG_BUSY << number):
                 if due:
-                    place.leave_out(version, self._given().rank)
+                    saver.leave_out(version, self._given().rank)
             elif due or flags & (FLAG_BEHIND << number):
-                now.append(place)
+                now.append(saver)
         self._start(version, capsule_ids, now, "due")
 
-    def _start(self, version: int, capsule_ids: set[int], places: list[Place], why: str) -> None:
-        if not places:
+    def _start(self, version: int, capsule_ids: set[int], savers: list[Saver], why: str) -> None:
+        if not savers:
             return
         given = self._given()
         fsdp.reshard(self._registry.modules())
         flat = self._registry.flatten(capsule_ids)
         # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
         where = states.paths(self._registry, list(flat.tensors))
-        compared = not self._sharded() or all(place.compared for place in places)
+        compared = not self._sharded() or all(saver.compared for saver in savers)
         same = set() if compared else states.same_on_all_ranks(self._registry)
         values = small_values.named(self._registry, states.parameter_names(self._registry), flat.values)
         held = {name: dense(tensor) for name, tensor in flat.tensors.items()}
@@ -200,11 +203,11 @@ class CheckpointManager:
             saved = self._session.engine.load_capsule(version)
             return None if saved is None else (states.capsule_name(given.rank), saved)
 
-        self._snapshot = Snapshot(self._pool, len(places), held, flat.dtensors, where, values, same, capsule)
-        for place in places:
-            number = self._places.index(place)
+        self._snapshot = Snapshot(self._pool, len(savers), held, flat.dtensors, where, values, same, capsule)
+        for saver in savers:
+            number = self._savers.index(saver)
             exchange = Exchange(self._session, given, f"{version}/{number}/{why}")
-            place.start(version, exchange, self._snapshot, copies=place is places[0])
+            saver.start(version, exchange, self._snapshot, copies=saver is savers[0])
 
     def wait_copied(self) -> None:
         """Before the update: nothing of the state is read any more."""
@@ -218,13 +221,13 @@ class CheckpointManager:
 
     def save_last(self, version: int, capsule_ids: set[int]) -> None:
         """At the end of training, by all ranks: returns when `version` is saved everywhere, or could not be."""
-        places = self._all_places()
-        for place in places:
-            place.join()
-            place.enter(self._given())
-            place.join()
+        savers = self._all_savers()
+        for saver in savers:
+            saver.join()
+            saver.enter(self._given())
+            saver.join()
         given = self._given()
-        missing = [number for number, place in enumerate(places) if place.saved != version]
+        missing = [number for number, saver in enumerate(savers) if saver.saved != version]
         try:
             # Others need not know what is saved.
             told = [missing] * given.world_size if given.rank == 0 else None
@@ -232,25 +235,26 @@ class CheckpointManager:
         except Cancelled:
             raise Interruption("the generation ended before the last checkpoint") from None
         if given.rank == 0 and missing:
-            where = " and ".join(places[number].terms.url for number in missing)
+            where = " and ".join(savers[number].destination.url for number in missing)
             print(f"keepstep: saves step {version} to {where}", file=sys.stderr)
-        self._start(version, capsule_ids, [places[number] for number in missing], "last")
-        for place in places:
-            place.join()
+        self._start(version, capsule_ids, [savers[number] for number in missing], "last")
+        for saver in savers:
+            saver.join()
 
     def _given(self) -> Assignment:
         assert self._session.assignment is not None
         return self._session.assignment
 
-    def _all_places(self) -> list[Place]:
+    def _all_savers(self) -> list[Saver]:
         given = self._given()
-        if not self._places:
-            self._places = [
-                Place(self._session, each, self._job, link) for each, link in zip(self.terms, self._links, strict=True)
+        if not self._savers:
+            self._savers = [
+                Saver(self._session, each, self._job, link)
+                for each, link in zip(self.destinations, self._links, strict=True)
             ]
-        for place in self._places:
-            place.enter(given)
-        return self._places
+        for saver in self._savers:
+            saver.enter(given)
+        return self._savers
 
 
 def _job_of(session: Session) -> str:

@@ -1,7 +1,8 @@
-"""One place that ``run.checkpoint`` saves to: the thread that plans and hands over, and how far behind the job it is.
+"""Saves to one destination of ``run.checkpoint``: the thread that plans and hands over, and how far it lags behind.
 
-A place that is slow, full or gone costs no step. What is due while a save is under way is left out. A place that missed
-two, or failed, is behind: then the newest state is saved as soon as it can be, due or not. After a failure it rests.
+A destination that is slow, full or gone costs no step. A save that is due while another one is under way is skipped.
+After two skipped saves, or a failed one, the destination is behind: the newest state is saved as soon as possible,
+whether it is due or not. After a failure the destination rests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from keepstep._destination import Destination
 from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._session import Session
@@ -25,7 +27,6 @@ from keepstep.torch.checkpoint import state_dict as states
 from keepstep.torch.checkpoint.exchange import Cancelled, Exchange
 from keepstep.torch.checkpoint.handing_over import HandingOver
 from keepstep.torch.checkpoint.snapshot import Small, Snapshot
-from keepstep.torch.checkpoint.terms import Terms
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +35,11 @@ LONGEST_PAUSE_S = 60.0
 MOST_NAMED = 16  # steps that were left out
 
 
-class Place:
+class Saver:
     """All but `_save`, `_await_free` and what they call is the main thread's."""
 
-    def __init__(self, session: Session, terms: Terms, job: str, link: Link) -> None:
-        self.terms = terms
+    def __init__(self, session: Session, destination: Destination, job: str, link: Link) -> None:
+        self.destination = destination
         self._session = session
         self._job = job
         self._link = link  # of the thread, while it is there
@@ -70,7 +71,7 @@ class Place:
         return self._failed > 0 and time.monotonic() < self._again_at
 
     def due(self, version: int) -> bool:
-        return version % self.terms.every == 0
+        return version % self.destination.every_steps == 0
 
     def leave_out(self, version: int, rank: int) -> None:
         """`version` was due, and the save before is under way on some rank, or failed just now."""
@@ -85,7 +86,7 @@ class Place:
         self._tell(
             "save_late",
             version,
-            f"{count} saves to {self.terms.url} were left out ({_named(self._left_out)}): that of step "
+            f"{count} saves to {self.destination.url} were left out ({_named(self._left_out)}): that of step "
             f"{self._began_version} {why}; {self._newest(version)}",
         )
 
@@ -152,15 +153,15 @@ class Place:
                     self._on_saved(ended["version"], ended["seconds"], given.generation)  # it began at or above it
                     self._after_saved(ended["attempt"])
         except KeepstepError as error:  # a save will find out, too
-            _log.info("%s: %s", self.terms.url, error)
+            _log.info("%s: %s", self.destination.url, error)
 
     def _after_saved(self, attempt: int) -> None:
         """Once the agent has been told: until then whoever begins anew may begin with what is removed here."""
         try:
             self._link.told(attempt)
-            self._link.prune(self.terms.keep, self.terms.max_age_s)
+            self._link.prune(self.destination.keep_last, self.destination.max_age_s)
         except KeepstepError as error:  # the checkpoint is complete all the same
-            _log.warning("%s: what is too old could not be removed: %s", self.terms.url, error)
+            _log.warning("%s: what is too old could not be removed: %s", self.destination.url, error)
 
     def _on_failure(self, version: int, error: Exception) -> None:
         pause = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
@@ -171,7 +172,7 @@ class Place:
         self._tell(
             "not_saved",
             version,
-            f"step {version} could not be saved to {self.terms.url}: {error}; {self._newest(version)}",
+            f"step {version} could not be saved to {self.destination.url}: {error}; {self._newest(version)}",
         )
 
     def _on_saved(self, version: int, seconds: float, generation: int) -> None:
@@ -181,19 +182,19 @@ class Place:
             self._left_out = [step for step in self._left_out if step > version]
         if len(missed) >= 2:
             print(
-                f"keepstep: step {version} is saved to {self.terms.url}; {len(missed)} saves before it were not: "
+                f"keepstep: step {version} is saved to {self.destination.url}; {len(missed)} saves before it were not: "
                 f"{_named(missed)}",
                 file=sys.stderr,
             )
         with contextlib.suppress(Exception):  # the job may be over
             self._session.engine.tell_saved(
-                version, generation, self.terms.url, round(seconds, 3), len(missed), missed[-MOST_NAMED:]
+                version, generation, self.destination.url, round(seconds, 3), len(missed), missed[-MOST_NAMED:]
             )
 
     def _tell(self, event: str, version: int, because: str) -> None:
         print(f"keepstep: {because}; training goes on", file=sys.stderr)
         with contextlib.suppress(Exception):
-            self._session.note(event, version, because, where=self.terms.url)
+            self._session.note(event, version, because, where=self.destination.url)
 
     def _newest(self, version: int) -> str:
         if self.saved == 0:
@@ -206,7 +207,7 @@ class Place:
 
         Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
         """
-        writer = HandingOver(self.terms.url, version, self._job, self._link, exchange.generation)
+        writer = HandingOver(self.destination.url, version, self._job, self._link, exchange.generation)
         try:
             self._hand_over(writer, exchange, snapshot)
         finally:

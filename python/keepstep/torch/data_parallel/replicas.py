@@ -21,7 +21,7 @@ from keepstep.torch.data_parallel import replicate
 from keepstep.torch.data_parallel.replicate import Replicate
 from keepstep.torch.distributed import agreement
 
-_kept_groups: list[dist.ProcessGroup] = []  # of what run.shard built: they live as long as that
+_kept_groups: list[dist.ProcessGroup] = []  # of what run.setup(sharded=True) built: they live as long as that
 _kept_names = 1  # group names counted then
 
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -106,7 +106,7 @@ def reproducible() -> list[Replicate]:
     if found and (len(found) < len(ours) or len(_replicas)):
         raise KeepstepError(
             "reproducible: one model is wrapped reproducibly and another one is not, whose gradients depend on the "
-            "number of ranks; wrap all of them with run.replicate(model, reproducible=True)"
+            "number of ranks; wrap all of them with run.ddp(model, reproducible=True)"
         )
     return found
 
@@ -130,7 +130,7 @@ def divide_by_counts(count: int, parts: int) -> None:
     wrappers: list[torch.nn.Module] = [*_replicas, *replicate.live()]
     if not wrappers:
         raise KeepstepError(
-            "step.backward(count=...): no model is wrapped by run.replicate, DistributedDataParallel or Replicate, so "
+            "step.backward(count=...): no model is wrapped by run.ddp, DistributedDataParallel or Replicate, so "
             "the counts of other ranks mean nothing for these gradients"
         )
     total = agreement.sum_of_ranks(count)
@@ -145,7 +145,7 @@ def why_gradients_may_differ(world_size: int) -> str | None:
     """Why the wrappers of this process may leave other gradients on each rank; None: they do not."""
     ours = replicate.live()
     if not len(_replicas) and not ours:
-        return "no model is wrapped by run.replicate, DistributedDataParallel or Replicate"
+        return "no model is wrapped by run.ddp, DistributedDataParallel or Replicate"
     for replica in _replicas:
         if getattr(replica, "_comm_hooks", None):
             return "a wrapper has a communication hook, after which each rank may hold something else"
@@ -169,7 +169,7 @@ def drop_all() -> None:
 
 
 def keep_groups() -> None:
-    """The process groups there are now belong to what ``run.shard`` built, and stay as long as the world's."""
+    """The process groups that ``run.setup(sharded=True)`` made stay as long as the world's."""
     global _kept_names
     from torch.distributed import distributed_c10d as c10d
 

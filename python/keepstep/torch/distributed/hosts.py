@@ -75,7 +75,7 @@ communication = Communication()
 
 
 class ShardBuilding:
-    """Collectives while ``run.shard`` builds: every process comes to the same by itself, so nobody is asked."""
+    """Collectives while ``run.setup(sharded=True)`` builds: each process computes the same alone, so none is carried out."""
 
     def __init__(self) -> None:
         self._ops: GroupOps | None = None
@@ -117,8 +117,8 @@ class RunHost:
             communication.side_threads.enter(what)
         if self._session.engine.updating() and not side:  # the update's own thread; the others are none of its business
             raise KeepstepError(
-                f"{what} inside run.commit(...): after the vote an update must be local, or ranks could end up with "
-                "different states. Do it before run.commit, or say run.commit(..., communicates=True) if the "
+                f"{what} inside step.commit(...): after the vote an update must be local, or ranks could end up with "
+                "different states. Do it before step.commit, or say step.commit(..., communicates=True) if the "
                 "optimizer itself communicates, or has a closure that does."
             )
         current = communication.current

@@ -63,7 +63,7 @@ def reconfigure(
 
 
 class WorldConnection:
-    """The NCCL side of the world group that ``run.replicate`` made. Main thread."""
+    """The NCCL side of the world group that ``run.ddp`` made. Main thread."""
 
     def __init__(self, current: Session) -> None:
         self._session = current
@@ -74,7 +74,7 @@ class WorldConnection:
         """For the current generation; nothing to do if it is, or if the world has no NCCL that is kept."""
         group = dist.group.WORLD
         backend = of_group(group)
-        generation = self._session.need_rank("run.replicate").generation
+        generation = self._session.need_rank("run.ddp").generation
         if backend is None or not is_reconfigurable(backend) or self._generation == generation:
             return
         watch(self._session)

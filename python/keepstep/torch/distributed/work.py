@@ -84,7 +84,7 @@ class KeepstepWork(Work):
         assert self._future is not None
         failure = self.exception()
         if failure is not None and (not isinstance(failure, Exception) or self._link_broke):
-            # An interruption is raised by the loop, a broken link by run.commit, neither from inside a future: what
+            # An interruption is raised by the loop, a broken link by step.commit, neither from inside a future: what
             # DDP's reducer makes of such an exception is a crash.
             failure = None
         if failure is not None:

@@ -58,8 +58,8 @@ class Checks:
             self._searched = True
             if found := unprotected(loop_frame(self._code), self._registry):
                 raise KeepstepError(
-                    f"check: the training loop uses {', '.join(found)}, which run.protect does not know: after a "
-                    "fault a replaced rank would go on with fresh values. Protect it."
+                    f"check: the training loop uses {', '.join(found)}, which is not protected: after a fault a "
+                    "replaced rank would go on with fresh values. Return it from build() as a field of keepstep.State."
                 )
 
     def at_commit(self, step: int) -> None:
@@ -98,9 +98,9 @@ def compare(before: dict[str, int], after: dict[str, int], step: int) -> None:
             f" and {len(changed) - 8} more" if len(changed) > 8 else ""
         )
         raise KeepstepError(
-            f"check: protected state changed outside run.commit in step {step}: {listed}. A step that is redone would "
+            f"check: protected state changed outside step.commit in step {step}: {listed}. A step that is redone would "
             "not start from the committed state. Move what changes it (optimizer.step, an average, a reset) into "
-            "run.commit(...), or, where it is temporary, into `with run.restored():`."
+            "step.commit(...), or, where it is temporary, into `with run.restored():`."
         )
 
 

@@ -1,6 +1,6 @@
 """Looks again at what is protected once training runs: what was empty when it was registered may hold anything later.
 
-A replacement builds what `run.keep` builds and is filled from a peer. So what a peer holds must be something that can
+A replacement builds what `run.setup` builds and is filled from a peer. So what a peer holds must be something that can
 be carried, and modules and optimizers must still have the parameters that they had before the first step. Otherwise the
 first fault would end the job; here the first commit that makes it so does, by name.
 """
@@ -28,8 +28,8 @@ class Rechecks:
         for name, tensor in built.items():
             if is_lazy(tensor):
                 raise KeepstepError(
-                    f"protect: '{name}' has no shape before the first forward, so a replacement could not be filled. "
-                    "Write model(example), with a batch of the right shape, in the function that run.keep calls"
+                    f"state: '{name}' has no shape before the first forward, so a replacement could not be filled. "
+                    "Write model(example), with a batch of the right shape, in the function that run.setup calls"
                 )
         self._tensors = {name: (list(tensor.shape), describe(tensor)) for name, tensor in built.items()}
         self._may_come = _empty_buffers(registry)
@@ -61,25 +61,25 @@ class Rechecks:
                 continue
             if known is None:
                 raise KeepstepError(
-                    f"protect: '{name}' {describe(tensor)} was added {since}, so it could not be filled after a fault. "
-                    "Add it in the function that run.keep calls; what is not used yet can have requires_grad=False"
+                    f"state: '{name}' {describe(tensor)} was added {since}, so it could not be filled after a fault. "
+                    "Add it in the function that run.setup calls; what is not used yet can have requires_grad=False"
                 )
             if known[0] != list(tensor.shape):
                 raise KeepstepError(
-                    f"protect: '{name}' is {describe(tensor)} {since}: {known[1]}. Give it this shape in the function "
-                    "that run.keep calls"
+                    f"state: '{name}' is {describe(tensor)} {since}: {known[1]}. Give it this shape in the function "
+                    "that run.setup calls"
                 )
         for name in self._tensors.keys() - now.keys():
             raise KeepstepError(
-                f"protect: '{name}' {self._tensors[name][1]} was removed {since}, with it. Remove it in the function "
-                "that run.keep calls"
+                f"state: '{name}' {self._tensors[name][1]} was removed {since}, with it. Remove it in the function "
+                "that run.setup calls"
             )
         for name, item in _optimizers(self._registry):
             count = len(parameters_of(item))
             if count != self._parameters.get(name, count):
                 raise KeepstepError(
-                    f"protect: the optimizer '{name}' has {count} parameters {since}, with "
-                    f"{self._parameters[name]}. Give it all of them in the function that run.keep calls; a group that "
+                    f"state: the optimizer '{name}' has {count} parameters {since}, with "
+                    f"{self._parameters[name]}. Give it all of them in the function that run.setup calls; a group that "
                     "is not trained yet can have lr=0.0 and parameters with requires_grad=False"
                 )
 

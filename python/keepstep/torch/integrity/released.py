@@ -81,7 +81,7 @@ class Released:
         if self._session.claim_once("released/said"):
             what = (
                 f"the update leaves other values on each rank in {_listed(names)}. A replaced rank has another "
-                f"rank's until the next update makes them again. To have the same write before run.commit: {_LINE}"
+                f"rank's until the next update makes them again. To have the same write before step.commit: {_LINE}"
             )
             print(f"keepstep: {what}", file=sys.stderr)
 
@@ -100,9 +100,9 @@ def _is_average(before: torch.Tensor, now: torch.Tensor, own: torch.Tensor) -> b
 
 def _error(names: list[str], rank: int, step: int) -> KeepstepError:
     return KeepstepError(
-        f"protect: the update of step {step} goes on averaging {_listed(names)}, and rank {rank} has other values "
+        f"state: the update of step {step} goes on averaging {_listed(names)}, and rank {rank} has other values "
         "there than its peers: they are averages of what forward changes on each rank (BatchNorm's statistics, with "
-        "use_buffers=True). A replaced rank would go on with another rank's. Make them the same before run.commit: "
+        "use_buffers=True). A replaced rank would go on with another rank's. Make them the same before step.commit: "
         f"{_LINE}; or convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm"
     )
 

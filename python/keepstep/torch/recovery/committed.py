@@ -38,8 +38,8 @@ _state = attrgetter("state")
 def line_to_write(name: str, where: str) -> str:
     """What an error says about a protected tensor that was changed outside of a commit."""
     return (
-        f"'{name}' was changed outside of run.commit; {where}. A rank that is replaced, or left at any line, would go "
-        "on with other values than an undisturbed run. If it is to count, move it into run.commit(...). If it is "
+        f"'{name}' was changed outside of step.commit; {where}. A rank that is replaced, or left at any line, would go "
+        "on with other values than an undisturbed run. If it is to count, move it into step.commit(...). If it is "
         "temporary (averaged weights, an optimizer's eval()), write:\n\n    with run.restored():\n        ...  # swap, "
         "evaluate\n\nwhich puts everything back at its end, bit for bit."
     )
@@ -553,7 +553,7 @@ class Committed:
                 f"{what} is another one in front of the loop that begins at step {version} than it was before the "
                 "fault. What changes between two loops must follow from the step alone, and be set in front of the "
                 'next one. Write group["lr"] = base * 0.1 ** (epoch // 30) in front of run.steps, not '
-                'group["lr"] *= 0.1 behind it; what only the beginning of training needs belongs into run.keep'
+                'group["lr"] *= 0.1 behind it; what only the beginning of training needs belongs into build()'
             )
         if what := self.late_change():
             return (
@@ -573,10 +573,10 @@ class Committed:
         if what := self.late_change():
             last = self._committed_in[1]
             raise KeepstepError(
-                f"{what} was changed after the loop over run.steps(until={last}) was left at step {version}. A fault "
-                "puts it back as the commit left it, so the job would go on differently. Write "
-                f"run.steps(until={version}), without break, for a loop that ends here, or set it at the beginning of "
-                "the step"
+                f"{what} was changed after the loop over run.steps(last_step={last}) was left at step {version}. A "
+                "fault puts it back as the commit left it, so the job would go on differently. Write "
+                f"run.steps(last_step={version}), without break, for a loop that ends here, or set it at the "
+                "beginning of the step"
             )
 
     def _list(self) -> None:

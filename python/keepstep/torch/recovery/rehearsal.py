@@ -1,4 +1,4 @@
-"""A spare's rehearsal: it goes through its first step up to the first ``run.commit`` before it waits for a rank.
+"""A spare's rehearsal: it goes through its first step up to the first ``step.commit`` before it waits for a rank.
 
 The first step of a process costs more than the ones after it: memory is taken, kernels are chosen, DDP is built,
 ``torch.compile`` compiles. A spare pays that before anybody waits for it. It enters the user's function as the last
@@ -102,7 +102,7 @@ def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> 
         result = function()
         if not rehearsal.begun:
             return Returned(result)
-        why = "the function returned before its first run.commit"
+        why = "the function returned before its first step.commit"
     except NotWorthIt:
         why = None
     except Over as over:
@@ -280,24 +280,24 @@ class Rehearsal:
         return sorted(tensors | others | (values.keys() ^ self._values.keys()))
 
     def _build_again(self, changed: dict[str, list[str]], protected: dict[str, Any]) -> str:
-        """What holds a state that is nobody's is forgotten, and built again by ``run.keep``; returns what to tell.
+        """What holds a state that is nobody's is forgotten, and built again by ``run.setup``; returns what to tell.
 
         What the script built elsewhere stays as it is: then this process ends.
         """
         _count(self._session, _SPOILT, 1)
         what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
-        kept = _identities(self._run._kept)
+        kept = _identities(list(self._run._states.values()))
         lost = [name for names in changed.values() for name in names if id(protected.get(name)) not in kept]
         if lost:
             what += (
-                f" ('{lost[0]}' was not built in run.keep, else it would be built again); the spares after it wait "
+                f" ('{lost[0]}' was not built in run.setup, else it would be built again); the spares after it wait "
                 "without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
             )
             health.end_unfit(self._session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
         protected.clear()
         self._run._divide_anew()
         self._run._ready = False
-        return f"{what}; run.keep builds it again"
+        return f"{what}; run.setup builds it again"
 
 
 def _identities(kept: list[Any]) -> set[int]:

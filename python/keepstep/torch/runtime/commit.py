@@ -96,7 +96,7 @@ class Commit:
         self._committed.commit(list_again=bool(moved))
         self._engine.end_update()
         if capsule is not None:
-            self._released.after(capsule, moved, self._session.need_rank("run.commit").rank, number)
+            self._released.after(capsule, moved, self._session.need_rank("step.commit").rank, number)
 
     def _call(self, update: Update, number: int) -> None:
         """Faults of the phase "update" happen after an optimizer's step."""
@@ -117,7 +117,7 @@ class Commit:
         if name := stepping.unprotected(self._registry, optimizer):
             kind = type(optimizer).__name__
             raise KeepstepError(
-                f"run.commit of step {number}: this {kind} steps '{name}', which is protected, and run.protect does "
-                "not know it: after a fault it would be gone, or without its state. Make it in the function that "
-                f"run.keep calls, also where it is needed later only, and write run.protect(..., {kind.lower()}=...)"
+                f"step.commit of step {number}: this {kind} steps '{name}', which is protected, and is not "
+                "protected itself: after a fault it would be gone, or without its state. Make it in build(), even if "
+                f"it is needed later only, and return keepstep.State(..., {kind.lower()}=...)"
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keepstep._errors import KeepstepError
+from keepstep.torch.step.steps import CommittedStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -17,12 +18,12 @@ class Evaluations:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._session = run._session
-        self._functions: list[tuple[Callable[[int], Any], int]] = []
+        self._functions: list[tuple[Callable[[CommittedStep], Any], int]] = []
         self.step = 0
 
-    def add(self, function: Callable[[int], Any], every: int) -> None:
+    def add(self, function: Callable[[CommittedStep], Any], every: int) -> None:
         if every < 1:
-            raise KeepstepError(f"run.evaluate: every={every}; it counts steps, from 1")
+            raise KeepstepError(f"run.evaluate: every_steps={every}; at least 1")
         if not self._run._first_loop:
             raise KeepstepError("run.evaluate comes too late: call it in every entry, before run.steps")
         self._functions.append((function, every))
@@ -49,11 +50,11 @@ class Evaluations:
             if step % every == 0 and not self._ended(index, step):
                 self._call(index, function, step)
 
-    def _call(self, index: int, function: Callable[[int], Any], step: int) -> None:
+    def _call(self, index: int, function: Callable[[CommittedStep], Any], step: int) -> None:
         self.step = step
         self._run._engine.at(step + 1, 0)  # as after a commit: a rank that hangs here is found
         with self._run._committed.modes_kept():
-            function(step)
+            function(CommittedStep(self._run, step))
         self.step = 0
         key = self._key(index, step)
         # Only when all ranks were through is it over: all that enter again then know the same.

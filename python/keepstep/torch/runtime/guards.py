@@ -37,11 +37,11 @@ class Guards:
             raise KeepstepError(line_to_write(name, where))
 
     def changed_late(self, number: int) -> None:
-        """Raises where the loop's body changed after `run.commit` what a fault would put back as the commit left it."""
+        """Raises where the loop's body changed, after `step.commit`, what a fault would put back."""
         if what := self._committed.late_change():
             raise KeepstepError(
-                f"{what} was changed after run.commit of step {number}. A fault puts it back as the commit left it, so "
-                "the job would go on differently. Write run.commit(optimizer.step, schedule.step), or set it at the "
+                f"{what} was changed after step.commit of step {number}. A fault puts it back as the commit left it, "
+                "so the job would go on differently. Write step.commit(optimizer.step, schedule.step), or set it at the "
                 "beginning of the step"
             )
         self._changed_in_capsule(number)
@@ -68,7 +68,7 @@ class Guards:
         """Raises where a module's mode is one that a fault would change."""
         if module is not None:
             raise KeepstepError(
-                f"'{module}' has been in another mode (training or evaluation) since after run.commit of step "
+                f"'{module}' has been in another mode (training or evaluation) since after step.commit of step "
                 f"{self._session.engine.version}. A fault puts modes back as the commit left them, so the job would go "
                 "on differently. Write model.train() behind the validation, or set the mode at the beginning of each "
                 "step"

@@ -1,4 +1,4 @@
-"""What ``run.log`` was given, as JSON text: written here because ``json.dumps`` takes several times as long."""
+"""What ``step.log`` was given, as JSON text: written here because ``json.dumps`` takes several times as long."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join([f"{_text(str(key))}: {_value(name, item)}" for key, item in value.items()]) + "}"
     raise KeepstepError(
-        f"run.log: '{name}' is a {type(value).__qualname__}; a number, a string, or lists and dicts of them are needed"
+        f"step.log: '{name}' is a {type(value).__qualname__}; a number, a string, or lists and dicts of them are needed"
     )

@@ -33,13 +33,12 @@ def run_recoverable(
     current.recoverable = True
     _leave_notices_to_the_agent(current)
     current.users_health_check = options.health_check
-    current.engine.tell_recoverable(options.timeout or 0)
+    current.engine.tell_recoverable(options.interrupt_timeout_s or 0)
     replicas.track()
     user_loaders.track(current)
     repeated = RepeatedWarnings()
     repeated.install()
     run = Run(current, options, function)
-    run.entered_with += [args, kwargs]
     enter = functools.partial(function, run, *args, **kwargs)
     returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
@@ -62,8 +61,7 @@ def run_recoverable(
                 raise  # before it had a rank this process is nobody's peer: it ends, and says why
             reason = _take_exception(current, error)
         # Here the exception is gone, and with it the frames that hold the old wrappers and graphs.
-    if options.finalize is not None:
-        options.finalize()
+    run._hooks.call("finish")
     if exits is not None:
         raise exits
     return result

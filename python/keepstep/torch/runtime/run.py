@@ -7,8 +7,9 @@ import gc
 import os
 import sys
 import traceback
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -17,18 +18,22 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from keepstep import _engine
+from keepstep._destination import Destination
 from keepstep._engine import Assignment, NextStep
+from keepstep._entry import Entry
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._options import RecoverOptions
+from keepstep._redundancy import Parity
 from keepstep._session import Session
+from keepstep._state import State, protected_fields
 from keepstep.torch import seeds
-from keepstep.torch.checkpoint import terms as checkpoint_terms
+from keepstep.torch.checkpoint import settings as checkpoint_settings
 from keepstep.torch.current_run import set_current
 from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
 from keepstep.torch.distributed import nccl, nccl_world
-from keepstep.torch.integrity import bit_flip, checks, digests, lasting
+from keepstep.torch.integrity import bit_flip, checks, digests
 from keepstep.torch.integrity.rechecks import Rechecks
 from keepstep.torch.recovery import membership, parked, rehearsal
 from keepstep.torch.recovery.committed import Committed, Holders, restored
@@ -36,13 +41,14 @@ from keepstep.torch.runtime import log_values
 from keepstep.torch.runtime.commit import FLAG_VETO, Commit
 from keepstep.torch.runtime.evaluations import Evaluations
 from keepstep.torch.runtime.guards import Guards
+from keepstep.torch.runtime.hooks import Hooks
 from keepstep.torch.sharded import fsdp, pipelining
 from keepstep.torch.sharded.shards import ShardCounts, Shards
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
 from keepstep.torch.step import early_exit
 from keepstep.torch.step.batch_sizes import Batches, checked_position
-from keepstep.torch.step.steps import Step
+from keepstep.torch.step.steps import CommittedStep, Step
 from keepstep.torch.step.stream_plan import plan_for
 from keepstep.torch.tensors import cuda, dtensor
 
@@ -66,33 +72,44 @@ def _interruptible(call: Callable[[], T]) -> T:
         raise Interruption(str(interrupted)) from None
 
 
+def _words_of(name: str) -> list[int]:
+    """For seeds: those of a state without a name are what they were when there was one state only."""
+    return [0] if not name else [zlib.crc32(name.encode())]
+
+
+def _checked(built: object) -> State:
+    if not isinstance(built, State):
+        raise KeepstepError(
+            f"run.setup: build() returned a {type(built).__qualname__}; return "
+            "keepstep.State(model=model, optimizer=optimizer)"
+        )
+    return built
+
+
 class Run:
     """A training run as one rank sees it. Made by `keepstep.recoverable`; use from the main thread.
 
-    The order in a training function: ``keep``, ``protect``, ``replicate``, ``steps``. The first thing that needs a rank
-    (``rank``, ``world_size``, ``replicate``, ``steps``) waits until this process has one: a spare waits there.
+    The order in a training function: ``setup``, ``checkpoint``, ``ddp``, ``steps``. The first thing that needs a rank
+    (``rank``, ``world_size``, ``ddp``, ``steps``) waits until this process has one: a spare waits there.
     """
 
     def __init__(self, session: Session, options: RecoverOptions, function: Callable[..., Any]) -> None:
         self._session = session
         self._engine = session.engine
         self._options = options
-        self.entered_with: list[object] = [function]  # and its arguments: the same in every entry
         self._registry = Registry()
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
-        self._kept: list[Any] = []
-        self._keeps = 0
-        if options.parity != (0, 0) and session.welcome.elastic:
+        self._states: dict[str, State] = {}  # what run.setup built, by name
+        self._set_up: set[str] = set()  # their names, in this entry
+        if isinstance(options.redundancy, Parity) and session.welcome.elastic:
             raise KeepstepError(
-                "recoverable(parity=...): this job is elastic (--nnodes MIN:MAX or --min-replicas), and parity groups "
-                "cannot follow another number of ranks yet; use copies=2 or more"
+                "recoverable(redundancy=Parity(...)): this job is elastic (--nnodes MIN:MAX or --min-replicas), and "
+                "parity groups cannot follow another number of ranks yet; use keepstep.Copies(2) or more"
             )
         self._shards = self._no_shards()
         self._checkpoints: CheckpointManager | None = None
-        self._save_settings: checkpoint_terms.Settings = {}  # of run.checkpoint; empty: not called
-        self._sharded: list[Any] = []  # what run.shard built
-        self._shard_calls = 0
+        self._save_settings: checkpoint_settings.Settings = {}  # of run.checkpoint; empty: not called
         self._assigned = False  # the entry begins with the assignment that is there already
         session.capsule_ids = self._capsule_ids
         self._store: object | None = None  # of the process group that replicate() made
@@ -112,8 +129,7 @@ class Run:
         self._entering = False  # left, and put back; the entry has not come to what needs peers yet
         self._first_loop = True  # of this entry
         self._evaluations = Evaluations(self)
-        self._on_notice: list[Callable[[], Any]] = []  # of this entry
-        self._on_resize: list[Callable[[int, int], Any]] = []
+        self._hooks = Hooks()
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
         self._rechecks: Rechecks | None = None
         set_current(self)
@@ -165,18 +181,14 @@ class Run:
     def rehearsing(self) -> bool:
         """Whether a spare is only rehearsing its first step (see `RecoverOptions.rehearse`).
 
-        Its rank is then the world's last, its generation 0, and it leaves the function at ``run.commit``.
+        Its rank is then the world's last, its generation 0, and it leaves the function at ``step.commit``.
         """
         return self._session.rehearsing
 
     @property
-    def entry(self) -> str:
-        """Why this entry of the function happened.
-
-        "start"; "recovery" (a survivor of a fault) or "replacement"; "resize" (a rank that goes on in another world) or
-        "joined"; "rehearsal".
-        """
-        return self._assignment("run.entry").entry
+    def entry(self) -> Entry:
+        """Why this entry of the function happened."""
+        return Entry(self._assignment("run.entry").entry)
 
     @property
     def because(self) -> str:
@@ -195,151 +207,140 @@ class Run:
 
     # ---- state ----
 
-    def keep(self, build: Callable[[], T]) -> T:
-        """What `build` returned: built once per process, before it has a rank, the same objects in every entry.
+    def setup(self, build: Callable[[], State], *, name: str = "", sharded: bool = False) -> State:
+        """The `State` that ``build()`` returned: built once per process, the same object in every entry.
 
-        Random numbers are seeded with the job's seed first, so every process builds the same. Several ``keep`` calls
-        are told apart by their order.
+        Every field is protected under its name: it is what a replacement receives from its peers. All ranks must build
+        the same names with the same shapes and dtypes. Random numbers are seeded with the job's seed first, so that
+        every process builds the same.
+
+        Call it in every entry, before the first thing that needs peers. A second state needs a `name`; its fields are
+        protected as ``name.field``.
+
+        Without `sharded`, ``build`` runs before this process has a rank, and must not ask for one: spares run it ahead.
+
+        With `sharded`, ``build`` runs when the process has a rank: for what depends on it, like meshes,
+        ``fully_shard`` and ``parallelize_module``. The process group is there, and ``run.rank`` and ``run.world_size``
+        are known. **Collectives in it are not carried out**, because a replacement builds alone; make the same values
+        on all ranks from the seed, and load weights from a file. The state is copied in every step, or protected by
+        parity (`RecoverOptions.redundancy`). When an elastic job changes its size, everything is built again in the
+        same process, and the state moves into it. Stages and schedules of ``torch.distributed.pipelining`` begin every
+        entry as they were built.
+
+        Raises:
+            KeepstepError: a field cannot be carried to another process; a second state without a name.
         """
-        index = self._keeps
-        self._keeps += 1
-        if index < len(self._kept):
-            return self._kept[index]  # type: ignore[no-any-return]
+        if name in self._set_up:
+            raise KeepstepError(
+                f"run.setup: the state {name or 'without a name'} is set up already in this entry; give this one "
+                'another name: run.setup(build, name="teacher")'
+            )
+        if "/" in name:
+            raise KeepstepError(f"run.setup: the name '{name}' holds a '/'")
+        self._set_up.add(name)
+        built = name not in self._states
+        if built:
+            if self._session.formed:
+                raise KeepstepError("run.setup comes too late: this rank trains already; call it before run.ddp")
+            self._states[name] = self._build_sharded(build, name) if sharded else self._build(build, name)
+        state = self._states[name]
+        self._protect(name, state)
+        if built and sharded:
+            self._engine.built()
+        return state
+
+    def _protect(self, name: str, state: State) -> None:
+        fields = {f"{name}.{field}" if name else field: item for field, item in protected_fields(state).items()}
+        if fields.keys() <= self._registry.objects.keys():
+            return
+        for each, item in fields.items():
+            self._registry.add(each, item)
+        fsdp.check_can_recover(self._registry.modules())
+        self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
+
+    def _build(self, build: Callable[[], State], name: str) -> State:
         self._session.injector.at("build", self.version + 1)
-        seeds.seed_all(_engine.mix_seed(self.seed, index))
+        seeds.seed_all(_engine.mix_seed(self.seed, *_words_of(name)))
         self._session.building = True
         try:
-            built = build()
+            return _checked(build())
         finally:
             self._session.building = False
-        self._kept.append(built)
-        return built
 
-    def shard(self, build: Callable[[], T]) -> T:
-        """What `build` returned: as `keep`, for what depends on the rank: meshes, ``fully_shard`` and the like.
-
-        Built once per process, when it has a rank; the same objects in every entry. When an elastic job changes its
-        size it is built again, in the same process, and so is what ``run.keep`` built; the state moves into it. The
-        process group is there, and ``run.rank`` and ``run.world_size`` are known. **Collectives in it are not carried
-        out**: a process that takes a rank over builds alone, and every process comes to the same numbers by itself,
-        because they are seeded alike. Whatever is built so and protected is copied in every step
-        (`RecoverOptions.copies`, or ``parity``). Stages and schedules of ``torch.distributed.pipelining`` begin every
-        entry as they were built.
-        """
-        self._assignment("run.shard")
+    def _build_sharded(self, build: Callable[[], State], name: str) -> State:
+        self._assignment("run.setup(sharded=True)")
         if self.rehearsing:
             raise rehearsal.NotWorthIt
-        index = self._shard_calls
-        self._shard_calls += 1
-        if index < len(self._sharded):
-            return self._sharded[index]  # type: ignore[no-any-return]
-        if self._session.formed:
-            raise KeepstepError("run.shard comes too late: this rank trains already. Call it before run.steps.")
         from keepstep.torch.distributed.hosts import shard_building
 
-        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, index))
+        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, *_words_of(name)))
         self._session.sharding = True
         try:
             self._init_process_group()
             with dtensor.alone():
-                built = build()
+                built = _checked(build())
         finally:
             self._session.sharding = False
             shard_building.close()
         replicas.keep_groups()
         pipelining.remember()
         self._shards.built_by_rank()
-        self._sharded.append(built)
-        self._engine.built()
         return built
 
-    def protect(self, **objects: Any) -> None:
-        """Names what a peer can be hydrated from: modules, optimizers, schedules, scalers, tensors, dicts of tensors.
-
-        All ranks must protect the same names with the same shapes and dtypes. Call it in every entry, with the same
-        objects, before the first thing that needs peers.
-
-        Raises:
-            KeepstepError: an object cannot be carried to another process, or is not the one of the previous entry.
-        """
-        for name, item in objects.items():
-            if "/" in name:
-                raise KeepstepError(f"protect: the name '{name}' holds a '/'")
-            if self._session.formed and name not in self._registry.objects:
-                raise KeepstepError(
-                    f"protect: '{name}' comes too late: this rank trains already. Call run.protect before "
-                    "run.replicate, run.steps and init_process_group."
-                )
-            if name not in self._registry.objects:
-                lasting.require(name, item, [self._kept, self._sharded], self.entered_with)
-            self._registry.add(name, item)
-        fsdp.check_can_recover(self._registry.modules())
-        self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
-
     def checkpoint(
-        self,
-        *,
-        durable: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        every: int | Sequence[int] = 100,
-        keep: int | Sequence[int | None] | None = 3,
-        max_age_s: float | Sequence[float | None] | None = None,
-        memory_every: int | None = None,
+        self, *destinations: Destination | str | os.PathLike[str], memory_every_steps: int | None = None
     ) -> None:
-        """Saves what is protected, every so many steps, while training goes on; and begins with what was saved.
+        """Saves the protected state to each of up to 8 destinations while training goes on; and begins with the newest.
 
-        Call it in every entry, with the same arguments, after ``run.protect`` and before ``run.steps``. The first entry
-        of a job begins with the newest complete checkpoint that it finds there: ``run.version`` says at which step. The
-        last step is saved, too, and the one after which a job stops because of a notice.
+        Call it in every entry, with the same arguments, after ``run.setup`` and before ``run.steps``. The first entry
+        of a job begins with the newest complete checkpoint that any destination has: ``run.version`` is its step. The
+        last step is saved as well, and the one after which a job stops because of a notice. The files are DCP
+        checkpoints; ``keepstep ckpt`` lists and checks them.
 
         Args:
-            durable: a folder, ``file:///folder`` or ``s3://bucket/prefix`` of this job alone, or a list of up to 8 of
-                them: then each of the next three may be a list, too, with a value for each. What lies there are DCP
-                checkpoints; ``keepstep ckpt`` lists and checks them.
-            every: steps. Where the save before is still under way when one is due, that one is left out; once two were,
-                or a save failed, the newest state is saved as soon as the place takes it.
-            keep: so many complete checkpoints stay, the newest; None: all.
-            max_age_s: older ones go, too; never the newest complete one, or one that is pinned. None: of any age stay.
-            memory_every: 1: the agents keep copies of replicated state, too, after each step, so that it survives when
-                all workers die at once. Of sharded state they always do; with a larger number only after steps that it
-                divides, and when a generation begins: then a lost shard takes all ranks back to the newest of these, at
-                most so many steps. The same on all ranks. None: 1 for sharded state, none of other state.
+            destinations: a `Destination`, or its URL alone.
+            memory_every_steps: 1: the agents keep copies of replicated state as well, after each step, so that it
+                survives the death of all workers at once. They always do so for sharded state; with a larger number
+                only after steps that it divides, and when a generation begins: then a lost shard takes all ranks back
+                to the newest of these. The same on all ranks. None: 1 for sharded state, none of other state.
 
         Raises:
-            KeepstepError: a place cannot be used.
+            KeepstepError: a destination cannot be used.
         """
-        checkpoint_terms.check_memory_every(memory_every, elastic=self._session.welcome.elastic)
-        terms = checkpoint_terms.terms_of(durable, every, keep, max_age_s)
+        checkpoint_settings.check_memory_every_steps(memory_every_steps, elastic=self._session.welcome.elastic)
+        checked = checkpoint_settings.checked(destinations)
         if self.rehearsing:
             return
         if self._checkpoints is None:
             from keepstep.torch.checkpoint.manager import CheckpointManager
 
-            self._checkpoints = CheckpointManager(self._session, self._registry, terms, lambda: self._shards.wanted)
-        elif self._checkpoints.terms != terms:
+            self._checkpoints = CheckpointManager(self._session, self._registry, checked, lambda: self._shards.wanted)
+        elif self._checkpoints.destinations != checked:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
-        self._save_settings = checkpoint_terms.settings_of(terms, memory_every)
-        if memory_every == 1:
+        self._save_settings = checkpoint_settings.settings_of(checked, memory_every_steps)
+        if memory_every_steps == 1:
             self._shards.built_by_rank()
-        self._shards.copy_every(memory_every or 1)
+        self._shards.copy_every(memory_every_steps or 1)
 
     @overload
-    def replicate(
+    def ddp(
         self, model: torch.nn.Module, *, reproducible: Literal[False] = False, **options: Any
     ) -> DistributedDataParallel: ...
 
     @overload
-    def replicate(self, model: torch.nn.Module, *, reproducible: Literal[True], **options: Any) -> Replicate: ...
+    def ddp(self, model: torch.nn.Module, *, reproducible: Literal[True], **options: Any) -> Replicate: ...
 
     @overload
-    def replicate(
+    def ddp(
         self, model: torch.nn.Module, *, reproducible: bool, **options: Any
     ) -> DistributedDataParallel | Replicate: ...
 
-    def replicate(
+    def ddp(
         self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
     ) -> DistributedDataParallel | Replicate:
-        """DDP around `model`: over the backend "keepstep", and over NCCL for what is on a GPU. `options` go to
-        DistributedDataParallel.
+        """DistributedDataParallel around `model`, over keepstep's backend, and over NCCL for what is on a GPU.
+
+        `options` go to DistributedDataParallel.
 
         Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
         buckets unless ``gradient_as_bucket_view=False``.
@@ -347,7 +348,7 @@ class Run:
         With `reproducible`: `keepstep.torch.Replicate` instead, which `options` then go to. Gradients, ``step.loss``
         and random numbers have the same bits for every number of ranks; what cannot be so is refused.
         """
-        self._form("run.replicate")
+        self._form("run.ddp")
         self._init_process_group()
         return replicas.wrap_reproducibly(model, **options) if reproducible else replicas.wrap(model, **options)
 
@@ -375,13 +376,13 @@ class Run:
         *,
         global_batch: int | PerWorld[int],
         micro_batch: int | PerWorld[int],
-        until: int,
+        last_step: int,
         shuffle: bool = True,
         collate: Callable[[list[Any]], Any] | None = None,
         position: torch.Tensor | None = None,
         mesh: DeviceMesh | None = None,
     ) -> Iterator[Step]:
-        """The steps this job has still to make, from the last committed one to number `until`.
+        """The steps that this job has still to make, from the last committed one to `last_step`.
 
         Args:
             dataset: map-style; sample i is ``dataset[i]``. Or what `keepstep.data.cached` made of a loader: each of its
@@ -389,12 +390,12 @@ class Run:
             global_batch: samples per step over all ranks. A number: constant whatever the world size. Or what
                 ``keepstep.scale_config(...).value("global_batch")`` says; then `position` is needed.
             micro_batch: samples per forward; must divide `global_batch`. A number, or by world size, too.
-            until: the number of the last step.
+            last_step: its number.
             shuffle: another order each epoch, from the job's seed; else the dataset's own.
             collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
                 torch's default_collate.
             position: how many samples the committed steps have taken: an int64 tensor of one element, in main memory,
-                made in ``run.keep`` and known to ``run.protect``. Each commit moves it on; training begins where it
+                a field of the state. Each commit moves it on; training begins where it
                 stands. None: the steps so far times `global_batch`.
             mesh: of the ranks among which the samples are divided, one-dimensional: the data-parallel part of a mesh
                 that has others (``mesh["dp"]``). Ranks at the same place of it get the same samples and random numbers.
@@ -405,14 +406,14 @@ class Run:
         """
         self._form("run.steps")
         if self._session.witness is not None:
-            until = self._session.witness.bounded(until)
+            last_step = self._session.witness.bounded(last_step)
         batches = Batches.of(global_batch, micro_batch)
         place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
         even = fsdp.check_can_recover(self._registry.modules())
         sizes = batches.even_sizes(self.world_size // parts) if even else []
         self._tell_useful(batches.most_ranks, sizes)
         fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
-        if self.version < until and not fits and self._may_change_size():
+        if self.version < last_step and not fits and self._may_change_size():
             self._pause()
         self._position = checked_position(position, self._registry, batches)
         origin = None if self._position is None else (self.version + 1, int(self._position.item()))
@@ -432,8 +433,8 @@ class Run:
         for module in self._registry.modules():
             early_exit.install(module, self._session, lambda module: self._guards.before_forward(module, self._in_step))
         if not self.rehearsing:
-            self._begin_loop(until)
-        while (follows := self._next_step(until)) is not NextStep.END:
+            self._begin_loop(last_step)
+        while (follows := self._next_step(last_step)) is not NextStep.END:
             if follows is NextStep.PAUSE:
                 self._leave_shard()
                 self._pause()
@@ -453,23 +454,23 @@ class Run:
                     self._engine.leave_loop()
                 raise
             if not step.committed:
-                raise KeepstepError(f"step {number} ended without run.commit(...); every step must be committed")
+                raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
             self._evaluations.after(number)
-            if number < until:
+            if number < last_step:
                 self._guards.changed_late(number)
         self._engine.leave_loop()
         self._step = None
         self._save_last()
 
-    def _next_step(self, until: int) -> NextStep:
+    def _next_step(self, last_step: int) -> NextStep:
         if self.rehearsing:
-            return NextStep.STEP if self.version < until else NextStep.END
-        return _interruptible(functools.partial(self._engine.next_step, until))
+            return NextStep.STEP if self.version < last_step else NextStep.END
+        return _interruptible(functools.partial(self._engine.next_step, last_step))
 
-    def _begin_loop(self, until: int) -> None:
+    def _begin_loop(self, last_step: int) -> None:
         self._guards.outside_of_a_step(self._first_loop)
         first, self._first_loop = self._first_loop, False
-        doubt = self._committed.begin_loop(self.version, self.world_size, until)
+        doubt = self._committed.begin_loop(self.version, self.world_size, last_step)
         if doubt and self.rank == 0:
             print(f"keepstep: {doubt}", file=sys.stderr)
         if first:
@@ -493,31 +494,20 @@ class Run:
     def _may_change_size(self) -> bool:
         return self._session.welcome.elastic and not self.rehearsing
 
-    def commit(
+    def _commit_step(
         self,
-        *update: Callable[[], Any],
-        communicates: bool = False,
-        veto: Callable[[Step], str | bool | None] | None = None,
+        step: Step,
+        update: tuple[Callable[[], Any], ...],
+        communicates: bool,
+        veto: Callable[[Step], str | bool | None] | None,
     ) -> None:
-        """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
-
-        What changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step, averages);
-        clipping and unscaling come before. Afterwards gradients are None.
-
-        Args:
-            communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
-                the vote comes after the update, and a redo restores the copy.
-            veto: looks at the step, its gradients reduced, and returns a reason to skip the update, or None. If any
-                rank's does, no rank runs any of `update`: the step counts, its gradients are dropped, ``step.vetoed``
-                is True, and nothing else changed. See `keepstep.veto`.
-        """
-        step = self._step
-        if step is None or step.committed:
-            raise KeepstepError("run.commit belongs into the loop over run.steps, once per step")
+        """`Step.commit`."""
+        if step is not self._step or step.committed:
+            raise KeepstepError(f"step {step.number} is over; call step.commit once, inside the loop over run.steps")
         if self.rehearsing:
             raise rehearsal.Over
         if self._guards.borrowed:
-            raise KeepstepError("run.commit inside run.restored(): what it commits would be put back; end that section")
+            raise KeepstepError("step.commit inside run.restored(): what it commits would be put back")
         if step.voted:
             raise KeepstepError(
                 f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
@@ -538,7 +528,7 @@ class Run:
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
         self._checks.at_commit(number)
-        self._guards.changed(f"run.commit of step {number} found it")
+        self._guards.changed(f"step.commit of step {number} found it")
         self._guards.mode(self._committed.left_mode())
         if self._session.witness is not None:
             self._session.witness.computed(number, step.sample_ids)
@@ -585,17 +575,13 @@ class Run:
         if self._position is not None and self._step is not None:
             self._position += self._step.global_batch
 
-    def log(self, **values: Any) -> None:
-        """Publishes `values` with the current step: once per committed step, in the journal's metrics.jsonl.
-
-        Before ``commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value counts.
-        """
-        number = self._step_now
-        if number == 0:
-            raise KeepstepError("run.log belongs into the loop over run.steps")
+    def _log(self, number: int, values: dict[str, Any]) -> None:
+        """`Step.log`, and that of a step that is evaluated."""
+        if number != self._step_now:
+            raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
         text = log_values.object_text(values)
         if len(text) > MAX_LOG_BYTES:
-            raise KeepstepError(f"run.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
+            raise KeepstepError(f"step.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
         if not self.rehearsing:
             self._engine.log(number, text)
 
@@ -605,7 +591,7 @@ class Run:
 
         For what changes protected state for a while: averaged weights that are swapped in, a schedule-free optimizer's
         ``eval()``. Values and memory of tensors, modes, ``requires_grad``, the optimizers' options are as they were
-        before. Costs as much memory as the protected state takes. No ``run.commit`` in it.
+        before. Costs as much memory as the protected state takes. No ``step.commit`` in it.
 
         Raises:
             KeepstepError: protected state was changed before the section.
@@ -634,15 +620,15 @@ class Run:
                 else:
                     self._engine.drop_state()  # half of it was put back
 
-    def evaluate(self, function: Callable[[int], Any], *, every: int) -> None:
-        """Calls ``function(step)`` on all ranks after each committed step whose number is a multiple of `every`.
+    def evaluate(self, function: Callable[[CommittedStep], Any], *, every_steps: int) -> None:
+        """Calls ``function(step)`` on all ranks after each committed step whose number `every_steps` divides.
 
-        A call that was interrupted on any rank is made again on all, as soon as the function was entered again; one
-        that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call.
-        ``run.log`` in it belongs to that step. Call it in every entry, before ``run.steps``; several are called in that
-        order. A ``break`` right after ``run.commit`` leaves out the calls of that step.
+        A call that was interrupted on any rank is made again on all ranks, as soon as the function was entered again;
+        one that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call. Call
+        it in every entry, before ``run.steps``; several functions are called in that order. A ``break`` right after
+        ``step.commit`` skips the calls of that step.
         """
-        self._evaluations.add(function, every)
+        self._evaluations.add(function, every_steps)
 
     @contextmanager
     def slow(self, what: str) -> Iterator[None]:
@@ -685,37 +671,28 @@ class Run:
             return None
         return self._engine.notice() or "a notice came to another node"
 
-    def on_notice(self, function: Callable[[], Any]) -> None:
-        """Calls `function` on every rank after the last step of a job that stops because of a notice.
+    def on(self, event: Literal["interrupt", "notice", "resize", "finish"], function: Callable[..., Any]) -> None:
+        """Calls `function` at an event. Call it in every entry.
 
-        That is the place to save: all ranks hold the same ``run.version``, and peers can be reached. Then the job ends
-        with exit code 75; what follows the loop over ``run.steps`` does not run. After the job's last step there is
-        nothing to stop. Call it in every entry. A fault meanwhile makes all ranks do one more step and call it again.
-        """
-        self._on_notice.append(function)
+        | event | called | with |
+        | --- | --- | --- |
+        | ``"interrupt"`` | after the function was left because of a fault | the reason, one line |
+        | ``"notice"`` | on every rank after the last step of a job that stops because of a notice; the place to save: all ranks hold the same ``run.version``, and peers can be reached. Then the job ends with exit code 75, and what follows the loop over ``run.steps`` does not run. A fault meanwhile makes all ranks do one more step and call it again | |
+        | ``"resize"`` | in each process that goes on in another world, before its next entry; peers cannot be reached yet. What it does to options of optimizers holds, also on processes that join. Most loops need nothing: ``run.steps`` hands out the new split | the numbers of ranks before and now; equal where the world changed back before a step was done |
+        | ``"finish"`` | on every rank once all ranks returned from the function | |
+        """  # noqa: E501 (a table)
+        self._hooks.add(event, function)
 
     def _stop_on_notice(self) -> None:
         """Leaves the loop for good, with all other ranks. Does not return."""
         self._engine.leave_loop()
         self._step = None
         self._save_last()
-        with self.slow("on_notice"):
-            for function in self._on_notice:
-                function()
+        with self.slow("notice"):
+            self._hooks.call("notice")
         _interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
 
     # ---- an elastic job: the world changes ----
-
-    def on_resize(self, function: Callable[[int, int], Any]) -> None:
-        """Calls ``function(before, now)`` with the numbers of ranks after the world changed, in this process. The two
-        are equal where it changed back before a step was done: what the function did to options meanwhile is undone.
-
-        Called on ranks that go on, before the recoverable function is entered again with ``run.entry`` "resize" and
-        another ``run.rank`` and ``run.world_size``, perhaps; peers cannot be reached yet. What it does to options of
-        optimizers holds, also on a process that joins; that begins with ``run.entry`` "joined" instead. Most loops need
-        neither: ``run.steps`` hands out the new split. Call it in every entry.
-        """
-        self._on_resize.append(function)
 
     def _pause(self) -> None:
         """Waits at the end of a step, with all other ranks, for the world to change."""
@@ -729,12 +706,11 @@ class Run:
             self._engine.leave_shard(self.version)
 
     def _no_shards(self) -> Shards:
-        return Shards(self._session, self._registry, self._options.copies, self._options.parity)
+        return Shards(self._session, self._registry, self._options.redundancy)
 
     def _divide_anew(self) -> None:
         """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
-        self._sharded.clear()
-        self._kept.clear()
+        self._states.clear()
         self._registry.clear()
         self._shards = self._no_shards()
         self._capsule = None
@@ -773,7 +749,7 @@ class Run:
                 if set_here and self.entry == "resize" and self.rank == 0:
                     print(
                         f"keepstep: {set_here} was set before {what}, where a newcomer gets what its peers have, so it "
-                        "was put back. What is meant for the new number of ranks belongs between run.replicate and "
+                        "was put back. What is meant for the new number of ranks belongs between run.ddp and "
                         "run.steps",
                         file=sys.stderr,
                     )
@@ -801,7 +777,7 @@ class Run:
             self._rechecks = Rechecks(self._registry)
         self._shards.check()
         if not self._joined:
-            checkpoint_terms.require_same(self._session, self.rank, self._save_settings)
+            checkpoint_settings.require_same(self._session, self.rank, self._save_settings)
         load = None if self._checkpoints is None else functools.partial(self._load, self._checkpoints, self._capsule)
         while True:
             try:
@@ -837,7 +813,7 @@ class Run:
         if self.rank == 0 and (what := holders.modes_since(manner)):
             print(
                 f"keepstep: the checkpoint of step {version} changed {what}: what it holds counts. What is to be "
-                "otherwise from here on belongs between run.replicate and run.steps",
+                "otherwise from here on belongs between run.ddp and run.steps",
                 file=sys.stderr,
             )
 
@@ -871,7 +847,7 @@ class Run:
             self._entering = True
             self._guards.left()
             self._join()  # at once, whatever the function does first; else it has still to protect its state
-        self._on_resize.clear()  # the next entry brings its own
+        self._hooks.clear()  # the next entry brings its own
 
     def _next_assignment(self) -> bool:
         """Waits for it. True: the function has to be entered before this process joins, to build anew."""
@@ -883,8 +859,7 @@ class Run:
         if moved.put_back:
             self._committed.put_back()
         if moved.resized:
-            for function in self._on_resize:
-                function(moved.resized_from, self.world_size)
+            self._hooks.call("resize", moved.resized_from, self.world_size)
         if moved.rebuild:
             self._divide_anew()
         return moved.rebuild
@@ -893,10 +868,8 @@ class Run:
         """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
         self._step = None
         self._position = None
-        self._keeps = 0
-        self._shard_calls = 0
+        self._set_up.clear()
         self._engine.leave()
-        self._on_notice.clear()
         self._evaluations.clear()
         self._first_loop = True
         replicas.drop_all()
@@ -910,11 +883,7 @@ class Run:
                 item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
 
     def _call_users_hooks(self, reason: str) -> None:
-        if self._options.on_interrupt is not None:
-            try:
-                self._options.on_interrupt(reason)
-            except Exception:
-                traceback.print_exc()  # it is told, and can change nothing
+        self._hooks.call_quietly("interrupt", reason)
         if self._options.health_check is not None:
             try:
                 self._options.health_check()

@@ -31,7 +31,7 @@ def check_can_recover(modules: Iterable[torch.nn.Module]) -> bool:
     found = next(fsdp_modules(modules), None)
     if found is not None and not hasattr(found, "reset_iter_state"):
         raise KeepstepError(
-            f"protect: a model is sharded by fully_shard, and FSDP2 of torch {torch.__version__} cannot leave a step "
+            f"state: a model is sharded by fully_shard, and FSDP2 of torch {torch.__version__} cannot leave a step "
             "in the middle (it has no FSDPModule.reset_iter_state): use torch 2.15 or newer"
         )
     return found is not None

@@ -1,4 +1,4 @@
-"""Stages and schedules of ``torch.distributed.pipelining`` that ``run.shard`` built: as built, in every entry.
+"""Stages and schedules of ``torch.distributed.pipelining``: in every entry as ``run.setup(sharded=True)`` built them.
 
 In its first step a schedule asks its peers for shapes, and keeps the answers; in each step it holds what is on its way
 between stages. After a step that was left in the middle torch wants both to be made anew. A process that takes a rank

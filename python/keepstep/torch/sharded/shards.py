@@ -22,7 +22,8 @@ from keepstep.torch.tensors import cuda
 from keepstep.torch.tensors.memory import dense, region
 
 if TYPE_CHECKING:
-    from keepstep._session import Session
+    from keepstep._redundancy import Copies, Parity
+from keepstep._session import Session
 
 
 class ShardCounts(NamedTuple):
@@ -45,15 +46,21 @@ class ShardCounts(NamedTuple):
     waited_ns: int
 
 
+def _copies_and_parity(redundancy: Copies | Parity) -> tuple[int, tuple[int, int]]:
+    """As the engine has them: on so many nodes; groups of so many ranks, with so many blocks (0: copies)."""
+    if isinstance(redundancy, Parity):
+        return 1, (redundancy.data, redundancy.parity)
+    return redundancy.nodes, (0, 0)
+
+
 class Shards:
     """The copies of one rank's state. `wanted`: it holds what no other rank does."""
 
-    def __init__(self, session: Session, registry: Registry, copies: int, parity: tuple[int, int]) -> None:
+    def __init__(self, session: Session, registry: Registry, redundancy: Copies | Parity) -> None:
         self._session = session
         self._registry = registry
-        self._copies = copies
-        self._parity = parity
-        self._built = False  # by run.shard
+        self._redundancy = redundancy
+        self._built = False  # by run.setup(sharded=True)
         self._held: list[torch.Tensor] = []  # while they are copied
         self._layout: ShardLayout | None = None
         self._trained = False  # this process did a step, so that it is not what was built any more
@@ -62,7 +69,7 @@ class Shards:
         self._under_way: int | None = None  # the version that is copied
 
     def built_by_rank(self) -> None:
-        """``run.shard`` built what depends on the rank."""
+        """``run.setup(sharded=True)`` built what depends on the rank."""
         self._built = True
 
     def copy_every(self, steps: int) -> None:
@@ -73,10 +80,9 @@ class Shards:
         """Raises where copies of some versions only would cost steps that a peer could save."""
         if self._every > 1 and not self.wanted:
             raise KeepstepError(
-                f"run.checkpoint(memory_every={self._every}): all ranks hold the same state here, and with copies of "
-                f"every {self._every}th step in memory the death of one rank would take all back to the last of these. "
-                "Give 1 (copies of every step) or leave it out (living ranks are the copies); durable= saves every so "
-                "many steps"
+                f"run.checkpoint(memory_every_steps={self._every}): all ranks hold the same state here, and with "
+                f"copies of every {self._every}th step in memory the death of one rank would take all back to the last "
+                "of these. Give 1 (copies of every step), or leave it out (living ranks are the copies)"
             )
 
     @property
@@ -160,5 +166,5 @@ class Shards:
         self._held = [*self._layout.tensors, *self._layout.stand_ins()]
         saved = engine.load_capsule(version)
         text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())
-        engine.protect_shard(version, self._layout.regions, text, self._copies, self._parity)
+        engine.protect_shard(version, self._layout.regions, text, *_copies_and_parity(self._redundancy))
         self._under_way = version

@@ -1,1 +1,1 @@
-"""Protected state: what ``run.protect`` registered, what forward changes, and both as tensors and JSON."""
+"""Protected state: what ``run.setup`` registered, what forward changes, and both as tensors and JSON."""

@@ -54,7 +54,7 @@ class Capsule:
         extra = len(json.dumps(extra_state.take(self._extra)))
         if extra > MAX_EXTRA_BYTES:
             raise KeepstepError(
-                f"protect: what get_extra_state returns ({', '.join(name for name, _ in self._extra[:4])}) takes "
+                f"state: what get_extra_state returns ({', '.join(name for name, _ in self._extra[:4])}) takes "
                 f"{extra} bytes as JSON, {MAX_EXTRA_BYTES} is the most; keep large tensors in buffers instead"
             )
         room = CAPSULE_BYTES - _HEADER_ROOM - 2 * extra  # it may grow
@@ -112,8 +112,8 @@ class Capsule:
         self.release(moved)
         if name := self.changed_extra():
             raise KeepstepError(
-                f"run.commit: the update changed what get_extra_state of '{name}' returns, which is carried as forward "
-                "left it before the vote; an update may change tensors only (does it run a forward of this module? "
+                f"step.commit: the update changed what get_extra_state of '{name}' returns, which is carried as "
+                "forward left it before the vote; an update may change tensors only (does it run a forward of this module? "
                 "then keep its counters in buffers)"
             )
         return moved

@@ -69,7 +69,7 @@ def split(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> An
             ]
         }
     raise KeepstepError(
-        f"protect: '{path}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
+        f"state: '{path}' is a {type(value).__module__}.{type(value).__qualname__}, which keepstep cannot carry to "
         "another process: tensors, numbers, strings, None, lists, tuples and dicts of them can. Keep it out of the "
         f"protected object's state_dict, or {_instead(value)}."
     )
@@ -78,7 +78,7 @@ def split(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> An
 def _inside(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> Any:
     if isinstance(value, torch.Tensor) and dtensor.is_dtensor(value):
         raise KeepstepError(
-            f"protect: '{path}' is a DTensor inside a list or dict, which a replacement could not make: keep it as an "
+            f"state: '{path}' is a DTensor inside a list or dict, which a replacement could not make: keep it as an "
             "entry of its own, or write value.full_tensor() where all ranks hold the same"
         )
     return split(path, value, put)
@@ -88,7 +88,7 @@ def without_tensors(path: str, value: Any) -> Any:
     """As `split`, where no tensor can stand."""
 
     def refuse(at: str, _tensor: torch.Tensor) -> None:
-        raise KeepstepError(f"protect: '{at}' is a tensor where keepstep cannot carry one to another process")
+        raise KeepstepError(f"state: '{at}' is a tensor where keepstep cannot carry one to another process")
 
     return split(path, value, refuse)
 

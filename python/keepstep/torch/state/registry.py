@@ -1,4 +1,4 @@
-"""What ``run.protect`` registered, flattened into tensors and small values with stable names.
+"""What ``run.setup`` registered, flattened into tensors and small values with stable names.
 
 Names are paths: ``model/blocks.0.weight``, ``optimizer/state/3/exp_avg``, ``optimizer/groups``. Tensors travel as
 bytes; values as JSON, which says where tensors stand in lists and dicts (carried.py). Nothing is pickled.
@@ -34,7 +34,7 @@ class Flat:
         """Of a DTensor what this rank holds."""
         if name in self.tensors:
             raise KeepstepError(
-                f"protect: two tensors are called '{name}': a key with a dot and one inside a list or dict. Rename one."
+                f"state: two tensors are called '{name}': a key with a dot and one inside a list or dict. Rename one."
             )
         self.tensors[name] = part = dtensor.local(tensor)
         if part is not tensor:
@@ -76,24 +76,21 @@ class Registry:
     def add(self, name: str, item: Any) -> None:
         known = self.objects.get(name)
         if known is not None and known is not item:
-            raise KeepstepError(
-                f"protect: '{name}' is another object than in the previous entry of the training function. Build it "
-                "inside run.keep(build), which returns the same object in every entry."
-            )
+            raise KeepstepError(f"state: '{name}' is another object than before; two calls of run.setup protect it")
         for other, existing in self.objects.items():
             if existing is item and other != name:
-                raise KeepstepError(f"protect: '{name}' and '{other}' are the same object; protect it once")
+                raise KeepstepError(f"state: '{name}' and '{other}' are the same object; protect it once")
         if not (
             isinstance(item, (torch.nn.Module, Optimizer, torch.Tensor, dict))
             or (hasattr(item, "state_dict") and hasattr(item, "load_state_dict"))
         ):
             raise KeepstepError(
-                f"protect: '{name}' is a {type(item).__qualname__}; a module, an optimizer, a tensor, a dict of "
+                f"state: '{name}' is a {type(item).__qualname__}; a module, an optimizer, a tensor, a dict of "
                 "tensors, or an object with state_dict() and load_state_dict() is needed"
             )
         if is_partitioned(item) and item._overlap_with_ddp:
             raise KeepstepError(
-                f"protect: '{name}' is a ZeroRedundancyOptimizer that updates parameters while DDP reduces gradients, "
+                f"state: '{name}' is a ZeroRedundancyOptimizer that updates parameters while DDP reduces gradients, "
                 "before the ranks voted on the step; make it with overlap_with_ddp=False"
             )
         if known is None and isinstance(item, torch.nn.Module):
@@ -131,11 +128,11 @@ class Registry:
         for name, tensor in self.flatten().tensors.items():
             if tensor.device.type not in ("cpu", "cuda"):
                 raise KeepstepError(
-                    f"protect: '{name}' is on {tensor.device}; keepstep carries tensors in main memory and on CUDA "
+                    f"state: '{name}' is on {tensor.device}; keepstep carries tensors in main memory and on CUDA "
                     "devices"
                 )
             if tensor.layout is not torch.strided:
-                raise KeepstepError(f"protect: '{name}' has the layout {tensor.layout}; dense tensors can be carried")
+                raise KeepstepError(f"state: '{name}' has the layout {tensor.layout}; dense tensors can be carried")
 
     def list_parameters(self) -> None:
         """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
@@ -219,7 +216,7 @@ class Registry:
     def _flatten_state(name: str, state: dict[str, Any], flat: Flat) -> None:
         for key, value in state.items():
             if not isinstance(key, str):
-                raise KeepstepError(f"protect: '{name}' has the key {key!r}; keys of a state must be strings")
+                raise KeepstepError(f"state: '{name}' has the key {key!r}; keys of a state must be strings")
             flat.add(f"{name}/{key}", value)
 
     def sharded(self) -> bool:
@@ -453,7 +450,7 @@ def _on_device(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
 
 def _mismatch(name: str, mine: str, theirs: str) -> str:
     return (
-        f"protect: this rank has '{name}' {mine}; its peer has {theirs}. All ranks must protect the same names, shapes "
+        f"state: this rank has '{name}' {mine}; its peer has {theirs}. All ranks must protect the same names, shapes "
         "and dtypes; is a config value read from the environment, or does build depend on something that differs?"
     )
 

@@ -77,8 +77,9 @@ def checked_position(position: torch.Tensor | None, registry: Registry, batches:
             return None
         raise KeepstepError(
             "run.steps: where global_batch changes with the world, the steps so far do not say which samples were "
-            "taken; give position=, a tensor that run.protect knows: "
-            "position = run.keep(lambda: torch.zeros((), dtype=torch.int64)); run.protect(..., position=position)"
+            "taken; give position=, a field of the State: "
+            "return keepstep.State(..., position=torch.zeros((), dtype=torch.int64)) from build(), then "
+            "run.steps(..., position=state.position)"
         )
     if position.dtype != torch.int64 or position.numel() != 1 or position.device.type != "cpu":
         raise KeepstepError(
@@ -87,7 +88,7 @@ def checked_position(position: torch.Tensor | None, registry: Registry, batches:
         )
     if not any(item is position for item in registry.objects.values()):
         raise KeepstepError(
-            "run.steps: run.protect does not know position=, so a replaced rank would not know which samples were "
-            "taken; protect it by itself: run.protect(..., position=position)"
+            "run.steps: position= is no field of the State, so a replaced rank would not know which samples were "
+            "taken: return keepstep.State(..., position=position) from build()"
         )
     return position

@@ -18,9 +18,9 @@ _OF_A_SCHEDULE = ("base_lrs", "max_lrs")
 def scale_lr(optimizer: Optimizer, base_batch: int, batch: int, rule: Rule, *schedules: Any) -> None:
     """Sets the learning rates of `optimizer` for a step of `batch` samples; they were given for `base_batch`.
 
-    It belongs into ``run.commit``, before ``optimizer.step``, and takes the step's own batch:
+    It belongs into ``step.commit``, before ``optimizer.step``, and takes the step's own batch:
 
-        run.commit(
+        step.commit(
             lambda: keepstep.torch.scale_lr(optimizer, 256, step.global_batch, "sqrt", schedule),
             optimizer.step,
             schedule.step,

@@ -116,7 +116,28 @@ class BatchPlan:
         return self._collate([self.dataset[i] for i in samples])
 
 
-class Step:
+class CommittedStep:
+    """A step that all ranks committed, as functions of ``run.evaluate`` get it.
+
+    Attributes:
+        number: from 1.
+        run: whose step it is.
+    """
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run = run
+        self.number = number
+
+    def log(self, **values: Any) -> None:
+        """Publishes `values` with this step: once per committed step, in the journal's metrics.jsonl.
+
+        Before ``step.commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value
+        counts. Numbers, strings, lists and dicts of them, tensors of one element; up to 100,000 bytes a call.
+        """
+        self.run._log(self.number, values)
+
+
+class Step(CommittedStep):
     """One step of `run.steps`; iterate over it for this rank's micro-batches.
 
     Attributes:
@@ -125,15 +146,14 @@ class Step:
         sample_ids: the samples of this rank in this step, in the order of its micro-batches.
         run: whose step it is.
         data_waits: what the batches of this step had to wait for.
-        vetoed: once committed: a rank vetoed its update, and nothing changed (``run.commit(..., veto=...)``).
-        reproducible: whether the model is wrapped so (``run.replicate(model, reproducible=True)``): then gradients and
+        vetoed: once committed: a rank vetoed its update, and nothing changed (``step.commit(..., veto=...)``).
+        reproducible: whether the model is wrapped so (``run.ddp(model, reproducible=True)``): then gradients and
             loss have the same bits for every number of ranks.
     """
 
     def __init__(self, run: Run, plan: BatchPlan, number: int) -> None:
-        self.run = run
+        super().__init__(run, number)
         self._plan = plan
-        self.number = number
         self.global_batch = plan.global_batch
         self._micros = plan.micros
         self.sample_ids: list[int] = plan.samples(number)
@@ -187,6 +207,30 @@ class Step:
                     f"step {self.number}: {replica.micro_batches_done} backward passes for {expected} micro-batches; "
                     "in reproducible mode each micro-batch has exactly one, through every wrapped model"
                 )
+
+    def commit(
+        self,
+        *update: Callable[[], Any],
+        communicates: bool = False,
+        veto: Callable[[Step], str | bool | None] | None = None,
+    ) -> None:
+        """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
+
+        What changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step, averages);
+        clipping and unscaling come before. Afterwards gradients are None.
+
+        Args:
+            communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
+                the vote comes after the update, and a redo restores the copy.
+            veto: looks at the step, its gradients reduced, and returns a reason to skip the update, or None. If any
+                rank returns one, no rank runs any of `update`: the step counts, its gradients are dropped,
+                ``step.vetoed`` is True, and nothing else changed. See `keepstep.veto`.
+
+        Raises:
+            Interruption: the step is redone.
+            KeepstepError: a second commit of one step, or one inside ``run.restored()``.
+        """
+        self.run._commit_step(self, update, communicates, veto)
 
     def backward(
         self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None, count: int | None = None

@@ -1,4 +1,4 @@
-"""Reasons to skip a step's update, for ``run.commit(..., veto=...)``.
+"""Reasons to skip a step's update, for ``step.commit(..., veto=...)``.
 
 A veto is a function of the step that returns a reason, or None. One rank's is enough: then no rank updates, the step
 counts all the same, and nothing but its number changed (docs/design/corruption.md).
@@ -42,7 +42,7 @@ class spike:
     """Vetoes a step whose gradient norm is more than `factor` times the median of the last `window` steps'.
 
     All ranks have the same gradients, so they say the same; one that is new here says nothing until it saw `window`
-    steps, and others speak for it. Make it inside ``run.keep``, or outside of the training function, so that what it
+    steps, and others speak for it. Make it inside ``run.setup``, or outside of the training function, so that what it
     saw outlives an interruption. Vetoed steps do not count for the median.
     """
 
