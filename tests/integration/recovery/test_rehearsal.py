@@ -1,5 +1,7 @@
 """Spares rehearse a step before they wait: nothing of it may show, but that the first step is cheaper."""
 
+import re
+
 import pytest
 
 from harness import assert_same_history, assert_survivors_kept_their_process, run_small
@@ -21,12 +23,13 @@ class Odd:
     def load_state_dict(self, state): pass  # it forgets to
 def build():
     model, odd = Net(), Odd()
+    COMPILED
     optimizer = torch.optim.AdamW(model.parameters())
-    return keepstep.State(model=model, optimizer=optimizer, EXTRA).with_unprotected(counter=odd)
+    return keepstep.State(model=model, optimizer=optimizer, EXTRA)
 @keepstep.recoverable(OPTIONS)
 def train(run):
     state = run.setup(build)
-    model, optimizer, odd = state.model, state.optimizer, state.counter
+    model, optimizer = state.model, state.optimizer
     replica = run.ddp(model)
     if run.rehearsing:
         print("PRINTED IN A REHEARSAL")
@@ -45,8 +48,9 @@ train()
 KILL = ("--inject", "kill:rank=1,step=4,phase=backward")
 
 
-def body(options="rehearse=True", extra="", at_step="pass"):
-    return BODY.replace("OPTIONS", options).replace("EXTRA", extra).replace("AT_STEP", at_step)
+def body(options="rehearse=True", extra="", at_step="pass", compiled="pass"):
+    words = {"OPTIONS": options, "EXTRA": extra, "AT_STEP": at_step, "COMPILED": compiled}
+    return re.sub("|".join(words), lambda found: words[found[0]], BODY)
 
 
 def newcomer(job):
@@ -112,7 +116,7 @@ def test_by_default_only_what_is_compiled_is_rehearsed(tmp_path):
     assert job.exit_code == 0, job.explain()
     assert not job.events("rehearsed") and not job.events("not_rehearsed"), job.explain()
     assert [line["calls"] for line in job.metrics] == [4 * step for step in range(1, 9)], job.explain()
-    compiled = body(options="").replace("Odd()))", "Odd())); model.compile(backend='eager')")
+    compiled = body(options="", compiled="model.compile(backend='eager')")
     (tmp_path / "compiled").mkdir()
     kill = ["--inject", "kill:rank=1,step=4,phase=before_vote"]  # in what is compiled no hook is called
     job = run_script(tmp_path / "compiled", compiled, args=[tmp_path], spares=1, options=kill)
@@ -150,17 +154,17 @@ def test_a_rehearsal_that_asks_for_more_memory_than_there_is_costs_no_spare(tmp_
 
 
 def test_a_spare_whose_state_cannot_be_put_back_builds_it_again(tmp_path):
-    changes = "odd.uses += 1"
+    changes = "state.odd.uses += 1"
     job = run_script(tmp_path, body(extra="odd=odd", at_step=changes), args=[tmp_path], spares=1, options=KILL)
     assert not job.events("unfit") and not job.events("rehearsed"), job.explain()
     finding = job.events("not_rehearsed")[0]
-    assert "odd/uses, which could not be put back; run.keep builds it again" in finding["because"], job.explain()
+    assert "odd/uses, which could not be put back; run.setup builds it again" in finding["because"], job.explain()
     assert newcomer(job) == finding["worker"] == 2, job.explain()
     assert [line["calls"] for line in job.metrics[:3]] == [4, 8, 12], job.explain()
 
 
 def test_a_spare_whose_state_can_neither_be_put_back_nor_built_again_is_not_used(tmp_path):
-    elsewhere = body(extra="odd=ODD", at_step="ODD.uses += 1").replace("@keepstep.rec", "ODD = Odd()\n@keepstep.rec")
+    elsewhere = body(extra="odd=ODD", at_step="ODD.uses += 1").replace("def build", "ODD = Odd()\ndef build")
     job = run_script(tmp_path, elsewhere, args=[tmp_path], spares=1, options=KILL)
     assert "'odd/uses'" not in job.output and "odd/uses, which could not be put back" in job.output, job.output
     rehearsed = {line["worker"] for line in job.events("rehearsed")}

@@ -75,7 +75,7 @@ communication = Communication()
 
 
 class ShardBuilding:
-    """Collectives while ``run.setup(sharded=True)`` builds: each process computes the same alone, so none is carried out."""
+    """Collectives while ``run.setup(sharded=True)`` builds. None is carried out: each process computes the same."""
 
     def __init__(self) -> None:
         self._ops: GroupOps | None = None

@@ -280,42 +280,31 @@ class Rehearsal:
         return sorted(tensors | others | (values.keys() ^ self._values.keys()))
 
     def _build_again(self, changed: dict[str, list[str]], protected: dict[str, Any]) -> str:
-        """What holds a state that is nobody's is forgotten, and built again by ``run.setup``; returns what to tell.
-
-        What the script built elsewhere stays as it is: then this process ends.
-        """
+        """Forgets everything, so that ``run.setup`` builds it again; returns what to report."""
         _count(self._session, _SPOILT, 1)
         what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
-        kept = _identities(list(self._run._states.values()))
-        lost = [name for names in changed.values() for name in names if id(protected.get(name)) not in kept]
-        if lost:
-            what += (
-                f" ('{lost[0]}' was not built in run.setup, else it would be built again); the spares after it wait "
-                "without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
-            )
-            health.end_unfit(self._session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
-        protected.clear()
+        self._run._spoilt = Spoilt(what, {name: protected.get(name) for names in changed.values() for name in names})
         self._run._divide_anew()
         self._run._ready = False
         return f"{what}; run.setup builds it again"
 
 
-def _identities(kept: list[Any]) -> set[int]:
-    """Of everything in `kept`: members of containers and attributes of objects too, a few levels deep."""
-    found: set[int] = set()
-    level: list[Any] = list(kept)
-    for _ in range(4):
-        found.update(id(each) for each in level)
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, (list, tuple, set)):
-                inner.extend(each)
-            elif isinstance(each, dict):
-                inner.extend(each.values())
-            elif not isinstance(each, (torch.Tensor, type)):
-                inner.extend(getattr(each, "__dict__", {}).values())
-        level = [each for each in inner if id(each) not in found]
-    return found
+@dataclass(frozen=True)
+class Spoilt:
+    """Protected objects that a rehearsal changed for good."""
+
+    what: str
+    objects: dict[str, Any]
+
+    def refuse(self, session: Session, fields: dict[str, Any]) -> None:
+        """Ends this process if one of them is protected again: build() returns an object that was made elsewhere."""
+        for name, item in fields.items():
+            if any(item is spoilt for spoilt in self.objects.values()):
+                what = (
+                    f"{self.what} (build() returns the same '{name}' again, made somewhere else); the spares after it "
+                    "wait without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"
+                )
+                health.end_unfit(session, health.Unfit("rehearsal", what, "the state as it was"), counts=False)
 
 
 class RehearsalHost:

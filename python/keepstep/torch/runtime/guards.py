@@ -41,8 +41,8 @@ class Guards:
         if what := self._committed.late_change():
             raise KeepstepError(
                 f"{what} was changed after step.commit of step {number}. A fault puts it back as the commit left it, "
-                "so the job would go on differently. Write step.commit(optimizer.step, schedule.step), or set it at the "
-                "beginning of the step"
+                "so the job would go on differently. Write step.commit(optimizer.step, schedule.step), or set it at "
+                "the beginning of the step"
             )
         self._changed_in_capsule(number)
 

@@ -102,6 +102,7 @@ class Run:
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
         self._set_up: set[str] = set()  # their names, in this entry
+        self._spoilt: rehearsal.Spoilt | None = None  # by the rehearsal of this process
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
             raise KeepstepError(
                 "recoverable(redundancy=Parity(...)): this job is elastic (--nnodes MIN:MAX or --min-replicas), and "
@@ -253,6 +254,8 @@ class Run:
         fields = {f"{name}.{field}" if name else field: item for field, item in protected_fields(state).items()}
         if fields.keys() <= self._registry.objects.keys():
             return
+        if self._spoilt is not None:
+            self._spoilt.refuse(self._session, fields)
         for each, item in fields.items():
             self._registry.add(each, item)
         fsdp.check_can_recover(self._registry.modules())
@@ -790,6 +793,7 @@ class Run:
                     raise Interruption("the state is divided anew") from None
                 continue
             break
+        self._spoilt = None
         communication.attach(self._session)
         if self._checkpoints is not None:
             self._checkpoints.enter()

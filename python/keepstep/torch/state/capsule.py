@@ -113,8 +113,8 @@ class Capsule:
         if name := self.changed_extra():
             raise KeepstepError(
                 f"step.commit: the update changed what get_extra_state of '{name}' returns, which is carried as "
-                "forward left it before the vote; an update may change tensors only (does it run a forward of this module? "
-                "then keep its counters in buffers)"
+                "forward left it before the vote; an update may change tensors only (does it run a forward of this "
+                "module? then keep its counters in buffers)"
             )
         return moved
 
