@@ -4,7 +4,7 @@ commit of that step.
     dies_in_capsule.py RANK STEP [--communicates] ARGUMENTS OF small.py...
 
 The capsules' memory is made read-only for the rest of that commit: a write there is the death of the process, in the
-middle of the copy. `--communicates`: run.commit is told that the update communicates.
+middle of the copy. `--communicates`: step.commit is told that the update communicates.
 """
 
 import ctypes

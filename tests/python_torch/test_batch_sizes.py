@@ -50,9 +50,9 @@ def test_a_batch_that_changes_needs_a_position_that_a_peer_can_have():
     registry = Registry()
     position = torch.zeros((), dtype=torch.int64)
     assert checked_position(None, registry, Batches.of(32, 2)) is None
-    with pytest.raises(keepstep.KeepstepError, match=r"give position=, a tensor that run\.protect knows"):
+    with pytest.raises(keepstep.KeepstepError, match="give position=, a field of the State"):
         checked_position(None, registry, changing)
-    with pytest.raises(keepstep.KeepstepError, match=r"run\.protect does not know position="):
+    with pytest.raises(keepstep.KeepstepError, match="position= is no field of the State"):
         checked_position(position, registry, changing)
     registry.add("position", position)
     assert checked_position(position, registry, changing) is position

@@ -507,7 +507,7 @@ def test_what_changes_behind_a_loop_that_was_left_by_break_is_named():
     committed.begin_loop(0, 2, 10)
     committed.commit()
     optimizer.param_groups[0]["lr"] *= 0.5
-    with pytest.raises(KeepstepError, match=r"'lr' was changed after .*until=10.* left at step 5.*\(until=5\)"):
+    with pytest.raises(KeepstepError, match=r"'lr' was changed after .*last_step=10.* left at step 5.*\(last_step=5\)"):
         committed.begin_loop(5, 2, 10)
 
 

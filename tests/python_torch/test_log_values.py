@@ -1,4 +1,4 @@
-"""What run.log publishes is what json.dumps would write, with text in place of what JSON lacks."""
+"""What step.log publishes is what json.dumps would write, with text in place of what JSON lacks."""
 
 import enum
 import json

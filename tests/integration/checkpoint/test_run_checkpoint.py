@@ -86,10 +86,16 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
 @pytest.mark.parametrize(
     ("differs", "here", "there"),
     [
-        ('{"memory_every": 2, "keep": 7}', "rank 1 has keep=7, memory_every=2", "rank 0 has keep=3, memory_every=None"),
-        ("null", "rank 1 does not call it", "rank 0 has durable="),
-        pytest.param('{"every": 3}', "rank 1 has every=3", "rank 0 has every=4", marks=pytest.mark.long),
-        pytest.param('{"durable": "x"}', "rank 1 has durable='x'", "rank 0 has durable=", marks=pytest.mark.long),
+        (
+            '{"memory_every_steps": 2, "keep_last": 7}',
+            "rank 1 has keep_last=7, memory_every_steps=2",
+            "rank 0 has keep_last=3, memory_every_steps=None",
+        ),
+        ("null", "rank 1 does not call it", "rank 0 has url="),
+        pytest.param(
+            '{"every_steps": 3}', "rank 1 has every_steps=3", "rank 0 has every_steps=4", marks=pytest.mark.long
+        ),
+        pytest.param('{"url": "x"}', "rank 1 has url='x'", "rank 0 has url=", marks=pytest.mark.long),
     ],
 )
 def test_ranks_that_do_not_save_alike_are_named_before_the_first_step(tmp_path, differs, here, there):

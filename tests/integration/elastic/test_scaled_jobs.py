@@ -207,7 +207,7 @@ def test_batches_and_rates_follow_the_world_as_it_changes(tmp_path):
 
 def test_a_batch_that_changes_without_a_position_is_refused(tmp_path):
     job = run_job(tmp_path, *CHANGING_OPTIONS, "--no-position")
-    assert job.exit_code == 1 and "give position=, a tensor that run.protect knows" in job.output, job.explain()
+    assert job.exit_code == 1 and "give position=, a field of the State" in job.output, job.explain()
 
 
 def test_micro_batches_that_change_are_refused_where_the_bits_must_not(tmp_path):

@@ -1,4 +1,4 @@
-"""What run.log publishes, where there is more of it than the log between rank and agent holds at once."""
+"""What step.log publishes, where there is more of it than the log between rank and agent holds at once."""
 
 from harness import finish, start
 

@@ -99,12 +99,12 @@ def test_state_that_is_changed_between_commits_is_named_before_any_fault(tmp_pat
 
 
 LATE = {
-    "late-option": "the optimizer's option 'lr' was changed after run.commit of step 2",
-    "late-frozen": "requires_grad of 'model/head.bias' was changed after run.commit of step 2",
-    "late-mode": "'model' has been in another mode (training or evaluation) since after run.commit of step 2",
-    "late-teacher": "'average/module' has been in another mode (training or evaluation) since after run.commit of",
-    "late-state": "'optimizer/state/0' was changed outside of run.commit; run.commit of step 5 found it",
-    "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of run.commit; a forward after step 2 did it",
+    "late-option": "the optimizer's option 'lr' was changed after step.commit of step 2",
+    "late-frozen": "requires_grad of 'model/head.bias' was changed after step.commit of step 2",
+    "late-mode": "'model' has been in another mode (training or evaluation) since after step.commit of step 2",
+    "late-teacher": "'average/module' has been in another mode (training or evaluation) since after step.commit of",
+    "late-state": "'optimizer/state/0' was changed outside of step.commit; step.commit of step 5 found it",
+    "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of step.commit; a forward after step 2 did it",
     "late-statistics": "a forward in training mode after step 2 did it",
     "hidden-statistics": "a forward in training mode after step 2 did it",
 }
@@ -120,7 +120,7 @@ def test_what_a_fault_would_undo_is_named_where_it_comes_after_a_commit(tmp_path
 @pytest.mark.parametrize("case", ["entry-pointer", "entry-element"])
 def test_what_each_entry_does_to_a_parameter_is_named_in_the_middle_of_training(tmp_path, case):
     job = run_left(tmp_path, case, extra=["--kill-at", 4])
-    what = "'model/head.weight' was changed outside of run.commit; this entry of the function, which begins at step 3"
+    what = "'model/head.weight' was changed outside of step.commit; this entry of the function, which begins at step 3"
     assert job.exit_code != 0 and what in job.output, job.explain()
     assert len(job.metrics) == 3, job.explain()
 
@@ -142,14 +142,14 @@ def test_a_registered_evaluation_that_was_interrupted_is_made_again(tmp_path, un
 )
 def test_a_survivor_whose_state_is_not_the_commits_is_no_source(tmp_path, undisturbed_case, case, world, extra):
     job = run_left(tmp_path, case, world=world, extra=["--kill-at", 4, *extra])
-    assert "'model/head.bias' was changed outside of run.commit" in job.output, job.explain()
+    assert "'model/head.bias' was changed outside of step.commit" in job.output, job.explain()
     assert_same(job, undisturbed_case(case, world=world, extra=extra))
 
 
 def test_what_follows_the_last_commit_is_not_saved_as_the_last_step(tmp_path):
     job = run_left(tmp_path, "last", extra=["--memory"])
     assert job.exit_code != 0 and len(job.metrics) == 6, job.explain()
-    assert "'model/head.bias' was changed outside of run.commit; the last checkpoint found it" in job.output
+    assert "'model/head.bias' was changed outside of step.commit; the last checkpoint found it" in job.output
     assert not list((tmp_path / "saved").glob("step-*/.metadata")), job.explain()
 
 
@@ -257,4 +257,4 @@ def test_what_a_function_of_on_resize_does_to_a_rate_holds_on_all_ranks(tmp_path
 def test_an_optimizer_that_is_made_in_the_middle_is_named_at_its_first_step(tmp_path):
     job = run_left(tmp_path, "late-optimizer")
     assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()
-    assert "run.commit of step 3: this SGD steps 'model/blocks.0.weight', which is protected" in job.output
+    assert "step.commit of step 3: this SGD steps 'model/blocks.0.weight', which is protected" in job.output
