@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from keepstep._errors import KeepstepError
+from keepstep._redundancy import Copies, Parity
 from keepstep.torch.sharded import fsdp, reshard
 from keepstep.torch.sharded.layout import ShardLayout
 from keepstep.torch.state.capsule import Capsule
@@ -22,8 +23,7 @@ from keepstep.torch.tensors import cuda
 from keepstep.torch.tensors.memory import dense, region
 
 if TYPE_CHECKING:
-    from keepstep._redundancy import Copies, Parity
-from keepstep._session import Session
+    from keepstep._session import Session
 
 
 class ShardCounts(NamedTuple):
