@@ -28,15 +28,15 @@ _TRIES = 10  # at a version that is overwritten while it is looked at
 
 NOTHING = (
     "its agents hold no copies. State that all ranks have alike is kept by the ranks that live; "
-    "run.checkpoint(memory_every=1) has the agents keep it, too"
+    "run.checkpoint(memory_every_steps=1) has the agents keep it, too"
 )
 _REFUSED = {
     "rm": "there is nothing to remove: it is overwritten as training goes on, and gone with the job",
-    "pin": "it cannot be kept: it is overwritten as training goes on. run.checkpoint(durable=...) saves to places "
+    "pin": "it cannot be kept: it is overwritten as training goes on. run.checkpoint(...) saves to places "
     "where checkpoints can be pinned",
     "export": "it is overwritten as training goes on, before it could be read. Export what "
-    "run.checkpoint(durable=...) has saved",
-    "diff": "it is overwritten as training goes on, before it could be read. Compare what run.checkpoint(durable=...) "
+    "run.checkpoint(...) has saved",
+    "diff": "it is overwritten as training goes on, before it could be read. Compare what run.checkpoint(...) "
     "has saved",
 }  # fmt: skip
 
