@@ -1,4 +1,4 @@
-"""run.checkpoint(memory_every=N) of sharded state: copies in memory of every N-th step, and no bit changes."""
+"""run.checkpoint(memory_every_steps=N) of sharded state: copies in memory of every N-th step, and no bit changes."""
 
 import pytest
 
@@ -90,4 +90,4 @@ def test_what_cannot_be_is_refused_by_name(tmp_path):
     job = run_every(tmp_path / "alike", 4, kind="ddp")
     assert job.exit_code == 1 and "all ranks hold the same state here" in job.output, job.explain()
     job = run_every(tmp_path / "none", 0)
-    assert job.exit_code == 1 and "memory_every=0" in job.output, job.explain()
+    assert job.exit_code == 1 and "memory_every_steps=0" in job.output, job.explain()
