@@ -117,6 +117,51 @@ def test_a_change_outside_the_commit_is_named(tmp_path):
     assert "'model/bias'" in job.output and "outside step.commit" in job.output, job.output
 
 
+def test_an_optimizer_that_steps_outside_the_commit_is_named(tmp_path):
+    job = run_script(
+        tmp_path,
+        "def build():\n"
+        "    model = torch.nn.Linear(4, 4)\n"
+        "    return keepstep.State(model=model, adam=torch.optim.Adam(model.parameters()))\n"
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    state = run.setup(build)\n"
+        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
+        "        for x in step: step.backward(state.model(x).sum())\n"
+        "        state.adam.step()\n"
+        "        step.commit()\n"
+        "train()\n",
+    )
+    assert job.exit_code != 0
+    assert "'adam' steps outside step.commit" in job.output and "Write step.commit(adam.step)" in job.output, job.output
+
+
+def test_what_build_returns_is_a_state(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\ndef train(run):\n    run.setup(lambda: torch.nn.Linear(4, 4))\ntrain()\n",
+    )
+    assert job.exit_code != 0
+    assert "build() returned a Linear; return keepstep.State(" in job.output, job.output
+
+
+def test_a_second_state_has_a_name(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    one = lambda: keepstep.State(model=torch.nn.Linear(4, 4))\n"
+        "    student, teacher = run.setup(one), run.setup(one, name='teacher')\n"
+        "    assert not torch.equal(student.model.weight, teacher.model.weight)\n"
+        "    print('protected:', *run._registry.objects, flush=True)\n"
+        "    run.setup(one, name='teacher')\n"
+        "train()\n",
+    )
+    assert job.exit_code != 0
+    assert "protected: model teacher.model" in job.output, job.output
+    assert "the state teacher is set up already in this entry" in job.output, job.output
+
+
 def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
     job = run_script(
         tmp_path,

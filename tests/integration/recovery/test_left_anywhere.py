@@ -104,7 +104,7 @@ LATE = {
     "late-mode": "'model' has been in another mode (training or evaluation) since after step.commit of step 2",
     "late-teacher": "'average/module' has been in another mode (training or evaluation) since after step.commit of",
     "late-state": "'optimizer/state/0' was changed outside of step.commit; step.commit of step 5 found it",
-    "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of step.commit; a forward after step 2 did it",
+    "late-extra": "'model/blocks.0 (get_extra_state)' was changed outside of step.commit; a forward after step 2 did",
     "late-statistics": "a forward in training mode after step 2 did it",
     "hidden-statistics": "a forward in training mode after step 2 did it",
 }

@@ -36,6 +36,7 @@ class Commit:
         self._capsule = capsule
         self._released = Released(session)
         self.updating = False
+        self._watched = False
         self._before: dict[str, Any] = {}  # versions of the capsule's buffers when the update began
 
     def versions(self) -> dict[str, Any]:
@@ -111,6 +112,23 @@ class Commit:
             self.updating = False
             for hook in hooks:
                 hook.remove()
+
+    def refuse_steps_outside(self, in_step: Callable[[], int]) -> None:
+        """From here on a protected optimizer that steps outside a commit raises. `in_step`: the step that is computed,
+        0 where nothing has to be refused."""
+        if not self._watched:
+            self._watched = True
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._refuse_outside(optimizer, in_step()))
+
+    def _refuse_outside(self, optimizer: Optimizer, number: int) -> None:
+        if number == 0 or self.updating:
+            return
+        for name, item in self._registry.objects.items():
+            if item is optimizer:
+                raise KeepstepError(
+                    f"step {number}: the optimizer '{name}' steps outside step.commit, before all ranks have voted: a "
+                    f"redo would not start from the committed state. Write step.commit({name}.step)"
+                )
 
     def _refuse_unprotected(self, optimizer: Optimizer, number: int) -> None:
         """Raises where a fault would take this optimizer away, or its state."""

@@ -435,6 +435,7 @@ class Run:
         pipelining.ask_quietly()
         for module in self._registry.modules():
             early_exit.install(module, self._session, lambda module: self._guards.before_forward(module, self._in_step))
+        self._commit.refuse_steps_outside(self._refusing_step)
         if not self.rehearsing:
             self._begin_loop(last_step)
         while (follows := self._next_step(last_step)) is not NextStep.END:
@@ -469,6 +470,9 @@ class Run:
         if self.rehearsing:
             return NextStep.STEP if self.version < last_step else NextStep.END
         return _interruptible(functools.partial(self._engine.next_step, last_step))
+
+    def _refusing_step(self) -> int:
+        return self._step_now if self._in_step and not self._guards.borrowed else 0
 
     def _begin_loop(self, last_step: int) -> None:
         self._guards.outside_of_a_step(self._first_loop)
