@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from keepstep.torch.reduction import reduce as reduce
     from keepstep.torch.runtime.run import Run as Run
     from keepstep.torch.step import veto as veto
+    from keepstep.torch.step.steps import CommittedStep as CommittedStep
     from keepstep.torch.step.steps import Step as Step
 
 __version__ = "0.1.0"
 __all__ = [
+    "CommittedStep",
     "Copies",
     "Destination",
     "Entry",
@@ -47,7 +49,11 @@ __all__ = [
 
 # They need torch, which this package imports only when one of them is used.
 _MODULES = {"reduce": "keepstep.torch.reduction.reduce", "veto": "keepstep.torch.step.veto"}
-_CLASSES = {"Run": "keepstep.torch.runtime.run", "Step": "keepstep.torch.step.steps"}
+_CLASSES = {
+    "CommittedStep": "keepstep.torch.step.steps",
+    "Run": "keepstep.torch.runtime.run",
+    "Step": "keepstep.torch.step.steps",
+}
 
 
 def __getattr__(name: str) -> Any:

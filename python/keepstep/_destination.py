@@ -40,7 +40,7 @@ class Destination:
             raise KeepstepError(f"{what}, every_steps={every_steps!r}): a number of steps from 1 on is needed")
         if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
             raise KeepstepError(f"{what}, keep_last={keep_last!r}): at least 1 is needed, or None to keep all")
-        if max_age_s is not None and not max_age_s > 0:
+        if max_age_s is not None and not (isinstance(max_age_s, (int, float)) and max_age_s > 0):
             raise KeepstepError(f"{what}, max_age_s={max_age_s!r}): seconds above 0 are needed, or None for any age")
         values = {"url": os.fspath(url), "every_steps": every_steps, "keep_last": keep_last, "max_age_s": max_age_s}
         for name, value in values.items():

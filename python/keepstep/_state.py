@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from keepstep._errors import KeepstepError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 class State:
     """The objects that a training changes: ``keepstep.State(model=model, optimizer=optimizer)``.
@@ -21,11 +18,11 @@ class State:
         KeepstepError: a field has a name that cannot be used.
     """
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         self.__dict__["_protected"] = tuple(fields)
         self._take(fields)
 
-    def with_unprotected(self, **objects: Any) -> Self:
+    def with_unprotected(self, /, **objects: Any) -> State:
         """The same state with more attributes that every process builds for itself: data sets, tokenizers, meshes.
 
         They are built once per process and are neither sent to a replacement nor saved.
@@ -35,8 +32,10 @@ class State:
 
     def _take(self, objects: dict[str, Any]) -> None:
         for name, item in objects.items():
-            if name.startswith("_") or hasattr(State, name) or name in self.__dict__:
-                raise KeepstepError(f"keepstep.State: '{name}' cannot be the name of a field, or is one already")
+            if name in self.__dict__:
+                raise KeepstepError(f"keepstep.State: there are two objects of the name '{name}'")
+            if name.startswith("_") or hasattr(State, name) or not name.isidentifier():
+                raise KeepstepError(f"keepstep.State: '{name}' cannot be the name of a field")
             self.__dict__[name] = item
 
     if TYPE_CHECKING:
@@ -45,9 +44,12 @@ class State:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise KeepstepError(
-            f"state.{name} = ...: the fields of a State stay as build() made them, the same in all processes; "
+            f"state.{name}: the fields of a State stay as build() made them, the same in all processes; "
             "change the object itself, or return it from build()"
         )
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
 
     def __repr__(self) -> str:
         parts = [

@@ -136,6 +136,50 @@ def test_an_optimizer_that_steps_outside_the_commit_is_named(tmp_path):
     assert "'adam' steps outside step.commit" in job.output and "Write step.commit(adam.step)" in job.output, job.output
 
 
+def test_a_model_made_anew_in_each_entry_is_refused_and_not_trained_in_secret(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    model = torch.nn.Linear(4, 4)\n"
+        "    state = run.setup(lambda: keepstep.State(model=model))\n"
+        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
+        "        for x in step: step.backward(model(x).sum())\n"
+        "        step.commit(lambda: None)\n"
+        "train()\n",
+        options=["--inject", "kill:rank=1,step=3,phase=before_vote"],
+    )
+    assert job.exit_code != 0
+    assert "the training loop uses module 'model', which is not protected" in job.output, job.output
+
+
+def test_what_run_ddp_wraps_is_protected(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))\n"
+        "    run.ddp(torch.nn.Linear(4, 4))\n"
+        "train()\n",
+    )
+    assert job.exit_code != 0
+    assert "no parameter of this Linear is protected; wrap a model that build() returned" in job.output, job.output
+
+
+def test_a_checkpoint_that_comes_too_late_is_refused(tmp_path):
+    job = run_script(
+        tmp_path,
+        "@keepstep.recoverable\n"
+        "def train(run):\n"
+        "    state = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))\n"
+        "    run.ddp(state.model)\n"
+        f"    run.checkpoint({str(tmp_path / 'saved')!r})\n"
+        "train()\n",
+    )
+    assert job.exit_code != 0
+    assert "run.checkpoint comes too late" in job.output, job.output
+
+
 def test_what_build_returns_is_a_state(tmp_path):
     job = run_script(
         tmp_path,
@@ -159,7 +203,7 @@ def test_a_second_state_has_a_name(tmp_path):
     )
     assert job.exit_code != 0
     assert "protected: model teacher.model" in job.output, job.output
-    assert "the state teacher is set up already in this entry" in job.output, job.output
+    assert "the state 'teacher' is set up already in this entry" in job.output, job.output
 
 
 def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):

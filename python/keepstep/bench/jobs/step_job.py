@@ -30,7 +30,7 @@ class Nothing(torch.utils.data.Dataset[int]):
         return index
 
 
-def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def build() -> keepstep.State:
     model = torch.nn.Linear(8, 8)
     return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 

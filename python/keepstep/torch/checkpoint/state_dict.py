@@ -91,7 +91,8 @@ def allocate_optimizers(registry: Registry, metadata: Metadata) -> None:
 def make_room(registry: Registry, metadata: Metadata, values: Mapping[str, Any]) -> None:
     """For buffers that are None or empty here, and for the tensors inside lists and dicts that `values` tell of."""
     for name, entry in metadata.state_dict_metadata.items():
-        owner, _, path = name.partition(".")
+        owner = max((each for each in registry.objects if name.startswith(f"{each}.")), key=len, default="")
+        path = name[len(owner) + 1 :]
         item = registry.objects.get(owner)
         if isinstance(entry, TensorStorageMetadata) and isinstance(item, torch.nn.Module) and empty_slot(item, path):
             registry.allocate(f"{owner}/{path}", entry.properties.dtype, list(entry.size))

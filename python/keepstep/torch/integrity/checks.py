@@ -48,19 +48,28 @@ class Checks:
 
     def before(self, step: int) -> None:
         """The step begins."""
+        self._search()
         if not self.due:
             return
         now = self._now()
         if self._committed is not None:
             compare(self._committed, now, step)
         self._committed = now
-        if not self._searched and self._code is not None:
-            self._searched = True
-            if found := unprotected(loop_frame(self._code), self._registry):
-                raise KeepstepError(
-                    f"check: the training loop uses {', '.join(found)}, which is not protected: after a fault a "
-                    "replaced rank would go on with fresh values. Return it from build() as a field of keepstep.State."
-                )
+
+    def search_again(self) -> None:
+        """In each entry: its local variables are others."""
+        self._searched = False
+
+    def _search(self) -> None:
+        """For what the loop uses and no peer could send: also what an entry made anew beside the kept objects."""
+        if self._searched or self._code is None or self._session.rehearsing:
+            return
+        self._searched = True
+        if found := unprotected(loop_frame(self._code), self._registry):
+            raise KeepstepError(
+                f"check: the training loop uses {', '.join(found)}, which is not protected: after a fault a "
+                "rank would go on with fresh values. Make it in build(), and return it as a field of keepstep.State."
+            )
 
     def at_commit(self, step: int) -> None:
         """It is about to be committed."""

@@ -239,6 +239,7 @@ class Rehearsal:
                 self._ops.completer.close()
                 self._ops.release()
             run._drop_generation(keep_world=False)
+            run._hooks.clear()
             run._store = None
             changed = self._restore()
         except Exception as error:

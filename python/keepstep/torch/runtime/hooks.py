@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from keepstep import _engine
 from keepstep._errors import KeepstepError
 
 EVENTS = ("interrupt", "notice", "resize", "finish")
@@ -23,16 +24,30 @@ class Hooks:
         self._functions[event].append(function)
 
     def call(self, event: str, *args: Any) -> None:
-        for function in self._functions[event]:
-            function(*args)
+        """Calls all functions. The first exception is raised once all were called."""
+        first: Exception | None = None
+        for function in list(self._functions[event]):
+            try:
+                function(*args)
+            except Exception as error:
+                if first is not None:
+                    traceback.print_exc()
+                first = first or error
+        if first is not None:
+            raise first
 
     def call_quietly(self, event: str, *args: Any) -> None:
         """What a function raises is printed, and changes nothing."""
-        for function in self._functions[event]:
+        for function in list(self._functions[event]):
             try:
                 function(*args)
-            except Exception:
+            except (Exception, _engine.Interrupted):
                 traceback.print_exc()
+
+    def drop_all_but(self, event: str) -> None:
+        for other, functions in self._functions.items():
+            if other != event:
+                functions.clear()
 
     def clear(self) -> None:
         """The function was left; the next entry registers its own."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from keepstep.torch.data.cached import CachedLoader
 
 T = TypeVar("T")
+S = TypeVar("S", bound=State)
 
 MAX_LOG_BYTES = 100_000
 
@@ -208,7 +209,7 @@ class Run:
 
     # ---- state ----
 
-    def setup(self, build: Callable[[], State], *, name: str = "", sharded: bool = False) -> State:
+    def setup(self, build: Callable[[], S], *, name: str = "", sharded: bool = False) -> S:
         """The `State` that ``build()`` returned: built once per process, the same object in every entry.
 
         Every field is protected under its name: it is what a replacement receives from its peers. All ranks must build
@@ -232,28 +233,33 @@ class Run:
             KeepstepError: a field cannot be carried to another process; a second state without a name.
         """
         if name in self._set_up:
+            which = f"'{name}'" if name else "without a name"
             raise KeepstepError(
-                f"run.setup: the state {name or 'without a name'} is set up already in this entry; give this one "
-                'another name: run.setup(build, name="teacher")'
+                f"run.setup: the state {which} is set up already in this entry; give this one a name of its own: "
+                "run.setup(build, name=...)"
             )
-        if "/" in name:
-            raise KeepstepError(f"run.setup: the name '{name}' holds a '/'")
-        self._set_up.add(name)
-        built = name not in self._states
-        if built:
+        if "/" in name or "." in name:
+            raise KeepstepError(f"run.setup: the name '{name}' holds a '/' or a '.'")
+        state = self._states.get(name)
+        if state is None:
             if self._session.formed:
-                raise KeepstepError("run.setup comes too late: this rank trains already; call it before run.ddp")
-            self._states[name] = self._build_sharded(build, name) if sharded else self._build(build, name)
-        state = self._states[name]
+                raise KeepstepError(
+                    "run.setup comes too late: this rank trains already; call it before run.ddp, in every entry and on "
+                    "all ranks"
+                )
+            state = self._build_sharded(build, name) if sharded else self._build(build, name)
         self._protect(name, state)
-        if built and sharded:
-            self._engine.built()
-        return state
+        self._states[name] = state
+        self._set_up.add(name)
+        return state  # type: ignore[return-value]
 
     def _protect(self, name: str, state: State) -> None:
         fields = {f"{name}.{field}" if name else field: item for field, item in protected_fields(state).items()}
-        if fields.keys() <= self._registry.objects.keys():
+        known = self._registry.objects
+        if all(known.get(each) is item for each, item in fields.items()):
             return
+        if (name in known and name) or any(other and other in fields for other in self._states):
+            raise KeepstepError(f"run.setup: the name of a state is that of a field as well: {name or list(fields)}")
         if self._spoilt is not None:
             self._spoilt.refuse(self._session, fields)
         for each, item in fields.items():
@@ -288,6 +294,7 @@ class Run:
         replicas.keep_groups()
         pipelining.remember()
         self._shards.built_by_rank()
+        self._engine.built()
         return built
 
     def checkpoint(
@@ -295,7 +302,7 @@ class Run:
     ) -> None:
         """Saves the protected state to each of up to 8 destinations while training goes on; and begins with the newest.
 
-        Call it in every entry, with the same arguments, after ``run.setup`` and before ``run.steps``. The first entry
+        Call it in every entry, with the same arguments, after ``run.setup`` and before ``run.ddp``. The first entry
         of a job begins with the newest complete checkpoint that any destination has: ``run.version`` is its step. The
         last step is saved as well, and the one after which a job stops because of a notice. The files are DCP
         checkpoints; ``keepstep ckpt`` lists and checks them.
@@ -315,6 +322,8 @@ class Run:
         if self.rehearsing:
             return
         if self._checkpoints is None:
+            if self._session.formed:
+                raise KeepstepError("run.checkpoint comes too late: this rank trains already; call it before run.ddp")
             from keepstep.torch.checkpoint.manager import CheckpointManager
 
             self._checkpoints = CheckpointManager(self._session, self._registry, checked, lambda: self._shards.wanted)
@@ -352,6 +361,11 @@ class Run:
         and random numbers have the same bits for every number of ranks; what cannot be so is refused.
         """
         self._form("run.ddp")
+        if not self._registry.protects_some_of(model):
+            raise KeepstepError(
+                f"run.ddp: no parameter of this {type(model).__name__} is protected; wrap a model that build() "
+                "returned, as in run.ddp(state.model)"
+            )
         self._init_process_group()
         return replicas.wrap_reproducibly(model, **options) if reproducible else replicas.wrap(model, **options)
 
@@ -718,6 +732,8 @@ class Run:
     def _divide_anew(self) -> None:
         """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
         self._states.clear()
+        self._set_up.clear()
+        self._hooks.clear()
         self._registry.clear()
         self._shards = self._no_shards()
         self._capsule = None
@@ -772,6 +788,7 @@ class Run:
     def _get_ready(self) -> None:
         if not self._ready:
             self._ready = True
+            self._spoilt = None  # what build() returned was compared with it
             parked.get_ready_quietly(self._registry)
 
     def _join(self) -> None:
@@ -808,6 +825,7 @@ class Run:
         self._committed.record()
         self._votes.enter(self.rank, self.world_size)
         self._checks.forget()
+        self._checks.search_again()
         if self._assignment("checks").generation > 1:
             self._checks.stop()
 
@@ -892,6 +910,7 @@ class Run:
 
     def _call_users_hooks(self, reason: str) -> None:
         self._hooks.call_quietly("interrupt", reason)
+        self._hooks.drop_all_but("resize")  # closures over what is built anew would keep its memory
         if self._options.health_check is not None:
             try:
                 self._options.health_check()

@@ -118,6 +118,12 @@ class Registry:
             if isinstance(item, Optimizer):
                 yield item
 
+    def protects_some_of(self, module: torch.nn.Module) -> bool:
+        """Whether a parameter of `module` is one of a protected module, or it has none."""
+        mine = {id(parameter) for protected in self.modules() for parameter in protected.parameters()}
+        parameters = list(module.parameters())
+        return not parameters or any(id(parameter) in mine for parameter in parameters)
+
     def cuda_devices(self) -> list[torch.device]:
         """The CUDA devices that protected modules and tensors are on."""
         tensors = [parameter for module in self.modules() for parameter in module.parameters()]
