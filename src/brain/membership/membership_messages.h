@@ -43,7 +43,7 @@ struct WorkerDied {
   int64_t pid = 0;
   int signal = 0;          // the signal that ended it; 0 if it exited, -1 if not known yet (then a second one follows)
   int exit_code = 0;       // meaningful if signal == 0
-  std::string noticed_by;  // "robust mutex", "pidfd", "kill"
+  std::string noticed_by;  // "robust mutex", "pidfd", "socket"
   std::string traceback;   // of an uncaught exception, if it said so before
   std::string unfit = "";  // what its health check found before it could join; empty: it did not fail one
 };
