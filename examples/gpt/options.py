@@ -20,7 +20,7 @@ WARMUP_STEPS = 20
 
 
 class Trained(NamedTuple):
-    """What changes in training. The order is that of ``run.keep``'s result."""
+    """What changes in training."""
 
     model: GPT
     optimizer: AdamW

@@ -49,7 +49,7 @@ def plan(fault: Fault, job_seed: int, step: int, choose_flip: ChooseFlip | None)
     seconds = fault.seconds
     if fault.kind == "flip":
         if choose_flip is None:
-            raise KeepstepError("inject flip: nothing is protected yet; see keepstep.Run.protect")
+            raise KeepstepError("inject flip: nothing is protected yet; see keepstep.State")
         return choose_flip(fault.what, job_seed if fault.seed is None else fault.seed, step)
     kinds: dict[str, Callable[[], None]] = {
         "kill": lambda: _die(signal.SIGKILL),

@@ -14,7 +14,7 @@ import runpy
 import signal
 import sys
 
-from keepstep.torch.runtime.run import Run
+from keepstep import Step
 
 HEADER_BYTES = 4096  # of a worker's memory: src/rank/link/page.h
 CAPSULES_BYTES = 2 << 20
@@ -24,7 +24,7 @@ rank, step = int(sys.argv[1]), int(sys.argv[2])
 communicates = sys.argv[3] == "--communicates"
 sys.argv = [os.path.join(os.path.dirname(__file__), "small.py"), *sys.argv[3 + communicates :]]
 libc = ctypes.CDLL(None, use_errno=True)
-commit = Run.commit
+commit = Step.commit
 
 
 def protect_capsules(worker):
@@ -35,13 +35,14 @@ def protect_capsules(worker):
         assert libc.mprotect(ctypes.c_void_p(start + HEADER_BYTES), CAPSULES_BYTES, PROT_READ) == 0, "mprotect"
 
 
-def commit_and_die(run, *update, **options):
-    dies = run.rank == rank and run._step.number == step and run._session.claim_once("dies_in_capsule")
+def commit_and_die(current, *update, **options):
+    run = current.run
+    dies = run.rank == rank and current.number == step and run._session.claim_once("dies_in_capsule")
     last = [lambda: protect_capsules(run._session.engine.worker)] if dies else []
-    commit(run, *update, *last, communicates=communicates, **options)
+    commit(current, *update, *last, communicates=communicates, **options)
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-Run.commit = commit_and_die
+Step.commit = commit_and_die
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -342,5 +342,5 @@ def test_parity_in_an_elastic_job_is_refused(tmp_path):
     process, command = start(tmp_path, JOBS / "sharded.py", *job, world=2, options=["--min-replicas", 1])
     job = finish(tmp_path, process, command)
     assert job.exit_code == 1
-    assert "recoverable(parity=...): this job is elastic" in job.output, job.explain()
+    assert "recoverable(redundancy=Parity(...)): this job is elastic" in job.output, job.explain()
     assert not json_lines(tmp_path / "journal" / "metrics.jsonl")
