@@ -16,7 +16,7 @@ constexpr int64_t kTellPerNodeNs = 10'000'000;
 constexpr int64_t kTellAtMostNs = 700'000'000;  // a report holds for a second (hang_watch.cc)
 constexpr std::chrono::milliseconds kStacksTime{1500};
 constexpr const char* kLeaveTogether =
-    "All ranks must leave the loop after the same step: decide by what all know (step.loss after run.commit), or "
+    "All ranks must leave the loop after the same step: decide by what all know (step.loss after step.commit), or "
     "agree, as in flag = torch.tensor([float(stop)]); torch.distributed.all_reduce(flag); if flag.item(): break";
 
 double seconds_of(brain::Time time) { return std::chrono::duration<double>(time).count(); }

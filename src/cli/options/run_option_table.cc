@@ -205,8 +205,10 @@ std::vector<RunOption> recovery_options() {
        "What a node meets whose clock is beyond --clock-limit when it comes: a warning, or no part in the job.", "warn",
        "warn or refuse; the same on all nodes"},
       {group, "on-notice", 0, "stop|requeue",
-       "After SIGUSR1 (under Slurm also SIGTERM) the ranks finish their step, what the script gave to run.on_notice is "
-       "called, and the job ends with exit code 75. requeue: then `scontrol requeue` is called for Slurm's job, unless "
+       "After SIGUSR1 (under Slurm also SIGTERM) the ranks finish their step, what the script gave to "
+       "run.on(\"notice\", "
+       "...) is called, and the job ends with exit code 75. requeue: then `scontrol requeue` is called for Slurm's "
+       "job, unless "
        "that ends anyway.",
        "stop", "stop or requeue; see slurm.md"},
       {group, "log-rules", 0, "FILE",
