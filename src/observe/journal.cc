@@ -25,6 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::chrono::milliseconds kFullDiskPause{100};
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;  // of lines that the disk has not taken
 
 double seconds(int64_t ns) {
@@ -63,18 +64,17 @@ void say_once(std::string_view why) {
       said, [why] { spdlog::error("a journal line could not be written ({}); lines are missing from here on", why); });
 }
 
-// One write(2) for the whole line. A disk that is full takes a part or nothing: said once, training goes on.
-void append(int fd, std::string_view line) {
+// One write(2) for the whole line, unless the disk is full. 0, or errno; then `line` is what is still to be written.
+int append(int fd, std::string_view& line) {
   while (!line.empty()) {
     const ssize_t written = ::write(fd, line.data(), line.size());
-    if (written < 0 && errno == EINTR) {
-      continue;
+    if (written >= 0) {
+      line.remove_prefix(static_cast<size_t>(written));
+    } else if (errno != EINTR) {
+      return errno;
     }
-    if (written < 0) {
-      return say_once(strerror(errno));
-    }
-    line.remove_prefix(static_cast<size_t>(written));
   }
+  return 0;
 }
 
 StatusOr<Fd> create_new(const std::filesystem::path& path) {
@@ -117,6 +117,22 @@ struct Journal::Writer {
 
   bool idle() const { return queue.empty() && !writing; }
 
+  // A full disk is tried again until it has room, or the journal ends. Lines that come meanwhile wait in the queue.
+  void write(int fd, std::string_view line) {
+    int error = append(fd, line);
+    while (error == ENOSPC || error == EDQUOT) {
+      std::unique_lock lock(mutex);
+      if (changed.wait_for(lock, kFullDiskPause, [this] { return stopping; })) {
+        break;
+      }
+      lock.unlock();
+      error = append(fd, line);
+    }
+    if (error != 0) {
+      say_once(strerror(error));
+    }
+  }
+
   void run() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -129,7 +145,7 @@ struct Journal::Writer {
       writing = true;
       lock.unlock();
       for (const auto& [fd, line] : lines) {
-        append(fd, line);
+        write(fd, line);
       }
       lock.lock();
       writing = false;

@@ -157,6 +157,28 @@ TEST_F(JournalTest, a_disk_that_stalls_holds_up_neither_a_writer_nor_the_end) {
   EXPECT_EQ(std::count(came.begin(), came.end(), '{'), 100);
 }
 
+TEST_F(JournalTest, a_disk_that_is_full_for_a_while_costs_no_line) {
+  auto journal = open();
+  int number = -1;
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(open.path(), error) == dir_ / "metrics.jsonl") {
+      number = std::stoi(open.path().filename());
+    }
+  }
+  ASSERT_GE(number, 0);
+  const Fd file(fcntl(number, F_DUPFD_CLOEXEC, 0));
+  const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_GE(dup2(full.get(), number), 0);
+  for (uint64_t step = 1; step <= 100; ++step) {
+    journal->metrics(step, "\"loss\": 1.5");
+  }
+  EXPECT_FALSE(journal->flush(std::chrono::milliseconds(10)));
+  ASSERT_GE(dup2(file.get(), number), 0);
+  EXPECT_TRUE(journal->flush(kLong));
+  EXPECT_EQ(lines("metrics.jsonl").size(), 100u);
+}
+
 TEST_F(JournalTest, lines_beyond_what_is_kept_for_a_disk_that_stalls_are_dropped) {
   auto journal = open();
   Fd disk = stall(dir_ / "journal.jsonl");
