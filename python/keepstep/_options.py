@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keepstep._redundancy import Copies, Parity
+from keepstep._redundancy import DEFAULT, Copies, Parity
 
 
 @dataclass(frozen=True)
@@ -26,4 +26,4 @@ class RecoverOptions:
     health_check: Callable[[], None] | None = None
     interrupt_timeout_s: float | None = None
     rehearse: bool | None = None
-    redundancy: Copies | Parity = Copies()  # noqa: RUF009 (it is frozen)
+    redundancy: Copies | Parity = DEFAULT

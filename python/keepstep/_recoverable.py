@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from keepstep._errors import KeepstepError
 from keepstep._options import RecoverOptions
-from keepstep._redundancy import Copies, Parity
+from keepstep._redundancy import DEFAULT, Copies, Parity
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_TWO_COPIES = Copies(2)
 
 
 @overload
@@ -29,7 +28,7 @@ def recoverable(
     health_check: Callable[[], None] | None = None,
     interrupt_timeout_s: float | None = None,
     rehearse: bool | None = None,
-    redundancy: Copies | Parity = _TWO_COPIES,
+    redundancy: Copies | Parity = DEFAULT,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]: ...
 
 
@@ -40,7 +39,7 @@ def recoverable(
     health_check: Callable[[], None] | None = None,
     interrupt_timeout_s: float | None = None,
     rehearse: bool | None = None,
-    redundancy: Copies | Parity = _TWO_COPIES,
+    redundancy: Copies | Parity = DEFAULT,
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 

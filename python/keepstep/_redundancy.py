@@ -39,3 +39,6 @@ class Parity:
                 f"keepstep.Parity(data={self.data!r}, parity={self.parity!r}): both are at least 1, and at most {most} "
                 "together; Parity(data=6, parity=2) survives the loss of any two of eight nodes"
             )
+
+
+DEFAULT = Copies()

@@ -16,6 +16,11 @@ def script(folder, body):
     return path
 
 
+def training(*lines):
+    """A training function of these lines, and its call."""
+    return "@keepstep.recoverable\ndef train(run):\n" + "".join(f"    {line}\n" for line in lines) + "train()\n"
+
+
 def run_script(folder, body, args=(), **options):
     process, command = start(folder, script(folder, body), *args, **options)
     return finish(folder, process, command)

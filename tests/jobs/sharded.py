@@ -124,7 +124,7 @@ def stage_of(part, mesh):
 
 
 def build_pipeline(run):
-    """As `build`, for pipelines. Where DDP wraps the stage, in every entry anew, the schedule is made there."""
+    """As `build`, for pipelines. Where every entry wraps the stage in DDP, it makes the schedule there."""
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("pp", "dp"))
     part = Part(Model(args.width), mesh.get_local_rank("pp"))
     if args.kind == "pp":

@@ -32,7 +32,7 @@ NOTHING = (
 )
 _REFUSED = {
     "rm": "there is nothing to remove: it is overwritten as training goes on, and gone with the job",
-    "pin": "it cannot be kept: it is overwritten as training goes on. run.checkpoint(...) saves to places "
+    "pin": "it cannot be kept: it is overwritten as training goes on. run.checkpoint(...) saves to destinations "
     "where checkpoints can be pinned",
     "export": "it is overwritten as training goes on, before it could be read. Export what "
     "run.checkpoint(...) has saved",

@@ -72,8 +72,8 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   const auto waits_in = static_cast<WaitsIn>(std::min<uint32_t>(words.waits_in.load(relaxed), 7));
   if (word.identity != view.identity || waits_in == WaitsIn::kJoin) {
     progress.waits = WaitsIn::kJoin;
-  } else if (waits_in == WaitsIn::kEnd ||
-             waits_in == WaitsIn::kPause) {  // NOLINT(bugprone-branch-clone): before the vote
+    // NOLINTNEXTLINE(bugprone-branch-clone): these two count before the vote, the others after it
+  } else if (waits_in == WaitsIn::kEnd || waits_in == WaitsIn::kPause) {
     progress.waits = waits_in;
   } else if (word.vote == brain::Vote::kYes) {
     progress.waits = WaitsIn::kVote;

@@ -206,10 +206,8 @@ std::vector<RunOption> recovery_options() {
        "warn or refuse; the same on all nodes"},
       {group, "on-notice", 0, "stop|requeue",
        "After SIGUSR1 (under Slurm also SIGTERM) the ranks finish their step, what the script gave to "
-       "run.on(\"notice\", "
-       "...) is called, and the job ends with exit code 75. requeue: then `scontrol requeue` is called for Slurm's "
-       "job, unless "
-       "that ends anyway.",
+       "run.on(\"notice\", ...) is called, and the job ends with exit code 75. requeue: then `scontrol requeue` is "
+       "called for Slurm's job, unless that ends anyway.",
        "stop", "stop or requeue; see slurm.md"},
       {group, "log-rules", 0, "FILE",
        "YAML file with rules about what ranks print: a line that must not come, must come in time, or holds a number "

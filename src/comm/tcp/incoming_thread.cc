@@ -93,19 +93,18 @@ void IncomingThread::take_proved(int64_t now_ns) {
 void IncomingThread::admit(Reception& reception) {
   const Hello& hello = reception.hello();
   FrameReader reader(reception.take(), config_.protection, hello.stream);
-  if (hello.stream > 0) {
-    if (!parts_.adopt(hello.from, hello.context, hello.stream, std::move(reader))) {
-      return count(unknown_rank_, kUnknown);
-    }
-    accepted_.fetch_add(1);
-    return;
-  }
-  if (!admitted_.insert(hello.from).second) {
+  const bool taken = hello.stream == 0 ? admitted_.insert(hello.from).second
+                                       : parts_.adopt(hello.from, hello.context, hello.stream, std::move(reader));
+  if (!taken) {
     return count(unknown_rank_, kUnknown);
   }
   accepted_.fetch_add(1);
+  if (hello.stream > 0) {
+    return;
+  }
   MessageLink::Incoming& from = links_.at(hello.from).incoming;
   const std::lock_guard in_use(from.in_use);
+  // NOLINTNEXTLINE(bugprone-use-after-move): only that of another stream was moved
   from.stream = std::make_unique<IncomingStream>(std::move(reader));
 }
 

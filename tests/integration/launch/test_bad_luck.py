@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import JOBS, KEEPSTEP, environment, finish, json_lines, run_small, start
-from user_scripts import run_script, steps_done, wait_for
+from user_scripts import run_script, steps_done, training, wait_for
 
 
 def keepstep(*args, **options):
@@ -64,12 +64,11 @@ def test_too_few_file_descriptors_are_said_before_anything_starts(tmp_path):
 def test_ranks_that_protect_different_shapes_are_told_both_sides(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    rank = run.rank\n"
-        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4 + rank))).model\n"
-        "    run.ddp(model)\n"
-        "train()\n",
+        training(
+            "rank = run.rank",
+            "model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4 + rank))).model",
+            "run.ddp(model)",
+        ),
     )
     assert job.exit_code != 0
     assert "'model/weight'" in job.output and "float32[5, 4]" in job.output and "float32[4, 4]" in job.output, (
@@ -83,10 +82,9 @@ def test_state_that_cannot_be_carried_is_named(tmp_path):
         "class Odd:\n"
         "    def state_dict(self): return {'lock': object()}\n"
         "    def load_state_dict(self, state): pass\n"
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    run.setup(lambda: keepstep.State(odd=Odd()))\n"
-        "train()\n",
+        + training(
+            "run.setup(lambda: keepstep.State(odd=Odd()))",
+        ),
     )
     assert job.exit_code != 0
     assert "'odd/lock'" in job.output and "object" in job.output, job.output
@@ -96,7 +94,7 @@ def test_touching_the_rank_in_build_says_so(tmp_path):
     for what in ("int(os.environ['RANK'])", "run.rank"):
         folder = tmp_path / what[:3]
         folder.mkdir()
-        job = run_script(folder, f"@keepstep.recoverable\ndef train(run):\n    run.setup(lambda: {what})\ntrain()\n")
+        job = run_script(folder, training(f"run.setup(lambda: {what})"))
         assert job.exit_code != 0
         assert "build runs before this process has one" in job.output, job.output
 
@@ -104,14 +102,13 @@ def test_touching_the_rank_in_build_says_so(tmp_path):
 def test_a_change_outside_the_commit_is_named(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
-        "        for x in step: step.backward(model(x).sum())\n"
-        "        with torch.no_grad(): model.bias.add_(1)\n"
-        "        step.commit(lambda: None)\n"
-        "train()\n",
+        training(
+            "model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model",
+            "for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):",
+            "    for x in step: step.backward(model(x).sum())",
+            "    with torch.no_grad(): model.bias.add_(1)",
+            "    step.commit(lambda: None)",
+        ),
     )
     assert job.exit_code != 0
     assert "'model/bias'" in job.output and "outside step.commit" in job.output, job.output
@@ -123,30 +120,28 @@ def test_an_optimizer_that_steps_outside_the_commit_is_named(tmp_path):
         "def build():\n"
         "    model = torch.nn.Linear(4, 4)\n"
         "    return keepstep.State(model=model, adam=torch.optim.Adam(model.parameters()))\n"
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    state = run.setup(build)\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
-        "        for x in step: step.backward(state.model(x).sum())\n"
-        "        state.adam.step()\n"
-        "        step.commit()\n"
-        "train()\n",
+        + training(
+            "state = run.setup(build)",
+            "for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):",
+            "    for x in step: step.backward(state.model(x).sum())",
+            "    state.adam.step()",
+            "    step.commit()",
+        ),
     )
     assert job.exit_code != 0
     assert "'adam' steps outside step.commit" in job.output and "Write step.commit(adam.step)" in job.output, job.output
 
 
-def test_a_model_made_anew_in_each_entry_is_refused_and_not_trained_in_secret(tmp_path):
+def test_a_model_that_each_entry_makes_is_refused_and_not_trained_in_secret(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    model = torch.nn.Linear(4, 4)\n"
-        "    state = run.setup(lambda: keepstep.State(model=model))\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
-        "        for x in step: step.backward(model(x).sum())\n"
-        "        step.commit(lambda: None)\n"
-        "train()\n",
+        training(
+            "model = torch.nn.Linear(4, 4)",
+            "state = run.setup(lambda: keepstep.State(model=model))",
+            "for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):",
+            "    for x in step: step.backward(model(x).sum())",
+            "    step.commit(lambda: None)",
+        ),
         options=["--inject", "kill:rank=1,step=3,phase=before_vote"],
     )
     assert job.exit_code != 0
@@ -156,11 +151,10 @@ def test_a_model_made_anew_in_each_entry_is_refused_and_not_trained_in_secret(tm
 def test_what_run_ddp_wraps_is_protected(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))\n"
-        "    run.ddp(torch.nn.Linear(4, 4))\n"
-        "train()\n",
+        training(
+            "run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))",
+            "run.ddp(torch.nn.Linear(4, 4))",
+        ),
     )
     assert job.exit_code != 0
     assert "no parameter of this Linear is protected; wrap a model that build() returned" in job.output, job.output
@@ -169,22 +163,18 @@ def test_what_run_ddp_wraps_is_protected(tmp_path):
 def test_a_checkpoint_that_comes_too_late_is_refused(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    state = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))\n"
-        "    run.ddp(state.model)\n"
-        f"    run.checkpoint({str(tmp_path / 'saved')!r})\n"
-        "train()\n",
+        training(
+            "state = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))",
+            "run.ddp(state.model)",
+            f"run.checkpoint({str(tmp_path / 'saved')!r})",
+        ),
     )
     assert job.exit_code != 0
     assert "run.checkpoint comes too late" in job.output, job.output
 
 
 def test_what_build_returns_is_a_state(tmp_path):
-    job = run_script(
-        tmp_path,
-        "@keepstep.recoverable\ndef train(run):\n    run.setup(lambda: torch.nn.Linear(4, 4))\ntrain()\n",
-    )
+    job = run_script(tmp_path, training("run.setup(lambda: torch.nn.Linear(4, 4))"))
     assert job.exit_code != 0
     assert "build() returned a Linear; return keepstep.State(" in job.output, job.output
 
@@ -192,14 +182,13 @@ def test_what_build_returns_is_a_state(tmp_path):
 def test_a_second_state_has_a_name(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    one = lambda: keepstep.State(model=torch.nn.Linear(4, 4))\n"
-        "    student, teacher = run.setup(one), run.setup(one, name='teacher')\n"
-        "    assert not torch.equal(student.model.weight, teacher.model.weight)\n"
-        "    print('protected:', *run._registry.objects, flush=True)\n"
-        "    run.setup(one, name='teacher')\n"
-        "train()\n",
+        training(
+            "one = lambda: keepstep.State(model=torch.nn.Linear(4, 4))",
+            "student, teacher = run.setup(one), run.setup(one, name='teacher')",
+            "assert not torch.equal(student.model.weight, teacher.model.weight)",
+            "print('protected:', *run._registry.objects, flush=True)",
+            "run.setup(one, name='teacher')",
+        ),
     )
     assert job.exit_code != 0
     assert "protected: model teacher.model" in job.output, job.output
@@ -209,15 +198,14 @@ def test_a_second_state_has_a_name(tmp_path):
 def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
     job = run_script(
         tmp_path,
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(1, 1))).model\n"
-        "    replica = run.ddp(model)\n"
-        "    for step in run.steps([torch.ones(1)] * 8, global_batch=2, micro_batch=1, last_step=4):\n"
-        "        for x in step:\n"
-        "            step.backward(replica(x).sum() * (float('inf') if step.number == 2 else 1))\n"
-        "        step.commit()\n"
-        "train()\n",
+        training(
+            "model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(1, 1))).model",
+            "replica = run.ddp(model)",
+            "for step in run.steps([torch.ones(1)] * 8, global_batch=2, micro_batch=1, last_step=4):",
+            "    for x in step:",
+            "        step.backward(replica(x).sum() * (float('inf') if step.number == 2 else 1))",
+            "    step.commit()",
+        ),
     )
     assert job.exit_code == 0, job.explain()
     assert not job.events("refused"), job.explain()
@@ -232,14 +220,13 @@ def test_an_unprotected_optimizer_is_named(tmp_path):
         "def build():\n"
         "    model = torch.nn.Linear(4, 4)\n"
         "    return keepstep.State(model=model).with_unprotected(adam=torch.optim.Adam(model.parameters()))\n"
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    state = run.setup(build)\n"
-        "    model, adam = state.model, state.adam\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
-        "        for x in step: step.backward(model(x).sum())\n"
-        "        step.commit(adam.step)\n"
-        "train()\n",
+        + training(
+            "state = run.setup(build)",
+            "model, adam = state.model, state.adam",
+            "for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):",
+            "    for x in step: step.backward(model(x).sum())",
+            "    step.commit(adam.step)",
+        ),
     )
     assert job.exit_code != 0
     assert "optimizer 'adam'" in job.output, job.output
@@ -249,14 +236,13 @@ def test_a_collective_inside_the_update_is_refused_by_name(tmp_path):
     job = run_script(
         tmp_path,
         "import torch.distributed as dist\n"
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
-        "    replica = run.ddp(model)\n"
-        "    for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):\n"
-        "        for x in step: step.backward(replica(x).sum())\n"
-        "        step.commit(lambda: dist.all_reduce(model.weight.data))\n"
-        "train()\n",
+        + training(
+            "model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model",
+            "replica = run.ddp(model)",
+            "for step in run.steps(Data(), global_batch=4, micro_batch=1, last_step=5):",
+            "    for x in step: step.backward(replica(x).sum())",
+            "    step.commit(lambda: dist.all_reduce(model.weight.data))",
+        ),
     )
     assert job.exit_code != 0
     assert "all_reduce inside step.commit" in job.output, job.output
@@ -288,18 +274,17 @@ def test_a_warning_is_shown_once_by_a_process_however_often_it_enters_the_functi
     job = run_script(
         tmp_path,
         "import warnings\n"
-        "@keepstep.recoverable\n"
-        "def train(run):\n"
-        "    model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model\n"
-        "    with warnings.catch_warnings():\n"
-        "        pass  # Python forgets here what it has shown\n"
-        "    warnings.warn('the same in each entry')\n"
-        "    for step in run.steps(Data(), global_batch=2, micro_batch=1, last_step=6):\n"
-        "        for x in step:\n"
-        "            step.backward(model(x).square().mean())\n"
-        "        warnings.warn(f'only in step {run.version + 1}')\n"
-        "        step.commit(lambda: None)\n"
-        "train()\n",
+        + training(
+            "model = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4))).model",
+            "with warnings.catch_warnings():",
+            "    pass  # Python forgets here what it has shown",
+            "warnings.warn('the same in each entry')",
+            "for step in run.steps(Data(), global_batch=2, micro_batch=1, last_step=6):",
+            "    for x in step:",
+            "        step.backward(model(x).square().mean())",
+            "    warnings.warn(f'only in step {run.version + 1}')",
+            "    step.commit(lambda: None)",
+        ),
         options=["--inject", "kill:rank=1,step=3,phase=before_vote"],
     )
     assert job.exit_code == 0, job.explain()

@@ -93,7 +93,7 @@ class Saver:
     def enter(self, given: Assignment) -> None:
         """This process has a rank, maybe another one than before: what that rank's process handed over goes first.
 
-        Else there would be more snapshots than places, and two saves that end at the same time.
+        Else there would be more snapshots than destinations, and two saves that end at the same time.
         """
         if self._rank == given.rank or self.busy:
             return
@@ -104,7 +104,7 @@ class Saver:
         self._thread.start()
 
     def start(self, version: int, exchange: Exchange, snapshot: Snapshot, copies: bool) -> None:
-        """Begins to save. `copies`: this place's thread makes the snapshot, for all."""
+        """Begins to save. `copies`: this destination's thread makes the snapshot, for all."""
         self._began = time.monotonic()
         self._began_version = version
         self._thread = threading.Thread(
@@ -130,7 +130,7 @@ class Saver:
             attempt = self._write(version, exchange, snapshot)
             self.compared = True
         except Cancelled:
-            self._failed = max(1, self._failed)  # by no fault of the place: the next step makes up for it
+            self._failed = max(1, self._failed)  # by no fault of the destination: the next step makes up for it
             return
         except Exception as error:
             if exchange.rank == 0:

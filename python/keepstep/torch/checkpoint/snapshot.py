@@ -1,4 +1,4 @@
-"""A copy of the protected state at one step, which the saves to all places that are due then read."""
+"""A copy of the protected state at one step, which the saves to all destinations that are due then read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Small(NamedTuple):
 class Pool:
     """Memory for snapshots, used again and again: fresh pages cost as much as the copy.
 
-    There are never more than places to save to: each reads at most one at a time.
+    There are never more than destinations: each reads at most one at a time.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Checks:
         self._searched = False
 
     def _search(self) -> None:
-        """For what the loop uses and no peer could send: also what an entry made anew beside the kept objects."""
+        """For what the loop uses and no peer could send, like a model that this entry made beside the protected one."""
         if self._searched or self._code is None or self._session.rehearsing:
             return
         self._searched = True

@@ -284,7 +284,7 @@ class Rehearsal:
         """Forgets everything, so that ``run.setup`` builds it again; returns what to report."""
         _count(self._session, _SPOILT, 1)
         what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
-        self._run._spoilt = Spoilt(what, {name: protected.get(name) for names in changed.values() for name in names})
+        self._run._spoilt = Spoilt(what, [protected.get(name) for names in changed.values() for name in names])
         self._run._divide_anew()
         self._run._ready = False
         return f"{what}; run.setup builds it again"
@@ -295,12 +295,12 @@ class Spoilt:
     """Protected objects that a rehearsal changed for good."""
 
     what: str
-    objects: dict[str, Any]
+    objects: list[Any]
 
     def refuse(self, session: Session, fields: dict[str, Any]) -> None:
         """Ends this process if one of them is protected again: build() returns an object that was made elsewhere."""
         for name, item in fields.items():
-            if any(item is spoilt for spoilt in self.objects.values()):
+            if any(item is spoilt for spoilt in self.objects):
                 what = (
                     f"{self.what} (build() returns the same '{name}' again, made somewhere else); the spares after it "
                     "wait without a rehearsal (@keepstep.recoverable(rehearse=False) leaves it out)"

@@ -73,11 +73,6 @@ def _interruptible(call: Callable[[], T]) -> T:
         raise Interruption(str(interrupted)) from None
 
 
-def _words_of(name: str) -> list[int]:
-    """For seeds: those of a state without a name are what they were when there was one state only."""
-    return [0] if not name else [zlib.crc32(name.encode())]
-
-
 def _checked(built: object) -> State:
     if not isinstance(built, State):
         raise KeepstepError(
@@ -114,7 +109,7 @@ class Run:
         self._save_settings: checkpoint_settings.Settings = {}  # of run.checkpoint; empty: not called
         self._assigned = False  # the entry begins with the assignment that is there already
         session.capsule_ids = self._capsule_ids
-        self._store: object | None = None  # of the process group that replicate() made
+        self._store: object | None = None  # of the process group that ddp() made
         self._world = nccl_world.WorldConnection(session)
         self._ready = False  # a spare: to park
         self._joined = False  # once: then the registry is complete
@@ -258,8 +253,8 @@ class Run:
         known = self._registry.objects
         if all(known.get(each) is item for each, item in fields.items()):
             return
-        if (name in known and name) or any(other and other in fields for other in self._states):
-            raise KeepstepError(f"run.setup: the name of a state is that of a field as well: {name or list(fields)}")
+        if both := ({name} & known.keys()) | (fields.keys() & self._states.keys()):
+            raise KeepstepError(f"run.setup: '{both.pop()}' is the name of a state and of a field; rename one of them")
         if self._spoilt is not None:
             self._spoilt.refuse(self._session, fields)
         for each, item in fields.items():
@@ -269,7 +264,7 @@ class Run:
 
     def _build(self, build: Callable[[], State], name: str) -> State:
         self._session.injector.at("build", self.version + 1)
-        seeds.seed_all(_engine.mix_seed(self.seed, *_words_of(name)))
+        seeds.seed_all(_engine.mix_seed(self.seed, zlib.crc32(name.encode())))
         self._session.building = True
         try:
             return _checked(build())
@@ -282,7 +277,7 @@ class Run:
             raise rehearsal.NotWorthIt
         from keepstep.torch.distributed.hosts import shard_building
 
-        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, *_words_of(name)))
+        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, zlib.crc32(name.encode())))
         self._session.sharding = True
         try:
             self._init_process_group()
@@ -407,7 +402,7 @@ class Run:
             global_batch: samples per step over all ranks. A number: constant whatever the world size. Or what
                 ``keepstep.scale_config(...).value("global_batch")`` says; then `position` is needed.
             micro_batch: samples per forward; must divide `global_batch`. A number, or by world size, too.
-            last_step: its number.
+            last_step: the number of the last step, counted over the whole job.
             shuffle: another order each epoch, from the job's seed; else the dataset's own.
             collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
                 torch's default_collate.
@@ -693,15 +688,18 @@ class Run:
         return self._engine.notice() or "a notice came to another node"
 
     def on(self, event: Literal["interrupt", "notice", "resize", "finish"], function: Callable[..., Any]) -> None:
-        """Calls `function` at an event. Call it in every entry.
+        """Calls `function` at an event. Call it in every entry; several functions are called in that order.
 
-        | event | called | with |
-        | --- | --- | --- |
-        | ``"interrupt"`` | after the function was left because of a fault | the reason, one line |
-        | ``"notice"`` | on every rank after the last step of a job that stops because of a notice; the place to save: all ranks hold the same ``run.version``, and peers can be reached. Then the job ends with exit code 75, and what follows the loop over ``run.steps`` does not run. A fault meanwhile makes all ranks do one more step and call it again | |
-        | ``"resize"`` | in each process that goes on in another world, before its next entry; peers cannot be reached yet. What it does to options of optimizers holds, also on processes that join. Most loops need nothing: ``run.steps`` hands out the new split | the numbers of ranks before and now; equal where the world changed back before a step was done |
-        | ``"finish"`` | on every rank once all ranks returned from the function | |
-        """  # noqa: E501 (a table)
+        - ``"interrupt"``: after a fault made this process leave the training function; with the reason, one line.
+        - ``"notice"``: on every rank after the last step of a job that a notice stops. The place to save: all ranks
+          hold the same ``run.version``, and peers can be reached. Then the job ends with exit code 75, and what follows
+          the loop does not run. If a fault comes meanwhile, all ranks do one more step and call it again.
+        - ``"resize"``: in each process that continues in another world, before its next entry, with the numbers of
+          ranks before and now (equal if the world changed back before a step was done). Peers cannot be reached yet.
+          What it does to options of optimizers holds, also on processes that join. Most loops need nothing:
+          ``run.steps`` hands out the new split.
+        - ``"finish"``: on every rank once all ranks returned from the training function.
+        """
         self._hooks.add(event, function)
 
     def _stop_on_notice(self) -> None:
@@ -863,7 +861,7 @@ class Run:
         self._drop_generation(keep_world=self._store is not None and stays)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self.version + 1)
-        self._committed.left()  # before functions of on_resize: what they do to options is meant
+        self._committed.left()  # before functions of "resize": what they do to options is meant
         if not self._assigned:
             self._next_assignment()
         else:
@@ -910,7 +908,7 @@ class Run:
 
     def _call_users_hooks(self, reason: str) -> None:
         self._hooks.call_quietly("interrupt", reason)
-        self._hooks.drop_all_but("resize")  # closures over what is built anew would keep its memory
+        self._hooks.drop_all_but("resize")  # closures would keep the memory of what is built again
         if self._options.health_check is not None:
             try:
                 self._options.health_check()
