@@ -135,6 +135,9 @@ class Welcome:
     """What the agent says of the job to a worker that comes."""
 
     spare: bool
+    functions: int
+    """Recoverable functions that are over in this job."""
+
     seed: int
     check_all: bool  # all steps' digests of a rank that joins are checked
     digests: str  # auto, on or off
@@ -162,8 +165,9 @@ class Engine:
     @property
     def welcome(self) -> Welcome: ...
     def take_injections(self) -> list[Fault]: ...
-    def tell_parked(self, rehearsed: tuple[bool, float, str] | None) -> None:
-        """It waits for a rank. How a rehearsal went: done, seconds, because."""
+    def tell_parked(self, rehearsed: tuple[bool, float, str] | None, functions: int) -> None:
+        """It waits for a rank. How a rehearsal went: done, seconds, because; and how many recoverable functions are
+        over for it."""
 
     def tell_recoverable(self, timeout_s: float) -> None:
         """It entered a recoverable function; 0: without a limit on leaving it."""
@@ -252,6 +256,9 @@ class Engine:
     def wait_interruption(self) -> None: ...
     def pause(self) -> None:
         """The world changes: waits with all other ranks, and never returns."""
+
+    def start_again(self) -> None:
+        """After finish(): another recoverable function begins, without a rank and at version 0."""
 
     def finish(self) -> None: ...
     def stop(self) -> None:

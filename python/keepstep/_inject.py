@@ -87,7 +87,7 @@ class Injector:
 
     def _claim(self, fault: Fault, step: int) -> bool:
         """Whether it is this worker that carries it out: others may be as far."""
-        key = f"inject/{fault.key}"
+        key = f"job/inject/{fault.key}"
         if not repeats(fault):
             self._waiting.remove(fault)
             return self._session.claim_once(key)

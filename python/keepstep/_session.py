@@ -21,6 +21,10 @@ from keepstep._inject import Injector
 MAX_LEARNED_BYTES = 96 * 1024  # of the names of modules in one message
 
 
+class PassedOver(BaseException):
+    """Leaves a recoverable function that is over in this job, where it needs a rank."""
+
+
 class Session:
     """One per worker process; made by `keepstep.worker`."""
 
@@ -29,7 +33,14 @@ class Session:
         self.welcome = engine.welcome
         self.spare = self.welcome.spare
         self._given: Assignment | None = None
-        self.recoverable = False
+        self.recoverable = False  # a recoverable function was entered
+        self.in_function = False
+        self.functions = 0  # recoverable functions that are over for this process
+        self.passing = False  # over one that is over in this job: it is entered for what it sets up, without a rank
+        # What this process holds at version 0 comes from a function before; or from one that it passed over, and so is
+        # only the shape of that (docs/design/functions.md).
+        self.brings = False
+        self.hollow = ""  # that function's name
         self.building = False
         self.sharding = False  # in run.setup(sharded=True): with a rank, and without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
@@ -56,13 +67,17 @@ class Session:
         """One request to the agent's Store: (answered, interrupted, ok, value)."""
         return self.engine.store(op, key, value, timeout_ms, ends_with_generation)
 
+    def key(self, name: str) -> str:
+        """In the Store, for as long as the job lives: of this recoverable function."""
+        return f"job/{self.functions}/{name}"
+
     def claim_once(self, key: str) -> bool:
         """True for the first worker of the whole job that asks for `key`."""
         return self.count(key) == 1
 
     def count(self, key: str) -> int:
         """How many workers of the whole job asked for `key` so far, this one included; 0 if the job ended."""
-        answered, _, ok, value = self.store("add", f"job/{key}", b"1", -1, ends_with_generation=False)
+        answered, _, ok, value = self.store("add", key, b"1", -1, ends_with_generation=False)
         return int(value) if answered and ok else 0
 
     # ---- rank ----
@@ -94,6 +109,8 @@ class Session:
                 "the same thing and may become any rank). Move what depends on the rank out of build; seeds that must "
                 "differ per rank are set by run.steps."
             )
+        if self.passing:
+            raise PassedOver
         if self.assignment is None and self.rehearsal is not None:
             self.rehearsal.begin()
         if self.assignment is None:
@@ -106,7 +123,7 @@ class Session:
             self.engine.tell_preload(self._learned_modules(), self.script_path)
         if self.before_parking is not None:
             self.before_parking()
-        self.engine.tell_parked(self.rehearsed)
+        self.engine.tell_parked(self.rehearsed, self.functions)
         self.next_assignment()
 
     def next_assignment(self) -> Assignment:
@@ -116,6 +133,15 @@ class Session:
         self._given = self.engine.wait_assignment()
         os.environ.update(self._given.environment)
         return self._given
+
+    def start_again(self) -> None:
+        """Another recoverable function is entered, after all ranks returned from the one before."""
+        self.functions += 1
+        self._given = None
+        self.rehearsed = None
+        self.brings = True
+        self.spare = False  # it was a rank
+        self.engine.start_again()
 
     def form_plain(self) -> None:
         """Joins the generation without protected state: for scripts that have no recoverable function."""

@@ -88,7 +88,7 @@ void Agent::carry_out(const brain::Tell& effect) { core_.link->send(effect.event
 // ---- processes ----------------------------------------------------------------------------------------------------
 
 void Agent::carry_out(const brain::StartWorker& effect) {
-  const auto& [node, id, spare, because] = effect.spawn;
+  const auto& [node, id, spare, because, functions] = effect.spawn;
   auto fail = [&](const Status& status) {
     step(brain::WorkerDied{id, 0, 0, 1, "start", std::string(status.message())});
   };
@@ -105,6 +105,7 @@ void Agent::carry_out(const brain::StartWorker& effect) {
     fail(pipes.status());
     return;
   }
+  (*process)->functions = functions;
   (*process)->child_stdout = std::move(pipes->first);
   (*process)->child_stderr = std::move(pipes->second);
   core_.workers[id] = *process;
@@ -178,7 +179,7 @@ void Agent::carry_out(const brain::Begin& effect) {
   }
   std::erase_if(generations_, [&](const auto& each) { return each.first < effect.before; });
   generations_[prepare.identity] = *std::move(created);
-  core_.metrics.begin(prepare.identity, prepare.version);
+  core_.metrics.begin(prepare.identity, prepare.version, prepare.functions);
   commits_.begin();
   variables_.choose_master(prepare);
   store_.set_homes(nodes_of(prepare.table));
@@ -318,6 +319,7 @@ void Agent::carry_out(const brain::TellPause& effect) {
 // ---- the end ------------------------------------------------------------------------------------------------------
 
 void Agent::carry_out(const brain::TellRelease& effect) {
+  core_.metrics.flush(core_.metrics.last_step());  // all of it is said; another function would begin with step 1
   for (const WorkerId id : effect.workers) {
     core_.tell(*core_.workers.at(id), effect.release.identity, messages::Release{});
   }

@@ -131,7 +131,7 @@ void Agent::on_parked(WorkerProcess& process, const messages::Parked& parked) {
     core_.journal.write(parked.rehearsed->done ? "rehearsed" : "not_rehearsed", {}, parked.rehearsed->because,
                         {{"worker", int64_t{process.id}}, {"seconds", parked.rehearsed->seconds}});
   }
-  core_.link->send(brain::WorkerParked{process.id, process.pid});
+  core_.link->send(brain::WorkerParked{process.id, process.pid, parked.functions});
 }
 
 void Agent::on_finished(const WorkerProcess& process, brain::Identity identity, const messages::Finished& finished) {
@@ -180,6 +180,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messa
     return;
   }
   messages::Welcome welcome{.spare = process->spare,
+                            .functions = process->functions,
                             .seed = core_.config.spec.seed,
                             .check_all = core_.config.spec.check_all_steps,
                             .digests = core_.config.spec.digests,

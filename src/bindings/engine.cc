@@ -165,6 +165,9 @@ void bind_engine(nb::module_& module) {
           "The world changes: waits with all other ranks, and never returns.")
       .def("finish", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.finish(); })); })
       .def(
+          "start_again", [](Engine& engine) { without_gil([&] { engine.start_again(); }); },
+          "After finish(): another recoverable function begins, without a rank and at version 0.")
+      .def(
           "stop", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.stop(); })); },
           "A notice came: ends with all other ranks, and never returns.")
       .def(

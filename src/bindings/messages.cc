@@ -74,6 +74,7 @@ void bind_fault(nb::module_& module) {
 void bind_welcome(nb::module_& module) {
   nb::class_<Welcome>(module, "Welcome", "What the agent says of the job to a worker that comes.")
       .def_ro("spare", &Welcome::spare)
+      .def_ro("functions", &Welcome::functions, "Recoverable functions that are over in this job.")
       .def_ro("seed", &Welcome::seed)
       .def_ro("check_all", &Welcome::check_all, "All steps' digests of a rank that joins are checked.")
       .def_ro("digests", &Welcome::digests, "auto, on or off.")
@@ -106,15 +107,18 @@ void bind_told(nb::class_<Engine>& engine) {
   engine
       .def(
           "tell_parked",
-          [](Engine& self, std::optional<std::tuple<bool, double, std::string>> rehearsed) {
+          [](Engine& self, std::optional<std::tuple<bool, double, std::string>> rehearsed, uint32_t functions) {
             Parked parked;
+            parked.functions = functions;
             if (rehearsed.has_value()) {
               auto& [done, seconds, because] = *rehearsed;
               parked.rehearsed = Rehearsed{done, seconds, std::move(because)};
             }
             tell(self, parked);
           },
-          "rehearsed"_a, "It waits for a rank. How a rehearsal went: done, seconds, because.")
+          "rehearsed"_a, "functions"_a,
+          "It waits for a rank. How a rehearsal went: done, seconds, because; and how many recoverable functions are "
+          "over for it.")
       .def(
           "tell_recoverable", [](Engine& self, double timeout_s) { tell(self, Recoverable{timeout_s}); }, "timeout_s"_a,
           "It entered a recoverable function; 0: without a limit on leaving it.")

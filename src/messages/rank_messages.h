@@ -78,7 +78,8 @@ struct Attach {
 struct Parked {
   static constexpr std::string_view kName = "parked";
   std::optional<Rehearsed> rehearsed;
-  KEEPSTEP_FIELDS(Parked, rehearsed)
+  uint32_t functions = 0;  // recoverable functions that are over for it
+  KEEPSTEP_FIELDS(Parked, rehearsed, functions)
 };
 
 // It entered a recoverable function.
@@ -272,6 +273,7 @@ using ToService = std::variant<Attach, Join, Leave, Abort, StoreQuestion>;
 struct Welcome {
   static constexpr std::string_view kName = "welcome";
   bool spare = false;
+  uint32_t functions = 0;  // recoverable functions that are over in this job: it passes over them
   uint64_t seed = 0;
   bool check_all = false;     // digests of all steps of a rank that joins
   std::string digests;        // "auto", "on" or "off"
@@ -287,8 +289,8 @@ struct Welcome {
   std::vector<std::string> rank_variables;  // names of environment variables that follow from a rank
   std::vector<Fault> inject;                // that may still come
   comm::CommConfig comm;
-  KEEPSTEP_FIELDS(Welcome, spare, seed, check_all, digests, digest_every, world, several_nodes, elastic, health_check,
-                  learn, term_is_notice, rings, drain, rank_variables, inject, comm)
+  KEEPSTEP_FIELDS(Welcome, spare, functions, seed, check_all, digests, digest_every, world, several_nodes, elastic,
+                  health_check, learn, term_is_notice, rings, drain, rank_variables, inject, comm)
 };
 
 // A rank in a new generation, that of the envelope. With the generation's page, the memory of each of `workers` and,

@@ -149,6 +149,7 @@ StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, He
     return absl::InvalidArgumentError(absl::StrFormat("state that was divided among %d ranks", from.from_world()));
   }
   prepare.from = {from.from_sharding(), from.from_world()};
+  prepare.functions = from.functions();
   prepare.members.reserve(message.members_size());
   for (const control::Member& member : message.members()) {
     prepare.members.push_back({member.rank(), member.worker(), message.node(), member.newcomer(), member.previous()});
@@ -216,6 +217,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                  [&](const brain::WorkerParked& e) {
                    out.mutable_worker_parked()->set_worker(e.worker);
                    out.mutable_worker_parked()->set_pid(e.pid);
+                   out.mutable_worker_parked()->set_functions(e.functions);
                  },
                  [&](const brain::WorkerRecoverable& e) { out.mutable_worker_recoverable()->set_worker(e.worker); },
                  [&](const brain::WorkerDied& e) {
@@ -341,7 +343,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kNodeJoined:
       return joined_from(in.node_joined(), node);
     case control::AgentEvent::kWorkerParked:
-      return brain::WorkerParked{in.worker_parked().worker(), in.worker_parked().pid()};
+      return brain::WorkerParked{in.worker_parked().worker(), in.worker_parked().pid(), in.worker_parked().functions()};
     case control::AgentEvent::kWorkerRecoverable:
       return brain::WorkerRecoverable{in.worker_recoverable().worker()};
     case control::AgentEvent::kWorkerDied: {
@@ -438,6 +440,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_spawn()->set_worker(e.worker);
                    out.mutable_spawn()->set_spare(e.spare);
                    out.mutable_spawn()->set_because(text(e.because));
+                   out.mutable_spawn()->set_functions(e.functions);
                  },
                  [&](const brain::Seal& e) { out.mutable_seal()->set_because(text(e.because)); },
                  [&](const brain::Decide& e) {
@@ -457,6 +460,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_prepare()->set_sharding(e.sharding.number);
                    out.mutable_prepare()->set_from_sharding(e.from.number);
                    out.mutable_prepare()->set_from_world(e.from.world);
+                   out.mutable_prepare()->set_functions(e.functions);
                  },
                  [&](const brain::Activate& e) {
                    control::Activate* activate = out.mutable_activate();
@@ -491,7 +495,8 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
   const control::CoordinatorEffect& in = message.effect();
   switch (in.kind_case()) {
     case control::CoordinatorEffect::kSpawn:
-      return brain::Spawn{message.node(), in.spawn().worker(), in.spawn().spare(), in.spawn().because()};
+      return brain::Spawn{message.node(), in.spawn().worker(), in.spawn().spare(), in.spawn().because(),
+                          in.spawn().functions()};
     case control::CoordinatorEffect::kSeal:
       return brain::Seal{identity, in.seal().because()};
     case control::CoordinatorEffect::kDecide:

@@ -21,8 +21,8 @@ auto fields(const NodeJoined& e) {
   return std::tuple(a, b);
 }
 auto fields(const WorkerParked& e) {
-  const auto& [a, b] = e;
-  return std::tuple(a, b);
+  const auto& [a, b, c] = e;
+  return std::tuple(a, b, c);
 }
 auto fields(const WorkerRecoverable& e) {
   const auto& [a] = e;
@@ -104,8 +104,8 @@ auto fields(const MostUseful& e) {
 }
 auto fields(const Tick&) { return std::tuple(); }
 auto fields(const Spawn& e) {
-  const auto& [a, b, c, d] = e;
-  return std::tuple(a, b, c, d);
+  const auto& [a, b, c, d, f] = e;
+  return std::tuple(a, b, c, d, f);
 }
 auto fields(const Seal& e) {
   const auto& [a, b] = e;
@@ -120,8 +120,8 @@ auto fields(const Decide& e) {
   return std::tuple_cat(std::tuple(a, c, d), fields(b));
 }
 auto fields(const Prepare& e) {
-  const auto& [a, b, c, d, f, g, h, i, j] = e;
-  return std::tuple(a, b, c, d, f, g, h, i.number, i.world, j.number, j.world);
+  const auto& [a, b, c, d, f, g, h, i, j, k] = e;
+  return std::tuple(a, b, c, d, f, g, h, i.number, i.world, j.number, j.world, k);
 }
 auto fields(const Activate& e) {
   const auto& [a, b, c, d, f] = e;
@@ -200,7 +200,7 @@ const brain::ElasticConfig kPolicy{2,
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEvent,
     testing::Values(
-        brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711},
+        brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711, 2},
         brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
         brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"}, brain::WorkerExited{5},
         brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
@@ -246,7 +246,7 @@ const brain::RankTable kTable =
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryEffect,
-    testing::Values(brain::Spawn{kNode, 8, true, "a spare"}, brain::Seal{kOwn, "rank 1 died"},
+    testing::Values(brain::Spawn{kNode, 8, true, "a spare", 1}, brain::Seal{kOwn, "rank 1 died"},
                     brain::Decide{kOwn, {118, true, "all had voted"}, 0.3, 16},
                     brain::Decide{kOwn, {7, false, "it had not voted"}},
                     brain::Prepare{kOwn,
@@ -257,7 +257,8 @@ INSTANTIATE_TEST_SUITE_P(
                                    true,
                                    3,
                                    {5, static_cast<brain::Rank>(kTable.world_size())},
-                                   {4, 7}},
+                                   {4, 7},
+                                   2},
                     brain::Pause{kOwn, "the world grows", {0, 3}}, brain::Part{kNode, "it was told to leave"},
                     brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
                     brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late", kNode},

@@ -58,8 +58,9 @@ void Metrics::flush(brain::Version version) {
   kept_.erase(kept_.begin(), kept_.upper_bound(version));
 }
 
-void Metrics::begin(brain::Identity identity, brain::Version version) {
+void Metrics::begin(brain::Identity identity, brain::Version version, uint32_t functions) {
   identity_ = identity;
+  functions_ = functions;
   begins_at_ = version;
   if (version >= last_step_) {
     return;
@@ -115,6 +116,9 @@ void Metrics::write(brain::Step step, const Line& line) {
   }
   if (const std::optional<double> loss = mean_loss(step, line); loss.has_value()) {
     members["loss"] = std::isfinite(*loss) ? nlohmann::json(*loss) : nlohmann::json(absl::StrFormat("%g", *loss));
+  }
+  if (functions_ > 0) {
+    members["function"] = functions_;
   }
   if (line.committed_ns != 0) {
     members["committed_mono"] = static_cast<double>(line.committed_ns) * 1e-9;

@@ -38,8 +38,8 @@ class Metrics {
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
   // Generation `identity` begins at `version`. What older ones did beyond it is no part of the job's history, also what
-  // is reported only now.
-  void begin(brain::Identity identity, brain::Version version);
+  // is reported only now. `functions`: recoverable functions that are over; the lines of each are flushed before.
+  void begin(brain::Identity identity, brain::Version version, uint32_t functions = 0);
 
   std::optional<double> last_loss() const { return last_loss_; }
   std::optional<double> step_time_s() const { return step_time_s_; }
@@ -66,6 +66,7 @@ class Metrics {
   brain::Version flushed_ = 0;
   brain::Identity identity_;      // of the newest generation
   brain::Version begins_at_ = 0;  // where it began
+  uint32_t functions_ = 0;
   std::optional<double> last_loss_;
   std::optional<double> step_time_s_;
   brain::Step last_step_ = 0;

@@ -25,6 +25,7 @@ struct WorkerProcess {
 
   brain::WorkerId id = brain::kNoWorker;
   bool spare = false;
+  uint32_t functions = 0;  // recoverable functions that were over when it was started
   SharedMemory memory;
   rank::LogReader log;
   PacketSocket socket;

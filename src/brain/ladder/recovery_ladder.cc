@@ -6,6 +6,11 @@
 
 namespace keepstep::brain {
 
+void RecoveryLadder::start_again() {
+  at_step_.clear();
+  in_a_row_ = {};
+}
+
 const char* name(Rung rung) {
   switch (rung) {
     case Rung::kRedo:

@@ -107,6 +107,8 @@ class RecoveryLadder {
 
   // Training got past `version`: budgets of earlier steps are forgotten.
   void on_progress(Version version);
+  // Steps are counted from 1 again, in another recoverable function.
+  void start_again();
 
   // What was raised and redone so far, at most kMostOutlived of them, in the order in which they came first.
   const std::vector<OutlivedFailure>& outlived() const { return outlived_; }

@@ -11,6 +11,11 @@ std::optional<Version> Holdings::begun_below(Version version, uint32_t generatio
   return later != begun_.end() && version > later->version ? std::optional(later->version) : std::nullopt;
 }
 
+void Holdings::start_again(uint32_t generation) {
+  *this = Holdings();
+  functions_until_ = generation;
+}
+
 void Holdings::note(WorkerId worker, std::optional<Version> version) {
   if (version) {
     holds_[worker] = *version;

@@ -25,6 +25,10 @@ class Holdings {
   // other bits: the version that a later generation began at. Nothing: it counts.
   std::optional<Version> begun_below(Version version, uint32_t generation) const;
   void saved(Version version) { origin_ = version; }
+  // Another recoverable function begins: nothing of the generations up to `generation` counts any more.
+  void start_again(uint32_t generation);
+  // Whether a generation was of a function that is over. 0, of another start of the job, never was.
+  bool precedes(uint32_t generation) const { return generation != 0 && generation <= functions_until_; }
 
   // ---- processes that hold all of the state ----
   // A version that the process has, or comes to, as it was sealed last; nothing: none.
@@ -66,7 +70,8 @@ class Holdings {
     uint32_t generation = 0;
     Version version = 0;
   };
-  Version origin_ = 0;  // the newest saved version
+  Version origin_ = 0;            // the newest saved version
+  uint32_t functions_until_ = 0;  // see start_again
   // Where generations began, without those that a later one began below or at: both numbers only grow. What an earlier
   // generation saved counts up to there.
   std::vector<Begun> begun_;

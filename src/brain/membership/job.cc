@@ -81,7 +81,7 @@ WorkerId Job::spawn(NodeId node, bool spare, const std::string& why) {
   const WorkerId id = roster.add(node, now);
   roster.look_again(id, start_deadline(roster.at(id)));
   journal("spawn_requested", why, {{"worker", int64_t{id}}, {"spare", spare}});
-  emit(Spawn{node, id, spare, why});
+  emit(Spawn{node, id, spare, why, functions});
   return id;
 }
 

@@ -57,6 +57,9 @@ struct Job {
   std::string because;   // of this gathering; NodeReplacement and Sizing write it, too
   Version version = 0;   // the floor: the newest announced verdict
   Version progress = 0;  // the newest committed step that we heard of
+  // Recoverable functions that all ranks returned from, before they entered this one. Versions, and what was formed,
+  // held or saved, are of this one.
+  uint32_t functions = 0;
   bool ever_formed = false;
   Round round;                    // the newest that was prepared
   std::optional<Decide> decided;  // over the generation before

@@ -87,7 +87,15 @@ void Membership::on(const NodeJoined& event) {
 
 void Membership::on(const WorkerParked& event) {
   Worker* worker = job_.roster.find(event.worker);
-  if (worker == nullptr || worker->status != Status::kStarting) {
+  if (worker == nullptr) {
+    return;
+  }
+  if (worker->status == Status::kMember && job_.round.released() && event.functions == job_.functions + 1) {
+    job_.round.call_again(worker->rank);
+    phases_.check_finished();
+    return;
+  }
+  if (worker->status != Status::kStarting) {
     return;
   }
   worker->status = Status::kParked;
@@ -175,7 +183,7 @@ void Membership::on(const Progress& event) {
 // old ones would mix two histories. Its rank 0 has the save given up, or taken away (docs/design/checkpoints.md).
 // "Began" is that it was prepared: its ranks were told the version, and act on it, whatever else comes.
 void Membership::on(const Saved& event) {
-  if (event.version <= job_.holdings.origin()) {
+  if (event.version <= job_.holdings.origin() || job_.holdings.precedes(event.generation)) {
     return;
   }
   const std::optional<Version> again = job_.holdings.begun_below(event.version, event.generation);

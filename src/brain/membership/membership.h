@@ -18,7 +18,8 @@
 // Where the job is elastic, the world grows and shrinks between two generations (sizing.h): running members pause at
 // the end of a step, and are sealed there like after a fault. The job ends when all members finished or exited with 0,
 // when the ladder gives up, or when somebody asks. Who dies after Release is told of at that end: the others may still
-// write their last files.
+// write their last files. Members that are released and park again entered another recoverable function: once all that
+// live did, the job starts again with them, at version 0 (docs/design/functions.md).
 //
 // Here are the events, and the rung that each fault takes. The facts are in the Job; what else there is to decide, its
 // parts do: what each phase does (phases.h), who is late (deadlines.h), which node goes and which takes its place

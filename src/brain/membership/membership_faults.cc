@@ -179,11 +179,11 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
   if (ranks.empty()) {
     return;
   }
-  for (const Rank rank : ranks) {
-    job_.round.exit(rank);
-  }
-  job_.round.late_deaths.push_back({exit_code, what, traceback});
-  if (const size_t others = job_.round.members().size() - job_.round.exited().size(); others > 0) {
+  job_.round.die_late(ranks, {exit_code, what, traceback});
+  if (job_.round.anybody_called_again()) {
+    job_.journal("late_death", what + " between two recoverable functions: another process takes part in the next one",
+                 {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}});
+  } else if (const size_t others = job_.round.members().size() - job_.round.exited().size(); others > 0) {
     job_.say("late_death",
              what + " after the training function had returned on all ranks: " +
                  (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +

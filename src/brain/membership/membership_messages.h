@@ -27,10 +27,12 @@ struct NodeLost {
   NodeId node = 0;
   std::string because;
 };
-// A worker attached, ran the script and waits at the first call that needs a rank.
+// A worker attached, ran the script and waits at the first call that needs a rank. From a member that was released: it
+// entered the next recoverable function. `functions`: those that were over for it.
 struct WorkerParked {
   WorkerId worker = kNoWorker;
   int64_t pid = 0;
+  uint32_t functions = 0;
 };
 // The worker entered a `keepstep.recoverable` function: faults of others need not restart it. If that is where it
 // parks, this comes before WorkerParked: the shell keeps this order.
@@ -166,6 +168,7 @@ struct Spawn {
   WorkerId worker = kNoWorker;
   bool spare = false;  // for names and logs only
   std::string because;
+  uint32_t functions = 0;  // recoverable functions that are over: the worker passes over them
 };
 struct Seal {
   Identity identity;
@@ -199,6 +202,7 @@ struct Prepare {
   // then each rank takes what it needs from those shards (reshard_plan.h).
   Sharding sharding;
   Sharding from;
+  uint32_t functions = 0;  // recoverable functions that are over; with each the job starts again at version 0
 };
 // Start: `targets` pull the state at `version` from `sources`, then everybody goes on. `compare`: the targets compare
 // digests first and pull only what differs (at the start of a job, where `sources` is the lowest rank). Where state is

@@ -215,7 +215,7 @@ class Scene {
 
   Event worker_event(const Line& line, WorkerId worker) const {
     const int64_t pid = 100 + int64_t{worker};
-    if (line.verb == "parked") return WorkerParked{worker, pid};
+    if (line.verb == "parked") return WorkerParked{worker, pid, static_cast<uint32_t>(line.number("functions"))};
     if (line.verb == "recoverable") return WorkerRecoverable{worker};
     if (line.verb == "exited") return WorkerExited{worker};
     if (line.verb == "ready")
@@ -251,8 +251,9 @@ class Scene {
 
   void show(const Spawn& effect) {
     lines_.push_back("spawn worker=" + std::to_string(effect.worker) + " node=" + std::to_string(effect.node) +
-                     (effect.spare ? " spare" : ""));
+                     (effect.spare ? " spare" : "") + functions(effect.functions));
   }
+  static std::string functions(uint32_t over) { return over == 0 ? "" : " functions=" + std::to_string(over); }
   void show(const Seal& effect) { lines_.push_back("seal" + gen(effect.identity)); }
   void show(const Decide& effect) {
     lines_.push_back("decide" + gen(effect.identity) + (effect.verdict.forward ? " forward" : " redo") + " version=" +
@@ -260,7 +261,8 @@ class Scene {
                      (effect.mean_loss ? " mean_loss=" + std::to_string(*effect.mean_loss) : ""));
   }
   void show(const Prepare& effect) {
-    std::string text = "prepare" + gen(effect.identity) + " version=" + std::to_string(effect.version) + " table=";
+    std::string text = "prepare" + gen(effect.identity) + functions(effect.functions) +
+                       " version=" + std::to_string(effect.version) + " table=";
     table_.clear();
     for (const Member& member : effect.members) {
       table_[member.rank] = member.worker;

@@ -82,7 +82,8 @@ void Phases::prepare() {
                   sizing_ && sizing_->resized(),
                   restarts_,
                   job_.holdings.sharding(),
-                  job_.holdings.kept_in()};
+                  job_.holdings.kept_in(),
+                  job_.functions};
   std::vector<int64_t> workers;
   std::vector<int64_t> newcomers;
   for (Rank rank = 0; rank < job_.placement.world(); ++rank) {
@@ -140,9 +141,17 @@ void Phases::activate() {
       find(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, what, ""});
       return;
     }
-    if (activate.sources.empty() && job_.version == 0 && !job_.holdings.sharded()) {
-      activate.sources.push_back(activate.targets.front());
-      activate.targets.erase(activate.targets.begin());
+    // A function after the first one begins with what its processes brought along, where some did.
+    const bool starts = job_.version == 0 && (activate.sources.empty() || (job_.functions > 0 && !job_.ever_formed));
+    if (starts && !job_.holdings.sharded()) {
+      const Rank first = activate.sources.empty() ? activate.targets.front() : activate.sources.front();
+      activate.sources = {first};
+      activate.targets.clear();
+      for (const Member& member : job_.round.members()) {
+        if (member.rank != first) {
+          activate.targets.push_back(member.rank);
+        }
+      }
       activate.compare = true;
     }
   }
@@ -200,17 +209,29 @@ void Phases::forget_the_gone() {
 }
 
 void Phases::check_finished() {
+  if (job_.round.anybody_called_again()) {
+    const std::optional<Rank> other = job_.round.not_called_again();
+    if (!other) {
+      next_function();
+    } else if (job_.round.exited().contains(*other)) {
+      end(1,
+          rank_text(*other) + " ended its script, but " + rank_text(job_.round.first_called_again()) +
+              " entered another recoverable function and waits for all ranks; do all take the same path?",
+          "");
+    }
+    return;
+  }
   if (job_.round.all_exited()) {
-    if (!job_.round.late_deaths.empty()) {
+    if (!job_.round.late_deaths().empty()) {
       std::string what;
-      for (const Round::LateDeath& each : job_.round.late_deaths) {
+      for (const Round::LateDeath& each : job_.round.late_deaths()) {
         what += (what.empty() ? "" : ", and ") + each.what;
       }
-      end(job_.round.late_deaths.front().exit_code,
+      end(job_.round.late_deaths().front().exit_code,
           what +
               " after the training function had returned on all ranks: all steps are committed, but what was still to "
               "be written there may be missing",
-          job_.round.late_deaths.front().traceback);
+          job_.round.late_deaths().front().traceback);
     } else if (!begins_again()) {
       end(0, "all ranks finished", "");
     }
@@ -225,7 +246,8 @@ void Phases::check_finished() {
 
 void Phases::release() {
   sent_at_ = job_.now;
-  job_.emit(Release{job_.round.identity(), job_.round.late_deaths.empty() ? "" : job_.round.late_deaths.front().what});
+  job_.emit(
+      Release{job_.round.identity(), job_.round.late_deaths().empty() ? "" : job_.round.late_deaths().front().what});
 }
 
 void Phases::pause() {
@@ -268,7 +290,6 @@ void Phases::restart(const std::string& because) {
 void Phases::clear_for_restart(const std::string& because) {
   job_.journal("restart", because,
                {{"lost_steps", static_cast<int64_t>(std::max(job_.version, job_.progress) - job_.holdings.origin())}});
-  job_.because = because;
   for (const Member& member : job_.round.members()) {
     if (job_.alive(member)) {
       job_.end_worker(member.worker, because);
@@ -281,6 +302,11 @@ void Phases::clear_for_restart(const std::string& because) {
       job_.roster.await_exit(id);
     }
   }
+  start_over(Cause::kRestart, because);
+}
+
+void Phases::start_over(Cause cause, const std::string& because) {
+  job_.because = because;
   job_.placement.forget_formed();
   job_.round = Round(job_.round.identity());  // late news of the old generation must not count for the new start
   job_.decided.reset();
@@ -292,8 +318,41 @@ void Phases::clear_for_restart(const std::string& because) {
   }
   job_.version = job_.holdings.origin();
   job_.progress = job_.version;
-  job_.cause = Cause::kRestart;
+  job_.cause = cause;
   job_.phase = Phase::kGathering;
+}
+
+// All members that live wait for a rank, in another recoverable function: the job starts again with these processes.
+// Those that wait as spares do so in the function that is over: others take their place.
+void Phases::next_function() {
+  const std::string because = "all ranks returned from the training function, and entered another one";
+  ++job_.functions;
+  job_.journal("next_function", because, {{"functions", int64_t{job_.functions}}});
+  for (const Member& member : job_.round.members()) {
+    if (job_.alive(member)) {
+      job_.roster.at(member.worker).status = Status::kParked;
+    }
+  }
+  for (const auto& [id, worker] : job_.roster.all()) {
+    if (worker.status != Status::kGone && !job_.round.is_member(id, worker.rank)) {
+      job_.end_worker(id, because);
+      job_.roster.ask_for_exit(id);
+    }
+  }
+  job_.holdings.start_again(job_.round.identity().generation);
+  ladder_.start_again();
+  job_.ever_formed = false;
+  start_over(Cause::kStart, because);
+  for (const NodeId node : job_.placement.nodes()) {
+    if (!job_.nodes.contains(node)) {
+      replacement_.lose(node, "node " + std::to_string(node) + " was lost between two recoverable functions");
+    }
+  }
+  replacement_.house();
+  for (const auto& [node, endpoint] : job_.nodes) {
+    start_spares(job_, node, because);
+  }
+  gather();
 }
 
 void Phases::end(int exit_code, const std::string& message, const std::string& traceback) {

@@ -80,6 +80,8 @@ class Phases {
   void journal_verdict(const Verdict& verdict, Version reached);
   bool begins_again();
   void clear_for_restart(const std::string& because);
+  void start_over(Cause cause, const std::string& because);
+  void next_function();
 
   Job& job_;
   RecoveryLadder& ladder_;

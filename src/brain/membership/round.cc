@@ -20,6 +20,21 @@ bool Round::all_through() const {
          });
 }
 
+void Round::die_late(const std::vector<Rank>& ranks, LateDeath death) {
+  exited_.insert(ranks.begin(), ranks.end());
+  died_late_.insert(ranks.begin(), ranks.end());
+  late_deaths_.push_back(std::move(death));
+}
+
+std::optional<Rank> Round::not_called_again() const {
+  for (const Member& member : members()) {
+    if (!died_late_.contains(member.rank) && !called_again_.contains(member.rank)) {
+      return member.rank;
+    }
+  }
+  return std::nullopt;
+}
+
 bool Round::all_wait_for_exited() const {
   return !exited_.empty() && !answers_.empty() && exited_.size() + answers_.size() >= members().size() &&
          std::all_of(members().begin(), members().end(), [this](const Member& member) {

@@ -65,7 +65,15 @@ class Round {
     std::string what;
     std::string traceback;
   };
-  std::vector<LateDeath> late_deaths;  // of members, since they were released
+  // Members died since they were released.
+  void die_late(const std::vector<Rank>& ranks, LateDeath death);
+  const std::vector<LateDeath>& late_deaths() const { return late_deaths_; }
+  // A member entered the next recoverable function, and waits for a rank.
+  void call_again(Rank rank) { called_again_.insert(rank); }
+  bool anybody_called_again() const { return !called_again_.empty(); }
+  Rank first_called_again() const { return *called_again_.begin(); }
+  // One that lives and did not, or that ended by itself: with it nothing will come of the next function.
+  std::optional<Rank> not_called_again() const;
 
   // ---- its seal ----
   // The words of `awaited` come, or news of their deaths.
@@ -97,6 +105,9 @@ class Round {
   std::set<Rank> paused_;
   std::set<Rank> finished_;
   std::set<Rank> exited_;
+  std::set<Rank> died_late_;  // of those
+  std::vector<LateDeath> late_deaths_;
+  std::set<Rank> called_again_;
   std::set<NodeId> sealed_nodes_;
   std::set<Rank> awaited_;
   std::map<Rank, SealedWord> words_;

@@ -95,6 +95,9 @@ void NodeBrain::begin(const Prepare& prepare) {
   if (prepare.resized) {
     resized_ = prepare.identity;
   }
+  if (std::exchange(functions_, prepare.functions) != prepare.functions) {
+    formed_ = {};  // nothing of the next function did
+  }
   for (auto& [id, worker] : workers_) {
     worker.rank.reset();
     worker.ready = false;

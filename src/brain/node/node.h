@@ -233,6 +233,7 @@ class NodeBrain {
   Identity sealed_;                                  // the newest
   Identity formed_;                                  // the newest
   Identity resized_;                                 // the newest of another world than the one before
+  uint32_t functions_ = 0;                           // recoverable functions that are over
   bool active_ = false;
   bool over_ = false;  // the job
   Time now_{};

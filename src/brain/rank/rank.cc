@@ -70,6 +70,11 @@ void RankBrain::left() {
 
 void RankBrain::finished() { phase_ = RankPhase::kFinished; }
 
+void RankBrain::start_again() {
+  require(phase_ == RankPhase::kFinished, "a rank begins another function before all finished this one");
+  *this = RankBrain();
+}
+
 NextStep RankBrain::next(Step until, bool interrupted) {
   if (interrupted) {
     return NextStep::kLeave;

@@ -108,6 +108,8 @@ class RankBrain {
   // or where it never had one, nothing changes.
   void left();
   void finished();  // all ranks of it finished
+  // The process entered another recoverable function: it begins again, without a rank and at version 0.
+  void start_again();
 
   // ---- steps ----
   NextStep next(Step until, bool interrupted);

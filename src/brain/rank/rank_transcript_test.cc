@@ -52,6 +52,8 @@ class RankScene {
       brain_.left();
     } else if (line.verb == "finished") {
       brain_.finished();
+    } else if (line.verb == "start_again") {
+      brain_.start_again();
     } else if (line.verb == "next") {
       return "next=" + name(kNextSteps, brain_.next(line.number("until"), line.number("interrupted") != 0));
     } else if (line.verb == "vote") {

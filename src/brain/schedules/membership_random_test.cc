@@ -72,6 +72,8 @@ class Schedule {
     if (loop_.below(4) == 0) {
       nodes_->communicate_in_updates();
     }
+    functions_ = loop_.below(4) == 0 ? 2 + static_cast<uint32_t>(loop_.below(2)) : 1;
+    nodes_->run_functions(functions_);
   }
 
   void run() {
@@ -105,7 +107,8 @@ class Schedule {
     }
     must(ended_->exit_code == 0, "the job ended with: " + ended_->message);
     must(ledger_.newest_decided() == target_, "the job ended before its last step");
-    paths_.count("finished");
+    must(nodes_->functions_over() + 1 == functions_, "the job ended before its last function");
+    paths_.count(functions_ > 1 ? "finished several functions" : "finished");
     if (config_.elastic) {
       paths_.count("finished, elastic");
     }
@@ -272,7 +275,7 @@ class Schedule {
       must(spawned_.insert(spawn->worker).second, "a worker's number was used twice");
     } else if (const auto* journal = std::get_if<Journal>(&effect)) {
       must(!journal->because.empty() || journal->event == "job_ended", journal->event + " without a reason");
-      restarted = journal->event == "restart";
+      restarted = journal->event == "restart" || journal->event == "next_function";
       if (journal->event == "rung") {
         too_many_lies_ = journal->because.find("the digests differ: time ") != std::string::npos;
       }
@@ -287,8 +290,10 @@ class Schedule {
           paths_.count("lying node replaced");
         }
       }
-      if (restarted) {
+      if (journal->event == "restart") {
         check_restart();
+      } else if (journal->event == "next_function") {
+        must(++entered_ == nodes_->functions_over(), "a function begins that no rank entered");
       }
       if (journal->event == "corruption") {
         check_corruption(*journal);
@@ -408,6 +413,8 @@ class Schedule {
   std::set<WorkerId> spawned_;
   std::set<WorkerId> killed_;
   std::set<NodeId> parted_;
+  uint32_t functions_ = 1;
+  uint32_t entered_ = 0;  // after the first
   bool again_ = false;
   bool lied_ = false;           // the journal said so
   bool too_many_lies_ = false;  // what the newest rung was taken for
@@ -494,6 +501,8 @@ TEST(RandomSchedules, never_lose_a_committed_step_never_mix_two_attempts_and_alw
                            "node left",
                            "node that had no time to leave",
                            "finished, elastic",
+                           "another function",
+                           "finished several functions",
                            "finished"}) {
     EXPECT_GT(paths.taken[path], 0u) << "this path was never taken: " << path;
   }

@@ -68,8 +68,10 @@ struct Worker {
   std::optional<Prepare> assigned;  // with the members of all nodes
   std::optional<Activate> activated;
   Identity released;
-  Identity pausing;    // say so with the next vote
-  StateWord answered;  // to that
+  uint32_t functions = 0;  // that are over for it
+  bool carries = false;    // what it holds comes from a function before: of its own, or of who hydrated it
+  Identity pausing;        // say so with the next vote
+  StateWord answered;      // to that
   StateWord state_word() const { return unpack_state_word(state); }
   // That it does, or does next.
   Step step() const { return brain.version() + 1; }
@@ -151,6 +153,9 @@ class Nodes {
   void on_one_node() { one_node_ = true; }
   // Somebody starts another agent.
   void join_another() { come_again(next_node_++); }
+  // So many recoverable functions, one after another.
+  void run_functions(uint32_t number) { functions_ = number; }
+  uint32_t functions_over() const { return ledger_functions_; }
   // A node that is not the first is told to leave, and ends at the end of its time in any case.
   void tell_to_leave(int64_t grace) {
     std::vector<NodeId> others = attending();
@@ -213,6 +218,8 @@ class Nodes {
     worker.id = effect.spawn.worker;
     worker.node = node;
     worker.content = mix(worker.id, 12345);  // every process starts with other random weights
+    worker.functions = effect.spawn.functions;
+    must(worker.functions < functions_, "a worker passes over a function that is not over");
     schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
   }
 
@@ -437,8 +444,12 @@ class Nodes {
       paths_.count("start that hangs");
       return;
     }
+    park(worker);
+  }
+
+  void park(Worker& worker) {
     worker.at = At::kWaiting;
-    tell_(worker.node, WorkerParked{worker.id, pid(worker)});
+    tell_(worker.node, WorkerParked{worker.id, pid(worker), worker.functions});
   }
 
   void enter(Worker& worker) {
@@ -451,6 +462,7 @@ class Nodes {
       return;
     }
     const Prepare& prepare = *worker.assigned;
+    must(worker.functions == prepare.functions, "a worker gets a rank in another function than it entered");
     worker.entered = prepare.identity;
     worker.rank = rank_of(worker);
     worker.brain.left();
@@ -530,6 +542,7 @@ class Nodes {
     }
     must(worker.pulled[0] == worker.pulled[1] && worker.pulled[1] == worker.pulled[2], "sources differ");
     worker.content = worker.pulled[0];
+    worker.carries = source.carries;
     worker.state = pack(StateWord{StateKind::kClean, worker.activated->version});
     worker.at = At::kHydrated;
     paths_.count("hydrated");
@@ -564,6 +577,10 @@ class Nodes {
 
   void check_equal(const Generation& generation) {
     const Version version = generation.prepare.version;
+    const auto carries = [this](const Member& member) { return workers_.at(member.worker).carries; };
+    const std::vector<Member>& members = generation.prepare.members;
+    must(std::ranges::any_of(members, carries) == std::ranges::all_of(members, carries),
+         "some ranks begin with what a function before came to, and others do not");
     for (const Member& member : generation.prepare.members) {
       const Worker& worker = workers_.at(member.worker);
       if (!worker.alive) {
@@ -852,8 +869,26 @@ class Nodes {
       schedule(worker, pause(400));
       return;
     }
+    if (worker.functions + 1 < functions_) {
+      enter_next(worker);
+      return;
+    }
     worker.alive = false;
     agent_step(worker.node, WorkerExited{worker.id});
+  }
+
+  void enter_next(Worker& worker) {
+    ++worker.functions;
+    if (worker.functions > ledger_functions_) {  // the first that does: all steps of the one before are committed
+      ledger_functions_ = worker.functions;
+      ledger_.restarted(worker.entered);
+      paths_.count("another function");
+    }
+    worker.carries = true;
+    worker.brain.start_again();
+    worker.state = pack(StateWord{StateKind::kClean, 0});
+    worker.capsules = {};
+    park(worker);
   }
 
   void raise(Worker& worker) {
@@ -935,6 +970,8 @@ class Nodes {
   bool one_node_ = false;
   bool communicates_ = false;
   bool in_order_ = false;
+  uint32_t functions_ = 1;
+  uint32_t ledger_functions_ = 0;
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> liars_;

@@ -157,6 +157,15 @@ Status Engine::finish(bool on_notice) {
   return absl::OkStatus();
 }
 
+void Engine::start_again() {
+  leave_generation();
+  steps_.leave_generation();
+  set_state(StateKind::kEmpty, 0);
+  capsules_.clear();
+  sharded_ = false;
+  tell(&brain::RankBrain::start_again);
+}
+
 Status Engine::stop() {
   KEEPSTEP_RETURN_IF_ERROR(finish(true));
   KEEPSTEP_RETURN_IF_ERROR(wait_interruption());

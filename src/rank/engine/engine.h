@@ -94,6 +94,10 @@ class Engine {
   // ABORTED: interrupted. After a notice the job is not over before wait_interruption says CANCELLED.
   Status finish(bool on_notice = false);
 
+  // After finish(): this process entered another recoverable function, and asks for a rank again. Nothing of its
+  // generation is used any more.
+  void start_again();
+
   // Before the job's last step, for a notice came: waits, with all other ranks, for the job to end. Never OK: CANCELLED
   // then; ABORTED if the generation is interrupted before.
   Status stop();

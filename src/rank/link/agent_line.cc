@@ -84,11 +84,16 @@ void AgentLine::run() {
     handle(*envelope, *message, std::move(packet->fds));
   }
   std::lock_guard lock(mutex_);
-  if (!ended_.has_value() && !released_ && !leaving_) {
+  const bool done = ended_.has_value() || leaving_;
+  if (!done && !released()) {
     std::fprintf(stderr, "keepstep: worker %u (pid %d) ends: its agent is gone, and with it the job on this node\n",
                  worker_, getpid());
     std::fflush(stderr);
     _exit(kExitAgentLost);
+  }
+  if (!done) {
+    ended_ = "its agent is gone";  // whoever waits for a rank, in another function, waits in vain
+    changed_.notify_all();
   }
   page().alive.unlock();
 }
@@ -131,7 +136,7 @@ void AgentLine::handle(const messages::Envelope& envelope, const messages::ToRan
                      reply.interrupted = true;
                    }
                  },
-                 [&](const messages::Release&) { released_ = true; },
+                 [&](const messages::Release&) { released_of_ = std::max(released_of_.load(), envelope.identity); },
                  [&](const messages::End& end) { ended_ = end.message; },
                  [&](const messages::StoreAnswer& answer) { take(answer, std::move(fds)); },
                  [&](const messages::VaultAnswer& answer) { take(answer, std::move(fds)); },
@@ -262,7 +267,7 @@ Status AgentLine::await_interruption() {
 
 Status AgentLine::await_release() {
   std::unique_lock lock(mutex_);
-  while (!released_) {
+  while (!released()) {
     if (ended_.has_value()) {
       return absl::CancelledError(*ended_);
     }

@@ -77,7 +77,10 @@ class AgentLine {
   // ---- what was said ----
   bool drained() const;  // collectives of this generation complete at once
   // Nothing is done again, whatever happens to the others.
-  bool released() const { return released_.load(std::memory_order_relaxed); }
+  bool released() const {
+    const brain::Identity of = released_of_.load(std::memory_order_relaxed);
+    return of != brain::Identity{} && of == identity_.load();
+  }
   bool pause_asked() const { return pause_of_.load(std::memory_order_relaxed) == identity_.load(); }
   bool notice_came() const { return notice_came_.load(std::memory_order_relaxed); }
   std::string notice() const;
@@ -122,7 +125,6 @@ class AgentLine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool welcomed_ = false;
-  std::atomic<bool> released_ = false;
   bool leaving_ = false;
   brain::Identity newest_;                // that a Prepare came for
   std::optional<Prepared> prepared_;      // the newest one not entered yet
@@ -132,6 +134,7 @@ class AgentLine {
   std::optional<std::string> ended_;
   std::vector<messages::Fault> injections_;
   std::atomic<bool> injections_came_{false};
+  std::atomic<brain::Identity> released_of_;  // the newest generation that was; zeros: none
   std::string notice_;
   std::atomic<bool> notice_came_{false};
   std::atomic<brain::Identity> pause_of_;   // the generation that is to pause; zeros: none

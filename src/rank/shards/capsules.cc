@@ -62,6 +62,12 @@ Status Capsules::save(Version version, std::string_view bytes) {
 
 std::optional<std::string> Capsules::load(Version version) const { return capsule_in(generation_.own, version); }
 
+void Capsules::clear() {
+  for (CapsuleSlot& slot : generation_.own_page().capsule) {
+    slot.version_plus_1 = 0;
+  }
+}
+
 // The lowest rank of this node that has one.
 std::optional<std::string> Capsules::neighbours(Version version) const {
   for (const std::byte* member : generation_.members) {  // null: on another node

@@ -22,6 +22,7 @@ class Capsules {
   // As of `version`; at most kCapsuleBytes.
   Status save(brain::Version version, std::string_view bytes);
   std::optional<std::string> load(brain::Version version) const;
+  void clear();  // of all versions
   // Several nodes: whether this rank has per-rank values, said before the generation forms.
   void want(bool wanted) { wanted_ = wanted; }
   // While the generation forms: brings the capsule that was lost with its node, if another node has a copy; then load()

@@ -42,7 +42,7 @@ def require_same(session: Session, rank: int, mine: Settings) -> None:
     desired = json.dumps({"rank": rank, "settings": mine}).encode()
     # An empty expectation: set by the first that asks, told to all others.
     answered, _, _, value = session.store(
-        "compare_set", "job/checkpoint-settings", b"0:" + desired, -1, ends_with_generation=False
+        "compare_set", session.key("checkpoint-settings"), b"0:" + desired, -1, ends_with_generation=False
     )
     if not answered or not value:
         return  # the job is over

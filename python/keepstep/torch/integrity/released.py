@@ -78,7 +78,7 @@ class Released:
         return [name for name, bits in mine.items() if first.get(name, bits) != bits]
 
     def _say(self, names: list[str]) -> None:
-        if self._session.claim_once("released/said"):
+        if self._session.claim_once(self._session.key("released/said")):
             what = (
                 f"the update leaves other values on each rank in {_listed(names)}. A replaced rank has another "
                 f"rank's until the next update makes them again. To have the same write before step.commit: {_LINE}"

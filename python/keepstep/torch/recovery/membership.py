@@ -34,8 +34,16 @@ def join(
     """
     engine = session.engine
     version = engine.version
+    if session.brings and not shards.wanted:
+        engine.set_state("clean", 0)  # who passed over the function before gets it from here
+    session.brings = False
     fill, gives, texts = engine.ready(shards.wanted, shards.as_built)
     staged: list[torch.Tensor] = []  # what others may read until the generation formed
+    if session.hollow and fill is Fill.NOTHING and engine.state()[0] != "clean":
+        raise KeepstepError(
+            f"the state that {session.hollow}() returned is lost with the processes that held it, before any rank had "
+            "committed a step with it. Save it in that function (run.checkpoint), and load it in build of this one"
+        )
     if fill is not Fill.NOTHING:
         engine.filling()
     if fill is Fill.SAVED:
@@ -70,6 +78,7 @@ def join(
     finally:
         if staged:
             engine.stop_publishing()
+    session.hollow = ""
     # What was lost with its node came from another one while the generation formed, if any had a copy.
     if not restored and not capsule.restore(engine, version):
         raise KeepstepError(

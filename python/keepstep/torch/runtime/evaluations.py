@@ -59,7 +59,7 @@ class Evaluations:
         key = self._key(index, step)
         # Only when all ranks were through is it over: all that enter again then know the same.
         through = f"{key}/{self._run.generation}"
-        if self._session.count(through.removeprefix("job/")) == self._run.world_size:
+        if self._session.count(through) == self._run.world_size:
             self._session.store("set", key, b"1", ends_with_generation=False)
             self._session.store("delete", through, ends_with_generation=False)
 
@@ -67,6 +67,5 @@ class Evaluations:
         _, _, ok, _ = self._session.store("check", self._key(index, step), ends_with_generation=False)
         return ok
 
-    @staticmethod
-    def _key(index: int, step: int) -> str:
-        return f"job/evaluated/{index}/{step}"
+    def _key(self, index: int, step: int) -> str:
+        return self._session.key(f"evaluated/{index}/{step}")

@@ -6,6 +6,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from keepstep import _engine
@@ -17,19 +18,56 @@ from keepstep.torch.data import user_loaders
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.distributed import nccl
 from keepstep.torch.recovery import rehearsal
+from keepstep.torch.runtime.passing import pass_over
 from keepstep.torch.runtime.repeated_warnings import RepeatedWarnings
+from keepstep.torch.runtime.returned import Returned
 from keepstep.torch.runtime.run import Run
 from keepstep.torch.tensors import cuda
 from keepstep.worker import shortened, user_traceback
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The function that returned on all ranks last. What it had with its peers stays until another one begins."""
+
+    run: Run
+    returned: Returned
+
+
+_last: _Last | None = None
 
 
 def run_recoverable(
     function: Callable[..., Any], options: RecoverOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Runs `function(run, ...)` until it returned on all ranks, however often it is entered."""
+    global _last
     current = session(f"@keepstep.recoverable {getattr(function, '__name__', 'function')}()")
-    if current.recoverable:
-        raise KeepstepError("one recoverable function at a time: this one was called inside another, or after it")
+    if current.in_function:
+        raise KeepstepError(
+            "one recoverable function at a time: this one was called inside another; call it after that has returned"
+        )
+    current.in_function = True
+    try:
+        if current.functions < current.welcome.functions:
+            return pass_over(current, function, options, args, kwargs)
+        if _last is not None:
+            last, _last = _last, None
+            last.returned.check()
+            last.run._let_go()
+            current.start_again()
+        run = Run(current, options, function)
+        returned = Returned(current, function)
+        result = _run_to_the_end(current, run, returned, functools.partial(function, run, *args, **kwargs), options)
+        _last = _Last(run, returned)
+        return result
+    finally:
+        current.in_function = False
+
+
+def _run_to_the_end(
+    current: Session, run: Run, returned: Returned, enter: Callable[[], Any], options: RecoverOptions
+) -> Any:
     current.recoverable = True
     _leave_notices_to_the_agent(current)
     current.users_health_check = options.health_check
@@ -38,9 +76,7 @@ def run_recoverable(
     user_loaders.track(current)
     repeated = RepeatedWarnings()
     repeated.install()
-    run = Run(current, options, function)
-    enter = functools.partial(function, run, *args, **kwargs)
-    returned = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
+    early = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
     exits: SystemExit | None = None
     while True:
@@ -48,9 +84,11 @@ def run_recoverable(
             if reason is not None:
                 repeated.next_entry()
                 run._unwind(reason)
-            result, exits = _left(current, enter) if returned is None else (returned.value, None)
-            returned = None
-            run._finish()
+            result, exits = _left(current, enter) if early is None else (early.value, None)
+            early = None
+            run._form("the end of the training function")
+            returned.tell(result, run._states_without_rank())
+            current.engine.finish()
             break
         except (Interruption, _engine.Interrupted) as interruption:
             reason = str(interruption)

@@ -28,7 +28,7 @@ from keepstep._session import Session
 from keepstep._state import State, protected_fields
 from keepstep.torch import seeds
 from keepstep.torch.checkpoint import settings as checkpoint_settings
-from keepstep.torch.current_run import set_current
+from keepstep.torch.current_run import current, set_current
 from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
@@ -73,6 +73,13 @@ def _interruptible(call: Callable[[], T]) -> T:
         raise Interruption(str(interrupted)) from None
 
 
+def _before_forward(module: torch.nn.Module) -> None:
+    """Of the run that this process is in now: a module may come from a function before."""
+    run = current()
+    if isinstance(run, Run):
+        run._guards.before_forward(module, run._in_step)
+
+
 def _checked(built: object) -> State:
     if not isinstance(built, State):
         raise KeepstepError(
@@ -97,6 +104,7 @@ class Run:
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
+        self._sharded_states: set[str] = set()  # the names of those that need a rank to be built
         self._set_up: set[str] = set()  # their names, in this entry
         self._spoilt: rehearsal.Spoilt | None = None  # by the rehearsal of this process
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
@@ -243,6 +251,8 @@ class Run:
                     "all ranks"
                 )
             state = self._build_sharded(build, name) if sharded else self._build(build, name)
+            if sharded:
+                self._sharded_states.add(name)
         self._protect(name, state)
         self._states[name] = state
         self._set_up.add(name)
@@ -314,7 +324,7 @@ class Run:
         """
         checkpoint_settings.check_memory_every_steps(memory_every_steps, elastic=self._session.welcome.elastic)
         checked = checkpoint_settings.checked(destinations)
-        if self.rehearsing:
+        if self.rehearsing or self._session.passing:
             return
         if self._checkpoints is None:
             if self._session.formed:
@@ -443,7 +453,7 @@ class Run:
         self._cuda_devices = self._registry.cuda_devices()
         pipelining.ask_quietly()
         for module in self._registry.modules():
-            early_exit.install(module, self._session, lambda module: self._guards.before_forward(module, self._in_step))
+            early_exit.install(module, self._session, _before_forward)
         self._commit.refuse_steps_outside(self._refusing_step)
         if not self.rehearsing:
             self._begin_loop(last_step)
@@ -668,9 +678,9 @@ class Run:
         Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
         is not repeated. Like a section of `slow` it may take long.
         """
-        if self.rehearsing:
+        if self.rehearsing or self._session.passing:
             return None
-        if not self._session.claim_once(f"once/{name}"):
+        if not self._session.claim_once(self._session.key(f"once/{name}")):
             return None
         with self.slow(name or "once"):
             return function(*args, **kwargs)
@@ -844,7 +854,9 @@ class Run:
     def _began_with(self, version: int) -> int:
         """The step that the job was started with; `version` where this process is the first to ask."""
         pair = f"0:{version}".encode()
-        answered, _, _, value = self._session.store("compare_set", "job/began", pair, ends_with_generation=False)
+        answered, _, _, value = self._session.store(
+            "compare_set", self._session.key("began"), pair, ends_with_generation=False
+        )
         return int(value) if answered and value else version
 
     def _unwind(self, reason: str) -> None:
@@ -916,7 +928,17 @@ class Run:
                 traceback.print_exc()
                 raise SystemExit(1) from error  # this process is not fit: it ends, and is replaced
 
-    def _finish(self) -> None:
-        """Waits until the function returned on all ranks."""
-        self._form("the end of the training function")
-        self._engine.finish()
+    def _states_without_rank(self) -> dict[str, State]:
+        """What any process can build."""
+        return {name: state for name, state in self._states.items() if name not in self._sharded_states}
+
+    def _let_go(self) -> None:
+        """The function is over, and another one begins: ends what this one had with its peers."""
+        from keepstep.torch.distributed.hosts import communication
+
+        nccl.leave()
+        cuda.drain()
+        communication.detach()
+        self._world.forget_abandoned()
+        self._drop_generation(keep_world=False)
+        self._hooks.clear()

@@ -1,0 +1,119 @@
+"""Several recoverable functions in one script, one after another (docs/design/functions.md)."""
+
+import json
+
+import pytest
+
+from harness import JOBS, finish, json_lines, start
+from several_nodes import finish_nodes, start_nodes
+
+FUNCTIONS = {"pretrain": 6, "finetune": 8, "again": 4}
+
+
+def run(folder, *extra, world=2, spares=0, options=()):
+    process, command = start(
+        folder, JOBS / "functions.py", "--out", folder, *extra, world=world, spares=spares, options=options
+    )
+    return finish(folder, process, command)
+
+
+def notes(folder):
+    return {path.stem: json_lines(path) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def losses(folder):
+    """By function and step; all ranks say the same."""
+    found = {}
+    for lines in notes(folder).values():
+        for line in lines:
+            if "step" in line:
+                assert found.setdefault((line["function"], line["step"]), line["loss"]) == line["loss"]
+    return found
+
+
+def said(folder, key):
+    return [line[key] for lines in notes(folder).values() for line in lines if key in line]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    job = run(folder)
+    assert job.exit_code == 0, job.explain()
+    return folder
+
+
+def assert_like(reference, folder, job):
+    assert job.exit_code == 0, job.explain()
+    assert losses(folder) == losses(reference), job.explain()
+    assert set(said(folder, "final")) == set(said(reference, "final")), job.explain()
+
+
+def test_each_function_counts_its_own_steps_and_takes_what_the_one_before_returned(reference):
+    assert sorted(losses(reference)) == sorted((name, n + 1) for name, last in FUNCTIONS.items() for n in range(last))
+    assert sorted(said(reference, "once")) == sorted(FUNCTIONS)
+    processes = notes(reference)
+    assert len(processes) == 2
+    for lines in processes.values():
+        assert [line["entry"] for line in lines if "entry" in line] == ["start"] * 3
+    # The third one trains a model of its own: the same as the first, as far as it goes.
+    assert [losses(reference)["again", n] for n in range(1, 5)] == [
+        losses(reference)["pretrain", n] for n in range(1, 5)
+    ]
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize("step", [1, 5])
+def test_a_rank_killed_in_the_second_function_is_replaced_there(tmp_path, reference, step, spares):
+    job = run(tmp_path, "--die", f"finetune:{step}:1", spares=spares)
+    assert_like(reference, tmp_path, job)
+    assert len(said(tmp_path, "dies")) == 1
+    entries = [
+        [(line["function"], line["entry"]) for line in lines if line.get("entry", "rehearsal") != "rehearsal"]
+        for lines in notes(tmp_path).values()
+    ]
+    assert [("pretrain", "start"), ("finetune", "start"), ("finetune", "recovery"), ("again", "start")] in entries
+    assert [("finetune", "replacement"), ("again", "start")] in entries, job.explain()
+
+
+def test_a_rank_killed_between_two_functions_is_replaced_in_the_next_one(tmp_path, reference):
+    job = run(tmp_path, "--die", "pretrain:returned:0", spares=1)
+    assert_like(reference, tmp_path, job)
+    assert "between two recoverable functions" in json.dumps(job.events("late_death")), job.explain()
+
+
+def test_a_process_that_dies_while_it_builds_for_the_second_function_is_replaced(tmp_path, reference):
+    job = run(tmp_path, "--die", "finetune:built:any")
+    assert_like(reference, tmp_path, job)
+
+
+def test_a_rank_of_another_node_is_killed_in_the_second_function(tmp_path, reference):
+    nodes = start_nodes(
+        tmp_path, JOBS / "functions.py", "--out", tmp_path, "--die", "finetune:5:1", world=1,
+    )  # fmt: skip
+    assert_like(reference, tmp_path, finish_nodes(nodes))
+    assert len(said(tmp_path, "dies")) == 1
+
+
+def test_each_function_saves_to_a_destination_of_its_own_and_goes_on_from_it(tmp_path, reference):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    job = run(first, "--checkpoints", tmp_path / "saved")
+    assert_like(reference, first, job)
+    job = run(second, "--checkpoints", tmp_path / "saved")
+    assert job.exit_code == 0, job.explain()
+    assert losses(second) == {}, job.explain()  # nothing is left to do
+    assert set(said(second, "final")) == set(said(reference, "final"))
+
+
+def test_what_cannot_be_had_in_another_process_is_refused_before_the_next_function(tmp_path):
+    job = run(tmp_path, "--return", "model")
+    assert job.exit_code == 1, job.explain()
+    assert "pretrain() returned a __main__.Net. Another recoverable function follows" in job.output, job.explain()
+
+
+def test_a_function_inside_of_another_is_refused(tmp_path):
+    job = run(tmp_path, "--nested")
+    assert job.exit_code == 1, job.explain()
+    assert "one recoverable function at a time" in job.output, job.explain()
