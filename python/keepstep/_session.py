@@ -42,7 +42,7 @@ class Session:
         self.brings = False
         self.hollow = ""  # that function's name
         self.building = False
-        self.sharding = False  # in run.setup(sharded=True): with a rank, and without peers
+        self.building_with_rank = False  # in run.setup(with_rank=True): without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
         self.injector = Injector(self, self.welcome.inject)
         self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run

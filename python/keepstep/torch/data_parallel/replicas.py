@@ -169,7 +169,7 @@ def drop_all() -> None:
 
 
 def keep_groups() -> None:
-    """The process groups that ``run.setup(sharded=True)`` made stay as long as the world's."""
+    """The process groups that ``run.setup(with_rank=True)`` made stay as long as the world's."""
     global _kept_names
     from torch.distributed import distributed_c10d as c10d
 

@@ -110,7 +110,7 @@ class RunHost:
         self._session = session
 
     def enter(self, what: str) -> tuple[GroupOps, int]:
-        if self._session.sharding:
+        if self._session.building_with_rank:
             return shard_building.operations(self._session)
         side = in_side_thread()
         if side:

@@ -36,7 +36,7 @@ def _written(value: Any, states: Mapping[str, State]) -> Any:
         for name, state in states.items():
             if state is value:
                 return {"state": name}
-        raise KeepstepError("a State that run.setup did not build, or built with sharded=True")
+        raise KeepstepError("a State that run.setup did not build, or built with a rank")
     if type(value) in (list, tuple):
         return {type(value).__name__: [_written(each, states) for each in value]}
     if type(value) is dict and all(type(key) is str for key in value):

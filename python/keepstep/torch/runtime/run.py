@@ -104,7 +104,7 @@ class Run:
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
-        self._sharded_states: set[str] = set()  # the names of those that need a rank to be built
+        self._states_of_rank: set[str] = set()  # the names of those that need a rank to be built
         self._set_up: set[str] = set()  # their names, in this entry
         self._spoilt: rehearsal.Spoilt | None = None  # by the rehearsal of this process
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
@@ -212,7 +212,7 @@ class Run:
 
     # ---- state ----
 
-    def setup(self, build: Callable[[], S], *, name: str = "", sharded: bool = False) -> S:
+    def setup(self, build: Callable[[], S], *, name: str = "", sharded: bool = False, with_rank: bool = False) -> S:
         """The `State` that ``build()`` returned: built once per process, the same object in every entry.
 
         Every field is protected under its name: it is what a replacement receives from its peers. All ranks must build
@@ -222,15 +222,17 @@ class Run:
         Call it in every entry, before the first thing that needs peers. A second state needs a `name`; its fields are
         protected as ``name.field``.
 
-        Without `sharded`, ``build`` runs before this process has a rank, and must not ask for one: spares run it ahead.
+        Normally ``build`` runs before this process has a rank, and must not ask for one: spares run it ahead.
 
-        With `sharded`, ``build`` runs when the process has a rank: for what depends on it, like meshes,
-        ``fully_shard`` and ``parallelize_module``. The process group is there, and ``run.rank`` and ``run.world_size``
-        are known. **Collectives in it are not carried out**, because a replacement builds alone; make the same values
-        on all ranks from the seed, and load weights from a file. The state is copied in every step, or protected by
-        parity (`RecoverOptions.redundancy`). When an elastic job changes its size, everything is built again in the
-        same process, and the state moves into it. Stages and schedules of ``torch.distributed.pipelining`` begin every
-        entry as they were built.
+        With `with_rank`, ``build`` runs when the process has a rank: for libraries that want a process group before
+        they build a model. The process group is there, and ``run.rank`` and ``run.world_size`` are known.
+        **Collectives in it are not carried out**, because a replacement builds alone; make the same values on all ranks
+        from the seed, and load weights from a file. A recovery then waits for ``build``.
+
+        With `sharded` (which includes `with_rank`) ranks hold different parts: meshes, ``fully_shard``,
+        ``parallelize_module``. The state is copied in every step, or protected by parity (`RecoverOptions.redundancy`).
+        When an elastic job changes its size, everything is built again in the same process, and the state moves into
+        it. Stages and schedules of ``torch.distributed.pipelining`` begin every entry as they were built.
 
         Raises:
             KeepstepError: a field cannot be carried to another process; a second state without a name.
@@ -250,9 +252,11 @@ class Run:
                     "run.setup comes too late: this rank trains already; call it before run.ddp, in every entry and on "
                     "all ranks"
                 )
-            state = self._build_sharded(build, name) if sharded else self._build(build, name)
-            if sharded:
-                self._sharded_states.add(name)
+            if sharded or with_rank:
+                state = self._build_with_rank(build, name, sharded)
+                self._states_of_rank.add(name)
+            else:
+                state = self._build(build, name)
         self._protect(name, state)
         self._states[name] = state
         self._set_up.add(name)
@@ -281,25 +285,26 @@ class Run:
         finally:
             self._session.building = False
 
-    def _build_sharded(self, build: Callable[[], State], name: str) -> State:
-        self._assignment("run.setup(sharded=True)")
+    def _build_with_rank(self, build: Callable[[], State], name: str, sharded: bool) -> State:
+        self._assignment("run.setup(sharded=True)" if sharded else "run.setup(with_rank=True)")
         if self.rehearsing:
             raise rehearsal.NotWorthIt
         from keepstep.torch.distributed.hosts import shard_building
 
         seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, zlib.crc32(name.encode())))
-        self._session.sharding = True
+        self._session.building_with_rank = True
         try:
             self._init_process_group()
             with dtensor.alone():
                 built = _checked(build())
         finally:
-            self._session.sharding = False
+            self._session.building_with_rank = False
             shard_building.close()
         replicas.keep_groups()
         pipelining.remember()
-        self._shards.built_by_rank()
-        self._engine.built()
+        if sharded:
+            self._shards.built_by_rank()
+            self._engine.built()
         return built
 
     def checkpoint(
@@ -772,7 +777,7 @@ class Run:
 
     def _form(self, what: str) -> None:
         """Joins the generation if this process has not yet: waits for a rank, and for the state."""
-        if self._session.formed or self._session.sharding:
+        if self._session.formed or self._session.building_with_rank:
             if self._entering and self._session.formed:
                 self._entering = False
                 set_here = self._committed.late_change()
@@ -930,7 +935,7 @@ class Run:
 
     def _states_without_rank(self) -> dict[str, State]:
         """What any process can build."""
-        return {name: state for name, state in self._states.items() if name not in self._sharded_states}
+        return {name: state for name, state in self._states.items() if name not in self._states_of_rank}
 
     def _let_go(self) -> None:
         """The function is over, and another one begins: ends what this one had with its peers."""
