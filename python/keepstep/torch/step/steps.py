@@ -46,7 +46,8 @@ class BatchPlan:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise KeepstepError(
                 f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is "
-                "needed, so that the position of the job is one number"
+                "needed, so that the position of the job is one number. For anything else write "
+                "run.steps(keepstep.data.cached(DataLoader(...)), ...)"
             )
         if len(dataset) == 0:
             raise KeepstepError("run.steps: the dataset is empty")
