@@ -86,7 +86,7 @@ def _run_to_the_end(
                 run._unwind(reason)
             result, exits = _left(current, enter) if early is None else (early.value, None)
             early = None
-            run._form("the end of the training function")
+            run._returned()
             returned.tell(result, run._states_without_rank())
             current.engine.finish()
             break

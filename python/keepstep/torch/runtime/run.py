@@ -133,6 +133,7 @@ class Run:
         replicas.around_wrap = self._committed.as_wrapped
         self._entering = False  # left, and put back; the entry has not come to what needs peers yet
         self._first_loop = True  # of this entry
+        self._broken_off = False  # the newest loop was left by `break`, after a commit
         self._evaluations = Evaluations(self)
         self._hooks = Hooks()
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
@@ -480,6 +481,7 @@ class Run:
             except GeneratorExit:
                 if self._step is step:  # left by `break`; after an interruption the loop is another one by now
                     self._engine.leave_loop()
+                    self._broken_off = step.committed
                 raise
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
@@ -488,7 +490,8 @@ class Run:
                 self._guards.changed_late(number)
         self._engine.leave_loop()
         self._step = None
-        self._save_last()
+        if self.version == last_step:  # else this loop was over before this entry
+            self._save_last()
 
     def _next_step(self, last_step: int) -> NextStep:
         if self.rehearsing:
@@ -500,6 +503,7 @@ class Run:
 
     def _begin_loop(self, last_step: int) -> None:
         self._guards.outside_of_a_step(self._first_loop)
+        self._broken_off = False
         first, self._first_loop = self._first_loop, False
         doubt = self._committed.begin_loop(self.version, self.world_size, last_step)
         if doubt and self.rank == 0:
@@ -932,6 +936,12 @@ class Run:
             except Exception as error:
                 traceback.print_exc()
                 raise SystemExit(1) from error  # this process is not fit: it ends, and is replaced
+
+    def _returned(self) -> None:
+        """The function returned on this rank; it joins now if nothing in it needed peers."""
+        self._form("the end of the training function")
+        if self._broken_off:
+            self._save_last()
 
     def _states_without_rank(self) -> dict[str, State]:
         """What any process can build."""
