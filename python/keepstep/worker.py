@@ -87,10 +87,10 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
-def _use_temp_folder(worker: int) -> None:
+def use_temp_folder(name: str) -> None:
     """What multiprocessing leaves when this process is killed lies in a folder that the agent removes then."""
     folder = os.environ.get("KEEPSTEP_TEMP", "")
-    path = os.path.join(folder, str(worker))
+    path = os.path.join(folder, name)
     # A socket's name has room for 107 bytes, and multiprocessing's take some.
     if folder and len(os.fsencode(path)) <= MAX_TEMP_BYTES:
         with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     for name in THREAD_VARIABLES:
         os.environ.pop(name, None)  # the zygote's are not the user's; those come with the environment
     os.environ.update(spec["environment"])
-    _use_temp_folder(spec["worker"])
+    use_temp_folder(str(spec["worker"]))
     import torch
 
     # Said explicitly, so that a forked worker and one started by exec compute the same bits.

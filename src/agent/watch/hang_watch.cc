@@ -32,7 +32,7 @@ std::string text_of_file(const std::string& path) {
 
 bool same_place(const RankProgress& a, const RankProgress& b) {
   return a.step == b.step && a.micro_batch == b.micro_batch && a.phase == b.phase && a.entered == b.entered &&
-         a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits;
+         a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits && a.slow == b.slow;
 }
 constexpr size_t kMostWhatBytes = 64;  // of a collective's name
 

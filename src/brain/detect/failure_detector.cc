@@ -17,7 +17,7 @@ constexpr Time kStuckTogether = std::chrono::seconds(10);
 
 auto position(const RankProgress& rank) {
   return std::tuple(rank.step, rank.micro_batch, rank.phase, rank.waits == WaitsIn::kVote, rank.entered, rank.left,
-                    rank.messages, rank.moved);
+                    rank.messages, rank.moved, rank.slow);
 }
 
 // For ranks that wait in different places: who came least far.

@@ -27,6 +27,7 @@ from keepstep import _engine, _session
 from keepstep._errors import KeepstepError
 from keepstep.torch import seeds
 from keepstep.torch.data import batch_codec
+from keepstep.worker import use_temp_folder
 
 SKIPPED, BATCH, ERROR, END = _engine.ITEM_SKIPPED, _engine.ITEM_BATCH, _engine.ITEM_ERROR, _engine.ITEM_END
 _MOST_ERROR_BYTES = 100_000
@@ -200,6 +201,7 @@ def _run(loader: Any, ring: _engine.Ring, fd: int, seed: int, beginning: Beginni
 def _leave_the_rank(loader: Any, channel: int) -> None:
     """What belongs to the rank that forked us and not to a process that loads."""
     os.setsid()
+    use_temp_folder(f"loader{os.getpid()}")  # the rank's goes with the rank
     _cut_connections(channel)
     _session.set_session(None)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE):

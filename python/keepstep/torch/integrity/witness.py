@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from keepstep import _engine, _side_effects
 from keepstep.torch.tensors.memory import dense, piece
 
 if TYPE_CHECKING:
+    from keepstep._destination import Destination
     from keepstep._session import Session
     from keepstep.torch.state.registry import Registry
 
@@ -37,6 +39,7 @@ class Witness:
         self._session = session
         self._until = until
         self._step = 0
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(folder / f"{os.getpid()}.jsonl", flags, 0o644)
@@ -44,6 +47,12 @@ class Witness:
     def bounded(self, until: int) -> int:
         """The last step, where the script says `until`."""
         return until if self._until is None else min(until, self._until)
+
+    def redirected(self, destinations: tuple[Destination, ...]) -> tuple[Destination, ...]:
+        """In this job's own folder: it begins with no other job's checkpoint, and leaves the user's alone."""
+        return tuple(
+            replace(each, url=str(self._folder / "saves" / str(number))) for number, each in enumerate(destinations)
+        )
 
     def computed(self, step: int, samples: list[int]) -> None:
         """This rank is about to vote on `step`. What the newest generation says counts: it committed the step."""

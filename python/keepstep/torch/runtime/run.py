@@ -330,6 +330,8 @@ class Run:
         """
         checkpoint_settings.check_memory_every_steps(memory_every_steps, elastic=self._session.welcome.elastic)
         checked = checkpoint_settings.checked(destinations)
+        if self._session.witness is not None:
+            checked = self._session.witness.redirected(checked)
         if self.rehearsing or self._session.passing:
             return
         if self._checkpoints is None:
