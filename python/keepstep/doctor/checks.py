@@ -70,8 +70,11 @@ def checks(wanted: Wanted, begin: Callable[[str], None]) -> Iterator[Finding]:
 
 def ask_engine(command: str, ranks: int | None) -> dict[str, Any]:
     """The engine's answer; it reads the stacks of a process that is no child of its own, as those of ranks are read."""
-    waiting = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    waits = "print('here', flush=True); input()"
+    waiting = subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert waiting.stdout is not None
     try:
+        waiting.stdout.readline()  # before that it is not Python yet
         return engine.ask(command, ranks, waiting.pid)
     finally:
         waiting.kill()

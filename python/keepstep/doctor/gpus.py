@@ -40,7 +40,7 @@ def gpus(system: System, found: dict[str, Any], visible: int) -> list[Finding]:
             )
         ]
     findings = [
-        error("GPUs", f"{check}: {measured}; a rank needs {limit}") for check, measured, limit in found["unfit"]
+        error("GPUs", f"{check}: {measured}; a rank needs {limit}") for check, measured, limit in found.get("unfit", [])
     ]
     if len(about["gpus"]) != visible:
         findings.append(

@@ -50,12 +50,12 @@ int doctor_main(const std::vector<std::string>& args) {
     print_line(stderr, absl::StrCat("keepstep doctor: error: ", python.status().message()));
     return 1;
   }
-  if (!can_import(*python, "keepstep.doctor")) {
+  if (!can_import(*python, "keepstep.doctor.__main__")) {
     print_line(
         stderr,
         absl::StrCat("keepstep doctor: error: ", *python,
-                     " is the interpreter that jobs would use, and it cannot import the package keepstep; install "
-                     "keepstep there, or set KEEPSTEP_PYTHON to an interpreter that has it"));
+                     " is the interpreter that jobs would use, and it cannot import the package keepstep, or what that "
+                     "needs; install keepstep there, or set KEEPSTEP_PYTHON to an interpreter that has it"));
     return 1;
   }
   if (const std::string command = find_program(place.called_as, place.path); !command.empty()) {

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from harness import JOBS, KEEPSTEP, environment
+from keepstep.doctor.loopback import environment as loopback_environment
+from keepstep.doctor.loopback import loopback
 from network import network, why_not
 from several_nodes import OTHER_TOKEN, TOKEN
 
@@ -104,6 +106,18 @@ def test_an_interpreter_that_no_job_could_use_is_named(tmp_path, python):
     assert process.returncode == 1
     last = err.splitlines()[-1]
     assert last.startswith("keepstep doctor: error: ") and str(python) in last and "KEEPSTEP_PYTHON" in last
+
+
+def test_a_job_that_fails_is_told_with_what_it_said_last(monkeypatch):
+    monkeypatch.setenv("KEEPSTEP_COMMAND", str(KEEPSTEP))
+    finding = only(loopback(loopback_environment() | {"KEEPSTEP_PYTHON": "/bin/false"}))
+    assert (finding.check, finding.level) == ("loopback", "error")
+    assert "a small job on this machine failed: " in finding.found and "exited with code 1" in finding.found
+
+
+def only(findings):
+    (finding,) = findings
+    return finding
 
 
 def meet(nodes, endpoint, *options, tokens=(TOKEN, TOKEN)):
