@@ -1,9 +1,5 @@
 // The command `keepstep`: picks the subcommand. `run` is here; what is written in Python is handed to Python.
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,13 +7,14 @@
 #include "cli/commands/ask_command.h"
 #include "cli/commands/inject_command.h"
 #include "cli/commands/jobs_command.h"
+#include "cli/commands/machine_command.h"
 #include "cli/commands/node_command.h"
+#include "cli/commands/python_command.h"
 #include "cli/commands/rendezvous_bench.h"
 #include "cli/commands/run_command.h"
 #include "cli/commands/scale_command.h"
 #include "cli/commands/stacks_command.h"
 #include "cli/commands/version_command.h"
-#include "cli/options/find_python.h"
 #include "cli/options/suggest.h"
 
 namespace keepstep::cli {
@@ -30,6 +27,7 @@ usage: keepstep COMMAND ...
 
 commands:
   run      start a training script on several ranks, with torchrun's options
+  doctor   can this machine run jobs, and do its peers reach it? each thing: fine, or what to do
   report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
   certify  run a script through a systematic set of faults and say what it survives
   ckpt     look into checkpoints, check, export and remove them
@@ -48,12 +46,13 @@ examples:
   keepstep run --nproc-per-node 4 train.py --lr 3e-4      where you had torchrun
   keepstep run --nproc-per-node 4 --spares 1 --journal out/run train.py
   keepstep report out/run
+  keepstep doctor                                         on a new machine, before the first job
   keepstep bench recovery --against torchrun --json
 
 exit codes: 0 all went well; 2 the options are wrong (all mistakes are listed); otherwise that of the failed rank.
 )";
 
-// Commands that are Python modules: `keepstep NAME ...` is `python -m keepstep.NAME ...`.
+// Handed to Python as they are.
 const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
                                                               {"certify", "keepstep.certify"},
@@ -63,27 +62,9 @@ const std::map<std::string, std::string>& python_commands() {
   return commands;
 }
 
-int exec_python(const std::string& module, const std::vector<std::string>& args) {
-  const auto python = find_python(current_place());
-  if (!python.ok()) {
-    std::fprintf(stderr, "keepstep: %s\n", std::string(python.status().message()).c_str());
-    return 2;
-  }
-  std::vector<std::string> words = {*python, "-m", module};
-  words.insert(words.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) {
-    argv.push_back(word.data());
-  }
-  argv.push_back(nullptr);
-  execv(python->c_str(), argv.data());
-  std::fprintf(stderr, "keepstep: cannot start %s: %s\n", python->c_str(), std::strerror(errno));
-  return 126;
-}
-
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run",   "node",    "jobs",   "stacks",   "inject",
-                                    "scale", "version", "--help", "--version"};
+  std::vector<std::string> known = {"run",   "node",   "jobs",    "stacks", "inject",
+                                    "scale", "doctor", "version", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -114,6 +95,9 @@ int main(const std::vector<std::string>& argv) {
   if (command == "run") {
     return run_main(args);
   }
+  if (command == "doctor") {
+    return doctor_main(args);
+  }
   if (command == "node") {
     return node_main(args);
   }
@@ -131,6 +115,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "ask") {  // not in the overview: programs use it, such as `keepstep ckpt`
     return ask_main(args);
+  }
+  if (command == "machine") {  // not in the overview: `keepstep doctor` uses it
+    return machine_main(args);
   }
   if (command == "rendezvous-bench") {  // not in the overview: `keepstep bench rendezvous` starts it
     return rendezvous_bench_main();

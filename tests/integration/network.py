@@ -67,6 +67,19 @@ class Network:
                     "src", f"{self.nodes[there].ip}/32", "dst", f"{self.nodes[here].ip}/32", *which, "action", "block",
                 )  # fmt: skip
 
+    def let_only_endpoint_through(self, a, b):
+        """A firewall at `b` drops all TCP from `a` but what belongs to connections with the endpoint, node 0's."""
+        src_dst = ["src", f"{self.nodes[a].ip}/32", "dst", f"{self.nodes[b].ip}/32", "proto", "tcp"]
+        for which, priority, action in (
+            (["dport", ENDPOINT_PORT], 1, "allow"),
+            (["sport", ENDPOINT_PORT], 1, "allow"),
+            ([], 2, "block"),
+        ):
+            run(
+                "ip", "-n", self.nodes[b].namespace, "xfrm", "policy", "add", "dir", "in", *src_dst, *which,
+                "priority", priority, "action", action,
+            )  # fmt: skip
+
     def heal(self):
         for node in self.nodes:
             run("ip", "-n", node.namespace, "xfrm", "policy", "flush")

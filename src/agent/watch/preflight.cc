@@ -197,7 +197,7 @@ Machine read_machine(uint64_t needed) {
   return machine;
 }
 
-PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes) {
+PreflightReport check_open_files(const JobSpec& spec, const Machine& machine) {
   PreflightReport report;
   const uint64_t files = machine.open_files_used + open_files_needed(spec);
   if (files > machine.open_files_soft) {
@@ -210,6 +210,11 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
                             ? absl::StrFormat("the hard limit, %d, is root's to raise", machine.open_files_hard)
                             : "the hard limit allows it"));
   }
+  return report;
+}
+
+PreflightReport check_memory(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes) {
+  PreflightReport report;
   if (shared_bytes > machine.memory_available_bytes) {
     report.errors.push_back(absl::StrFormat(
         "the shared memory of %d ranks and %d spares takes %s and %s are free (for this process and its memory "
@@ -222,6 +227,11 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
                         "comes on top",
                         mebibytes(shared_bytes), mebibytes(machine.memory_available_bytes)));
   }
+  return report;
+}
+
+PreflightReport check_dev_shm(const Machine& machine) {
+  PreflightReport report;
   constexpr const char* kShmHelp =
       "DataLoader workers of torch pass their batches through it (keepstep itself does not use it); remove old files "
       "there, or enlarge it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g";
@@ -235,6 +245,16 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
         absl::StrFormat("/dev/shm has only %s free. %s", mebibytes(machine.dev_shm_free_bytes), kShmHelp));
   }
   return report;
+}
+
+PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes) {
+  PreflightReport all;
+  for (const PreflightReport& part :
+       {check_open_files(spec, machine), check_memory(spec, machine, shared_bytes), check_dev_shm(machine)}) {
+    all.errors.insert(all.errors.end(), part.errors.begin(), part.errors.end());
+    all.warnings.insert(all.warnings.end(), part.warnings.begin(), part.warnings.end());
+  }
+  return all;
 }
 
 PreflightReport preflight(const JobSpec& spec, uint64_t shared_bytes) {

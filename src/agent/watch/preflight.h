@@ -41,7 +41,11 @@ uint64_t available_memory_bytes();
 // one allows it. Then looks.
 Machine read_machine(uint64_t needed);
 
-// The part that needs only numbers. `shared_bytes`: shared memory of all workers of the job, together.
+// The parts that need only numbers. `shared_bytes`: shared memory of all workers of the job, together.
+PreflightReport check_open_files(const JobSpec& spec, const Machine& machine);
+PreflightReport check_memory(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes);
+PreflightReport check_dev_shm(const Machine& machine);
+// All three.
 PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint64_t shared_bytes);
 
 // All checks: the machine's numbers, the master port if one was given, that log and journal directories can be

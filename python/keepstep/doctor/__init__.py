@@ -1,0 +1,1 @@
+"""``keepstep doctor``: can this machine run jobs, and do its peers reach it?"""

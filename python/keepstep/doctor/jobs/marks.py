@@ -1,0 +1,21 @@
+"""How ranks of the doctor's jobs tell it what they found: lines of JSON with one entry, named by a mark; no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "doctor_loopback"
+PEERS = "doctor_peers"
+
+
+def say(mark: str, value: Any) -> None:
+    print(json.dumps({mark: value}), flush=True)
+
+
+def said(log: Path, mark: str) -> list[Any]:
+    """What ranks said under `mark` in the output of a launcher."""
+    begin = json.dumps({mark: 0})[:-2]
+    lines = log.read_text(errors="replace").splitlines()
+    return [json.loads(line)[mark] for line in lines if line.startswith(begin)]

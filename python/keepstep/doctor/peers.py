@@ -1,0 +1,204 @@
+"""Peers: doctors on several machines meet at an endpoint, as a small job of their own (jobs/peer.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keepstep.bench.harness.environment import BenchError
+from keepstep.bench.harness.processes import Processes
+from keepstep.bench.harness.waiting import wait_for_end
+from keepstep.doctor.finding import Finding, error, fine, in_words, warning
+from keepstep.doctor.jobs.marks import PEERS, said
+from keepstep.doctor.network import DEFAULT_PORT, resolve
+
+ASK_S = 5.0
+CHECKS = ("endpoint", "token", "peers")  # those that can fail here, while a machine alone is well
+AFTER_MEETING_S = 120.0  # for all that follows
+CLOCK_LIMIT_S = 1.0  # as of `keepstep run --clock-limit`
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where peers meet, and what shows that they belong together: as `keepstep run` is told.
+
+    Attributes:
+        endpoint: HOST or HOST:PORT.
+        token_file: None: the token is in KEEPSTEP_TOKEN.
+        rdzv_id: of the job that is to run there.
+        nodes: machines on which a doctor is started.
+        timeout_s: for all of them to come.
+    """
+
+    endpoint: str
+    token_file: str | None
+    rdzv_id: str
+    nodes: int
+    timeout_s: float
+
+    def address(self) -> tuple[str, int]:
+        """Host and port. Raises ValueError."""
+        parts = urllib.parse.urlsplit(f"//{self.endpoint}")
+        if not parts.hostname or parts.path or parts.port == 0:
+            raise ValueError(f"'{self.endpoint}' is not HOST or HOST:PORT")
+        return parts.hostname, parts.port or DEFAULT_PORT
+
+    def text(self) -> str:
+        host, port = self.address()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def key(self) -> list[str]:
+        return [] if self.token_file is None else ["--token-file", self.token_file]
+
+
+def peers(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Finding]:
+    """`command`: keepstep's; `environ`: of the small job."""
+    host, _ = meeting.address()
+    found = resolve(host)
+    if found.problem:
+        return [
+            error(
+                "endpoint",
+                f"the name '{host}' of --rdzv-endpoint does not resolve: {found.problem}",
+                "add it to DNS or /etc/hosts, or give the address of node 0",
+            )
+        ]
+    running = job_there(command, meeting, environ)
+    return [running] if running is not None else meet(command, meeting, environ)
+
+
+def job_there(command: str, meeting: Meeting, environ: Mapping[str, str]) -> Finding | None:
+    """A job that runs at the endpoint and takes our key, which is left alone; or why it cannot be asked."""
+    words = [command, "ask", meeting.text(), "--rdzv-id", meeting.rdzv_id, *meeting.key()]
+    question = json.dumps({"limit_s": ASK_S, "request": {"op": "describe"}})
+    done = subprocess.run(
+        words, input=question + "\n", capture_output=True, text=True, env=dict(environ), timeout=4 * ASK_S
+    )
+    if done.returncode != 0:
+        return error("token", done.stderr.strip().removeprefix("keepstep ask: "))
+    answer = json.loads(done.stdout)
+    if not answer.get("ok"):
+        return None  # nobody is there yet, a doctor is, or a job with another key: meet() finds out
+    job = f"{answer['job']} ({in_words(answer['nodes'], 'node')}, step {answer['step']})"
+    return fine(
+        "endpoint",
+        f"the job {job} runs at {meeting.text()}: this machine reaches it, and has its token. So as not to disturb it "
+        "nothing else was tried with peers",
+    )
+
+
+def meet(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Finding]:
+    with tempfile.TemporaryDirectory(prefix="keepstep-doctor-") as name, Processes() as processes:
+        folder = Path(name)
+        # Another --rdzv-id than the job's is another key: no launcher of the job takes the doctor for one of its own.
+        job = processes.start(
+            [
+                *(command, "run", "--nnodes", str(meeting.nodes), "--nproc-per-node", "1", "--max-restarts", "0"),
+                *("--rdzv-endpoint", meeting.text(), "--rdzv-id", f"doctor-{meeting.rdzv_id}", *meeting.key()),
+                *("--join-timeout", f"{meeting.timeout_s:g}", "--journal", str(folder / "run")),
+                *("-m", "keepstep.doctor.jobs.peer"),
+            ],
+            environ,
+            folder / "log",
+        )
+        try:
+            wait_for_end("the job", job, meeting.timeout_s + AFTER_MEETING_S)
+            (report,) = said(job.log, PEERS)
+        except (BenchError, ValueError) as why:
+            said_by_all = job.log.read_text(errors="replace").splitlines()
+            found, advice = why_failed(said_by_all)
+            return [error("peers", found or str(why), strangers(folder / "run") or advice)]
+        warnings = [line for line in job.log.read_text(errors="replace").splitlines() if line.startswith(_WARNING)]
+    return [*(warning("peers", line.removeprefix(_WARNING)) for line in warnings), *judge(meeting, report)]
+
+
+_WARNING = "keepstep: warning: "
+_FIREWALL = (
+    "ranks listen at ports of net.ipv4.ip_local_port_range: let firewalls between the machines (nftables, security "
+    "groups, Kubernetes' NetworkPolicy) pass TCP at these, both ways"
+)
+
+
+def why_failed(lines: Sequence[str]) -> tuple[str, str]:
+    """What a launcher's output says of the end of its job, and what to do; empty: it says nothing.
+
+    A launcher has the last word. Where that is only that a rank ended, the rank's exception says why.
+    """
+    raised = dict.fromkeys(line for line in lines if re.match(r"[A-Z]\w*(Error|Exception): ", line))
+    if raised:
+        found = "; ".join(raised)
+        return found, _FIREWALL if "no connection to" in found else ""
+    ours = [line for line in lines if line.startswith("keepstep: ") and not line.startswith(_WARNING)]
+    last = ours[-1].removeprefix("keepstep: ").removeprefix("error: ") if ours else ""
+    return last.replace("--join-timeout", "--timeout-s"), ""
+
+
+def strangers(run: Path) -> str:
+    """Whom node 0 turned away, by its journal; empty: nobody. A peer with another token is told, and so is this end.
+
+    One refusal means nothing: each doctor asks first whether a job is here, with the key that a job would have.
+    """
+    refused: Counter[str] = Counter()
+    for path in run.glob("journal*.jsonl"):
+        for line in path.read_text(errors="replace").splitlines():
+            event = json.loads(line) if line.endswith("}") else {}
+            if event.get("event") == "refused":
+                refused.update(re.findall(r"^a stranger: (\S+):\d+ ", event.get("because", "")))
+    others = [address for address, count in refused.items() if count > 1]
+    if not others:
+        return ""
+    return f"{', '.join(others)} came with another job token or --rdzv-id: give all machines the same"
+
+
+def judge(meeting: Meeting, report: dict[str, Any]) -> list[Finding]:
+    machines = [f"{each['host']} ({each['address']})" for each in report["machines"]]
+    findings = [fine("peers", f"{len(machines)} machines met at {meeting.text()}: {', '.join(machines)}")]
+    findings += list(wrong_names(report)) or [fine("peers' names", "each resolves on all machines to its address")]
+    findings += clocks(machines, report["pairs"])
+    for pair in report["pairs"]:
+        here, there = (machines[rank] for rank in pair["ranks"])
+        out, back = (rate / 1e9 for rate in pair["bytes_per_s"])
+        trip_ms = pair["round_trip_s"] * 1e3
+        findings.append(
+            fine("data plane", f"{here} to {there} {out:.2f} GB/s, back {back:.2f} GB/s, round trip {trip_ms:.2f} ms")
+        )
+    return findings
+
+
+def wrong_names(report: dict[str, Any]) -> Iterator[Finding]:
+    """A job needs no names but the endpoint's; people, Gloo and MPI do."""
+    for here, resolved in zip(report["machines"], report["names"], strict=True):
+        for there, found in zip(report["machines"], resolved, strict=True):
+            if there is here or there["address"] in found["addresses"]:
+                continue
+            means = f"to {', '.join(found['addresses'])}" if found["addresses"] else f"to nothing ({found['problem']})"
+            yield warning(
+                "peers' names",
+                f"{here['host']} ({here['address']}) resolves '{there['host']}' {means}, and jobs reach that machine "
+                f"at {there['address']}",
+                f"add `{there['address']} {there['host']}` to /etc/hosts there, or to DNS; keepstep itself needs only "
+                "the name in --rdzv-endpoint",
+            )
+
+
+def clocks(machines: list[str], pairs: list[dict[str, Any]]) -> list[Finding]:
+    apart = [
+        warning(
+            "peers' clocks",
+            f"the wall clock of {machines[pair['ranks'][1]]} is {abs(pair['ahead_s']):.3f} s "
+            f"{'ahead of' if pair['ahead_s'] > 0 else 'behind'} that of {machines[pair['ranks'][0]]}",
+            "start chronyd or systemd-timesyncd on both; a job warns of it, too (--clock-limit)",
+        )
+        for pair in pairs
+        if abs(pair["ahead_s"]) > CLOCK_LIMIT_S + pair["round_trip_s"] / 2
+    ]
+    most = max((abs(pair["ahead_s"]) for pair in pairs), default=0.0)
+    return apart or [fine("peers' clocks", f"at most {most * 1e3:.2f} ms apart")]
