@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from keepstep.bench.demo.sample_ids import check_samples, committed_samples
 from keepstep.bench.harness.commits import CommitReader, RankCommit, first_new_step, median_step_s, redone_steps
 from keepstep.bench.harness.keepstep_job import Membership
 from keepstep.bench.harness.processes import Processes, descendants
 from keepstep.bench.harness.waiting import wait_for
 from keepstep.bench.harness.workload import LEAST_STEP_S, Workload
 from keepstep.bench.recovery.keepstep_recovery import bitwise_equal
-from keepstep.bench.recovery.sample_ids import check_samples, committed_samples
 
 
 def commit(step: int, rank: int, mono: float, generation: int = 1, ranks: int = 2) -> RankCommit:
