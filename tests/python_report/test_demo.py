@@ -144,6 +144,12 @@ def test_a_screen_of_80x24_shows_ranks_steps_the_kill_all_phases_and_the_newest_
     assert len(lines) == 24
 
 
+def test_what_a_rank_does_is_one_line_of_its_box() -> None:
+    lines = drawn(after("ranks_killed", "formed", 2))
+    assert any(line.count("│ first step") == 4 for line in lines)
+    assert any(line.count("│ pid ") == 4 for line in lines)
+
+
 def test_the_bar_grows_with_each_phase() -> None:
     lengths = []
     for line, scene in told("ranks_killed"):

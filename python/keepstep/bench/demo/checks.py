@@ -37,7 +37,7 @@ class Checks:
 
     def in_a_line(self) -> str:
         failed = [what for what, _, holds in self._rows if not holds]
-        return f"differs: {', '.join(failed)}" if failed else "nothing lost, equal bit for bit"
+        return f"differs: {', '.join(failed)}" if failed else "equal bit for bit"
 
 
 def compare(

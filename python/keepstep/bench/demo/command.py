@@ -69,10 +69,8 @@ def _play(chosen: argparse.Namespace, processes: Processes, console: Console) ->
     faults = chosen.inject or _kills(until)
     on_nodes = [f"kill:rank=1,step={max(1, until // 3)},phase=backward"]
     undisturbed = Act("undisturbed", "nothing is killed")
-    disturbed = Act(
-        "disturbed", "as given by --inject" if chosen.inject else "two ranks are killed, one after the other"
-    )
-    nodes = Act("nodes", f"the same on {NODES} nodes and a spare one: a rank, then node {KILLED_NODE} is killed")
+    disturbed = Act("disturbed", "as given by --inject" if chosen.inject else "two ranks are killed")
+    nodes = Act("nodes", f"{NODES} nodes: a rank is killed, then node {KILLED_NODE}")
     acts = [undisturbed, disturbed] if chosen.inject else [undisturbed, disturbed, nodes]
     title = f"keepstep: a GPT on {WORLD_SIZE} ranks, {until} steps, {len(acts)} times with the same seed"
     ended: list[_Ended] = []

@@ -23,7 +23,7 @@ from keepstep.report import words
 from keepstep.report.picture import PHASE_COLOURS
 from keepstep.report.recovery import PHASE_TITLES, PHASES, Recovery
 
-PLACE_WIDTH = 13
+PLACE_WIDTH = 13  # its longest line is "first step"
 RIGHT_OF_BAR = 10  # cells, for the total
 EVENT_STYLES = {FAULT: "red", RECOVERED: "green"}
 DOING_STYLES = {
@@ -98,6 +98,7 @@ def _place(place: Place, several_nodes: bool) -> Panel:
         subtitle=shown(f"node {place.node}", "dim") if several_nodes and place.node is not None else None,
         subtitle_align="right",
         border_style=style,
+        padding=(0, 0, 0, 1),
         width=PLACE_WIDTH,
         height=5,
     )
