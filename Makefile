@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON_VENV := .venv/bin/python
 BUILD := build
 JOBS ?= $(shell nproc)
-CMAKE_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/$(PYTHON_VENV)"
+BUILD_SH = BUILD="$(BUILD)" JOBS="$(JOBS)" scripts/build.sh
 PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 
 # The engine's extension for another interpreter; the rest of the build does not depend on Python.
@@ -20,11 +20,11 @@ setup:  ## install what is missing (apt, .venv)
 	@scripts/setup.sh
 
 build: setup  ## build engine, agent and command
-	@test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) >/dev/null
-	@ninja -C $(BUILD) -j $(JOBS) | tail -n 1
-	@ln -sf "$(CURDIR)/$(BUILD)/keepstep" .venv/bin/keepstep
+	@$(BUILD_SH)
 
-demo: build  ## the main job: two ranks, then a whole node killed; no step lost, every loss equal bit for bit
+# What the demo runs, and no more; configured as for the tests, which then only build what is missing.
+demo:  ## the main job: two ranks, then a whole node killed; no step lost, every loss equal bit for bit
+	@scripts/setup.sh run env $(BUILD_SH) keepstep _engine _checkpoint
 	@$(PYTHON_VENV) -m keepstep.bench demo
 
 test: test-cc test-python  ## all tests but the long matrices

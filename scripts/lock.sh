@@ -16,5 +16,8 @@ lock() {
     --no-emit-index-url --no-emit-find-links --output-file "$1.lock" "$1.txt" "${@:3}"
 }
 lock requirements 3.10 "$@"
+# On top of those: the same versions, and without what they bring.
+mapfile -t without < <(sed -En 's/^([^ =]+)==.*/--no-emit-package=\1/p' requirements.lock | sort -u)
+lock requirements-tests 3.10 --constraints requirements.lock "${without[@]}" "$@"
 lock requirements-oldest 3.10 "$@"
 lock requirements-strangers 3.11 --no-deps "$@"

@@ -340,6 +340,7 @@ def test_the_version_is_the_same_everywhere():
 
 def test_requirements_and_their_page_agree():
     page = (ROOT / "docs" / "design" / "dependencies.md").read_text()
-    for line in (ROOT / "requirements.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            assert line.split("==")[0].lower() in page.lower(), f"docs/design/dependencies.md does not say why {line}"
+    for name in ("requirements.txt", "requirements-tests.txt"):
+        for line in (ROOT / name).read_text().splitlines():
+            if line and not line.startswith("#"):
+                assert line.split("==")[0].lower() in page.lower(), f"dependencies.md does not say why {line}"

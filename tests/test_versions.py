@@ -36,14 +36,16 @@ def test_package_and_tests_name_the_same_oldest_torch():
 
 def test_what_is_pinned_is_installed_so_that_no_test_of_the_real_thing_is_skipped():
     oldest = Path(sys.prefix).name == ".venv-oldest"
-    pins = (ROOT / ("requirements-oldest.txt" if oldest else "requirements.txt")).read_text().splitlines()
+    names = ["requirements-oldest.txt"] if oldest else ["requirements.txt", "requirements-tests.txt"]
+    pins = [pin for name in names for pin in (ROOT / name).read_text().splitlines()]
     for each in map(Requirement, (pin for pin in pins if pin and not pin.startswith("#"))):
         if each.marker is None or each.marker.evaluate():
             assert each.specifier.contains(metadata.version(each.name), prereleases=True), each
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-oldest", "requirements-strangers"])
+@pytest.mark.parametrize("name", ["", "-tests", "-oldest", "-strangers"])
 def test_the_lock_has_what_is_pinned_and_a_hash_of_everything(name):
+    name = f"requirements{name}"
     text = (ROOT / f"{name}.lock").read_text().replace("\\\n", " ")
     locked = {}
     for line in filter(None, text.splitlines()):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from keepstep.bench.demo.sample_ids import check_samples, committed_samples
 from keepstep.bench.harness.commits import CommitReader, RankCommit, first_new_step, median_step_s, redone_steps
 from keepstep.bench.harness.keepstep_job import Membership
 from keepstep.bench.harness.processes import Processes, descendants
 from keepstep.bench.harness.waiting import wait_for
 from keepstep.bench.harness.workload import LEAST_STEP_S, Workload
 from keepstep.bench.recovery.keepstep_recovery import bitwise_equal
-from keepstep.bench.recovery.sample_ids import check_samples, committed_samples
 
 
 def commit(step: int, rank: int, mono: float, generation: int = 1, ranks: int = 2) -> RankCommit:
@@ -185,3 +185,14 @@ def test_no_process_outlives_a_benchmark_even_one_in_a_session_of_its_own(tmp_pa
         assert len(set(descendants(os.getpid())) - before) == 2
     assert set(descendants(os.getpid())) <= before
     assert time.monotonic() - started < 20
+
+
+def test_ctrl_c_pressed_again_while_jobs_end_leaves_no_process_behind(tmp_path: Path) -> None:
+    """The job itself sends the second one, once it is asked to end."""
+    stubborn = "trap 'kill -INT $PPID; sleep 2; exit' INT; echo up; while :; do sleep 0.1; done"
+    before = set(descendants(os.getpid()))
+    with pytest.raises(KeyboardInterrupt), Processes() as processes:
+        job = processes.start(["sh", "-c", stubborn], os.environ, tmp_path / "log")
+        wait_for("output", job, 20.0, lambda: "up" in job.log.read_text() or None)
+        raise KeyboardInterrupt
+    assert set(descendants(os.getpid())) <= before

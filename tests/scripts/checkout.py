@@ -19,6 +19,7 @@ class Checkout:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
         (folder / "python").mkdir()
+        (folder / "requirements-tests.lock").write_text("# What its tests need.\n")
         self.require("")
 
     def require(self, text):

@@ -28,6 +28,15 @@ def test_make_builds_in_a_folder_with_a_space(tmp_path):
     checkout.run("source .venv/bin/activate; make build; keepstep; [ $? = 42 ]")
 
 
+def test_what_does_not_compile_is_told_whole(tmp_path):
+    checkout = Checkout(tmp_path / "a b")
+    (checkout.folder / "CMakeLists.txt").write_text(SMALL.replace("return 42", "return nothing_like_that"))
+    said = checkout.run("make build", ok=False)
+    assert "FAILED: CMakeFiles/keepstep.dir/main.cc.o" in said
+    assert re.search("main.cc:1:.*error: .nothing_like_that. was not declared", said)
+    assert "ninja: build stopped" in said
+
+
 @pytest.mark.long
 def test_the_whole_tree_builds_in_a_folder_with_a_space(tmp_path):
     """With the packages of this checkout's own environment, which are there already."""

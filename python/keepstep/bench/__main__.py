@@ -48,7 +48,9 @@ BENCHMARKS = {
         "data.build", "text to a corpus of tokens, against megatron-core and Hugging Face datasets"
     ),
     "data": Benchmark("data.command", "batches of tokens and the first one after a start, against DataLoaders"),
-    "demo": Benchmark("recovery.demo", "the main job with two faults, compared bit for bit with an undisturbed run"),
+    "demo": Benchmark(
+        "demo.command", "a job that loses ranks and a node, shown live, compared bit for bit with an undisturbed run"
+    ),
 }
 
 

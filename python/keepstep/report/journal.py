@@ -109,7 +109,8 @@ def read_objects(path: Path) -> tuple[list[dict[str, Any]], int]:
     return objects, unreadable
 
 
-def _line(found: Mapping[str, Any]) -> Line | None:
+def line_of(found: Mapping[str, Any]) -> Line | None:
+    """A line of the journal; None if it is none."""
     event, mono = found.get("event"), as_seconds(found.get("mono"))
     if not isinstance(event, str) or mono is None:
         return None
@@ -124,22 +125,29 @@ def _line(found: Mapping[str, Any]) -> Line | None:
     )
 
 
+def commit_of(found: Mapping[str, Any]) -> Commit | None:
+    """A line of the metrics; None if it is none."""
+    step = as_integer(found.get("step"))
+    mono = as_seconds(found.get("committed_mono", found.get("mono")))
+    return None if step is None or mono is None else Commit(step, mono, as_seconds(found.get("loss")))
+
+
+def outside_fault_of(found: Mapping[str, Any]) -> OutsideFault | None:
+    """A line of ``faults.jsonl``; None if it is none."""
+    pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
+    return None if mono is None or (pid is None and node is None) else OutsideFault(pid, node, mono)
+
+
 def _commits(objects: list[dict[str, Any]]) -> list[Commit]:
     """By step; where a restart committed a step again, the later line counts: it is the history that went on."""
-    by_step: dict[int, Commit] = {}
-    for found in objects:
-        step = as_integer(found.get("step"))
-        mono = as_seconds(found.get("committed_mono", found.get("mono")))
-        if step is None or mono is None:
-            continue
-        by_step[step] = Commit(step, mono, as_seconds(found.get("loss")))
+    by_step = {commit.step: commit for found in objects if (commit := commit_of(found)) is not None}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def _lines(journal: Path) -> tuple[list[Line], int]:
     """The lines of one journal, and how many cannot be read."""
     objects, unreadable = read_objects(journal)
-    lines = [line for found in objects if (line := _line(found)) is not None]
+    lines = [line for found in objects if (line := line_of(found)) is not None]
     return lines, unreadable + len(objects) - len(lines)
 
 
@@ -172,11 +180,7 @@ def read_run(directory: Path) -> RunRecord:
         of_all += theirs_metrics
         unreadable += bad
     faults, bad_faults = read_objects(directory / "faults.jsonl")
-    outside = []
-    for found in faults:
-        pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
-        if mono is not None and (pid is not None or node is not None):
-            outside.append(OutsideFault(pid, node, mono))
+    outside = [fault for found in faults if (fault := outside_fault_of(found)) is not None]
     return RunRecord(
         directory, lines, elsewhere, _commits(metrics), of_all, outside, unreadable + bad_metrics + bad_faults
     )

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from keepstep.bench.harness.appended import AppendedLines
+
 
 @dataclass(frozen=True)
 class RankCommit:
@@ -29,21 +31,13 @@ class CommitReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commits: list[RankCommit] = []
-        self._read_bytes: dict[Path, int] = {}
+        self._files: dict[Path, AppendedLines] = {}
 
     def poll(self) -> list[RankCommit]:
         """What is new; `commits` has all of it."""
         new: list[RankCommit] = []
         for path in self.folder.glob("*.commits"):
-            done = self._read_bytes.get(path, 0)
-            if path.stat().st_size == done:
-                continue
-            with path.open("rb") as file:
-                file.seek(done)
-                data = file.read()
-            data = data[: data.rfind(b"\n") + 1]
-            self._read_bytes[path] = done + len(data)
-            for line in data.split(b"\n")[:-1]:
+            for line in self._files.setdefault(path, AppendedLines(path)).poll():
                 step, rank, generation, ranks, mono = line.split()
                 new.append(RankCommit(int(path.stem), int(step), int(rank), int(generation), int(ranks), float(mono)))
         self.commits += new

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keepstep.bench.harness.appended import AppendedLines
 from keepstep.bench.harness.commits import CommitReader, NewStep, first_new_step
 from keepstep.bench.harness.environment import JOBS, job_environment, keepstep_command
 from keepstep.bench.harness.processes import Job, Processes
@@ -119,7 +120,7 @@ class KeepstepJob:
         self.workload = workload
         self.membership = Membership()
         self.commits = CommitReader(folder / "commits")
-        self._journal_bytes = 0
+        self._journal = AppendedLines(self.run / "journal.jsonl")
         script = [
             *(str(JOBS / "keepstep_gpt.py"), *workload.arguments(), "--until", str(until)),
             *("--commits", str(self.commits.folder), "--ballast-mib", str(ballast_mib), *options),
@@ -140,15 +141,7 @@ class KeepstepJob:
     def poll(self) -> None:
         """Reads what is new in journal and commit files."""
         self.commits.poll()
-        try:
-            with (self.run / "journal.jsonl").open("rb") as file:
-                file.seek(self._journal_bytes)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        data = data[: data.rfind(b"\n") + 1]
-        self._journal_bytes += len(data)
-        for line in data.splitlines():
+        for line in self._journal.poll():
             self.membership.read(json.loads(line))
 
     def ready(self) -> bool | None:

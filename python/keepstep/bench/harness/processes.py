@@ -122,6 +122,9 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # From here on nothing is left behind, however often Ctrl-C is pressed meanwhile.
+        on_sigint = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for job in self._jobs:
             if job.running():
                 job.stop()
@@ -134,6 +137,7 @@ class Processes:
                 raise RuntimeError(f"processes {left} do not end")
             time.sleep(0.02)
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGINT, on_sigint)
 
 
 def _reap() -> None:

@@ -1,1 +1,1 @@
-"""How long a job stands still after a fault, and what shortens that: `recovery`, `rehearsal`, `hydrate`; and `demo`."""
+"""How long a job stands still after a fault, and what shortens that: `recovery`, `rehearsal`, `hydrate`."""

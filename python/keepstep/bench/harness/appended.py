@@ -1,0 +1,27 @@
+"""A file of lines that other processes append to, read as it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class AppendedLines:
+    """Each line is returned once. A missing file is an empty one; a line that is cut off waits for its rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_bytes = 0
+
+    def poll(self) -> list[bytes]:
+        """The lines that are new."""
+        try:
+            if self.path.stat().st_size == self._read_bytes:
+                return []
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        return whole.split(b"\n")[:-1]
