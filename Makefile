@@ -11,7 +11,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python" \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench lock sbom lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench docs lock sbom lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ lock: setup  ## requirements*.lock from requirements*.txt: all versions, and the
 
 sbom: build  ## build/sbom.json: all that the build is made of and links to (CycloneDX)
 	@$(PYTHON_VENV) scripts/sbom.py --build $(BUILD) --out $(BUILD)/sbom.json
+
+docs:  ## the site of the documentation, in build-docs/site; fails if a link leads nowhere
+	@scripts/docs.sh
 
 lint: build  ## formatting, types, and mistakes that clang-tidy finds
 	@$(PYTHON_VENV) -m ruff check python tests examples scripts

@@ -20,4 +20,5 @@ lock requirements 3.10 "$@"
 mapfile -t without < <(sed -En 's/^([^ =]+)==.*/--no-emit-package=\1/p' requirements.lock | sort -u)
 lock requirements-tests 3.10 --constraints requirements.lock "${without[@]}" "$@"
 lock requirements-oldest 3.10 "$@"
+lock requirements-docs 3.11 "$@"
 lock requirements-strangers 3.11 --no-deps "$@"

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 
-# Design section 4: what a module may include besides itself. Value types of brain/ (types.h) are open to all.
+# docs/design/README.md: what a module may include besides itself. Value types of brain/ (types.h) are open to all.
 MAY_INCLUDE = {
     "base": set(),
     "net": {"base"},

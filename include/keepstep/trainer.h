@@ -97,7 +97,7 @@ class Trainer {
   uint64_t version() const;  // committed steps so far
 
   // Called on every rank after the last step of a job that has to stop soon (a signal to the launcher, see
-  // docs/reference/slurm.md): the place to save, all ranks hold version(). Then next_step is false, with CANCELLED.
+  // docs/how-to/slurm.md): the place to save, all ranks hold version(). Then next_step is false, with CANCELLED.
   void on_notice(std::function<void()> function);
 
   // The samples of this rank in this step: its share of `global_batch` consecutive positions of the job's order, which

@@ -35,7 +35,7 @@ using Version = uint64_t;
 
 enum class Vote : uint8_t { kOpen = 0, kYes = 1, kDecided = 2 };
 
-// The step word of a rank (design section 6): where it stands in the vote on `step`, and whether it was sealed.
+// The step word of a rank (docs/design/step_commit.md): where it stands in the vote on `step`, and if it was sealed.
 struct StepWord {
   Identity identity;
   Step step = 0;
@@ -50,7 +50,7 @@ uint64_t pack(const StepWord& word);
 StepWord unpack_step_word(uint64_t bits);
 inline constexpr uint64_t kSealedBit = uint64_t{1} << 63;
 
-// What a worker's protected state is (design section 3). Only kClean counts in a verdict and may be read by others.
+// What a worker's protected state is. Only kClean counts in a verdict and may be read by others.
 enum class StateKind : uint8_t { kEmpty = 0, kHydrating = 1, kClean = 2, kUpdating = 3 };
 struct StateWord {
   StateKind kind = StateKind::kEmpty;

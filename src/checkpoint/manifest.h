@@ -2,7 +2,7 @@
 //
 // It names every file with its size and sums, and every tensor with its shape and where each of its parts lies, so that
 // looking, comparing, exporting and loading need neither a pickle nor torch. Byte by byte in
-// docs/design/checkpoints.md.
+// docs/formats/checkpoint.md.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@
 // out of time ends its group, a message that does so half way ends the messages between these two ranks, in this
 // generation and for all members: later operations there fail and say so. So use timeouts to find a hang, not to poll.
 //
-// Interruption (design section 7): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current
+// Interruption (interruption.md): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current
 // and all later operations complete at once with kInterrupted: in-place buffers stay as they are, other outputs are
 // filled with zeros. Nothing is raised here.
 //

@@ -64,7 +64,7 @@ struct Operation {
   int64_t timeout_ns = -1;
 };
 
-// Zeros in every output that is not in place (design section 7: garbage indices could trip a device assert).
+// Zeros in every output that is not in place (garbage indices could trip a device assert).
 void zero_outputs(const Operation& operation);
 
 }  // namespace keepstep::comm

@@ -4,7 +4,7 @@
 // (Spawn and Kill to one node, the rest to all that are connected, in the brain's order) or written into the journal.
 // Peers that cannot prove the job's key, and messages that make no sense, are refused, counted and journalled as
 // "refused"; events of another term are dropped and counted as "stale"; the job goes on.
-// Wire format and every refusal: docs/design/wire_control.md.
+// Wire format and every refusal: docs/formats/wire_control.md.
 #pragma once
 
 #include <chrono>

@@ -4,7 +4,7 @@
 //
 // Every message carries node, term and generation. The socket is one half of a pair that the agent made, so there is
 // nobody to authenticate; sizes are checked all the same. The byte layout is written down in
-// docs/design/wire_worker.md.
+// docs/formats/wire_worker.md.
 #pragma once
 
 #include <span>

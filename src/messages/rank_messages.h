@@ -1,5 +1,5 @@
 // What a rank and the agent of its node tell each other, each in an Envelope (envelope.h). When each is said, and what
-// follows: docs/design/wire_worker.md.
+// follows: docs/formats/wire_worker.md.
 //
 // Descriptors that go with a message are said beside it. Times are nanoseconds of CLOCK_MONOTONIC, or seconds where the
 // name says so.

@@ -1,5 +1,5 @@
 // What a process that reads batches, and a loader process, tell the rings of their node's agent
-// (agent/rings/ring_service.h), without an envelope. docs/design/wire_worker.md#rings.
+// (agent/rings/ring_service.h), without an envelope. docs/formats/wire_worker.md#rings.
 #pragma once
 
 #include <cstdint>

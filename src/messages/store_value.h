@@ -1,4 +1,4 @@
-// Values of the Store, as messages between a rank and its agent carry them (docs/design/wire_worker.md#the-store).
+// Values of the Store, as messages between a rank and its agent carry them (docs/formats/wire_worker.md#the-store).
 // Small ones go within the message, larger ones in memory whose descriptor goes beside it: a packet has 160 KiB, and
 // what c10d puts into a store may have some megabytes.
 #pragma once

@@ -1,5 +1,5 @@
 // Rank tables and their differences as bytes: 16 bytes an entry, a dictionary of what entries have in common, and a
-// constant. Byte-exact in docs/design/rank_table.md.
+// constant. Byte-exact in docs/formats/rank_table.md.
 //
 // Encoding one table twice gives the same bytes. Decoding takes no memory that the bytes at hand do not account for,
 // and refuses (INVALID_ARGUMENT, naming the reason) what encode() never makes: wrong version, size or checksum,

@@ -18,7 +18,7 @@ PAGES = [
 ]
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
-SPOKEN = re.compile(r"`(keepstep [a-z](?!\w+ \d)[^`]*)`")  # `keepstep control 1` is the name of a protocol
+SPOKEN = re.compile(r"`(?:\w+=\S+ )*(keepstep [a-z](?!\w+ \d)[^`]*)`")  # `keepstep control 1` is the name of a protocol
 
 
 def named(page):
@@ -45,6 +45,18 @@ def test_links_lead_somewhere(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
     assert not dead
+
+
+def test_every_page_is_reached_from_the_index():
+    reached, pending = set(), [ROOT / "docs" / "README.md"]
+    while pending:
+        page = pending.pop()
+        if page in reached or not (page.is_relative_to(ROOT / "docs") and page.exists()):
+            continue
+        reached.add(page)
+        targets = [link.partition("#")[0] for link in LINK.findall(FENCED.sub("", page.read_text()))]
+        pending += [(page.parent / target).resolve() for target in targets if target.endswith(".md")]
+    assert not [named(page) for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in reached]
 
 
 def commands(page):
@@ -91,6 +103,14 @@ def test_commands_and_options_exist(page):
             if re.fullmatch(r"--[a-z][a-z-]+", option) and not re.search(rf"{option}(?![\w-])", known):
                 unknown.append(f"{option} of: {line}")
     assert not unknown
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "benchmarks.md"], ids=named)
+def test_each_figure_names_the_command_that_measures_it(page):
+    (table,) = re.findall(r"^\|[^\n]* command[^\n]*\|\n\| -[^\n]*\n((?:\|[^\n]*\n)+)", page.read_text(), re.MULTILINE)
+    cells = [row.strip(" |").rpartition(" | ")[2] for row in table.splitlines()]
+    assert "keepstep bench" in cells[0]
+    assert not [cell for cell in cells if "keepstep bench" not in cell and not cell.startswith("the same")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

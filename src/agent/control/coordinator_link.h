@@ -2,7 +2,7 @@
 //
 // One link is one connection: when it is lost it stays lost, and the agent decides whether to connect anew. It keeps
 // the rank tables that came, and makes whole tables of the differences that follow; `brain::Prepare` always has one.
-// Wire format: docs/design/wire_control.md.
+// Wire format: docs/formats/wire_control.md.
 #pragma once
 
 #include <chrono>

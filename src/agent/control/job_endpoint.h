@@ -1,6 +1,6 @@
 // A user's command to a running job over the network: one question to the launcher of node 0, at the endpoint where the
 // agents of the job attend, and its answer. Both sides prove the job's key first, as agents and coordinator do.
-// Wire format: docs/design/wire_control.md; what may be asked: docs/design/control_door.md.
+// Wire format: docs/formats/wire_control.md; what may be asked: docs/design/control_door.md.
 #pragma once
 
 #include <chrono>

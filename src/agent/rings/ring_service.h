@@ -1,4 +1,4 @@
-// Owns the rings of batches of a node's ranks (docs/design/data_ring.md): their memory, who reads them, and which
+// Owns the rings of batches of a node's ranks (docs/formats/data_ring.md): their memory, who reads them, and which
 // process loads. Part of the agent of `keepstep run` and of the small agent for other launchers.
 //
 // Ranks that read the same part of one loader's order share a ring. One whose part is in none gets another one, beside

@@ -1,6 +1,6 @@
 // What an interrupted step comes to. Pure.
 //
-// Follows section 6 of the design. The vote itself is a handful of compare-and-swaps in shared memory
+// Follows docs/design/step_commit.md. The vote itself is a handful of compare-and-swaps in shared memory
 // (rank/vote/step_vote.h); this is the rule that reads the words afterwards.
 #pragma once
 
@@ -28,7 +28,7 @@ struct Verdict {
   std::string because;   // "rank 3 had not voted on step 118"
 };
 
-// The verdict over the survivors of generation `identity` (design section 6.4):
+// The verdict over the survivors of generation `identity`:
 // - what any survivor recorded as decided (its vote is kDecided on step k, or it votes on k+1 already) is the base k;
 // - then forward to k+1 if every word is kYes on k+1; else redo: a rank that had not voted proves that nobody decided.
 // - votes for different things are no agreement, and nobody decided on them: where digests on k+1 differ, redo.

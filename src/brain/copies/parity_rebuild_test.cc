@@ -63,7 +63,7 @@ TEST(ParityRebuild, AVersionIsWholeWhileEachGroupHasAsManyBlocksAsMembers) {
   EXPECT_EQ(missing, "no copy of the shard of rank 0 at version 8 is left, nor enough of its parity group");
 }
 
-// Ranks that play steps, copies to their own node, parity and deaths by the rules of section 6.9, on any topology. In
+// Ranks that play steps, copies to their own node, parity and deaths by the rules of sharded.md, on any topology. In
 // whatever instant up to m domains are lost: at most one step is redone.
 class Schedule {
  public:

@@ -1,6 +1,6 @@
 // Sharded state, where no rank holds what another one has: which version is whole after a fault. Pure.
 //
-// Follows section 6.9 of the design. Each rank's shard is copied between its update to k and its vote on k+1, so that
+// Follows docs/design/sharded.md. Each rank's shard is copied between its update to k and its vote on k+1, so that
 // whoever voted on k+1 has a copy of k. A rank that dies in between takes k along: then the job goes back to k-1, which
 // everybody's copies hold until k+1 is decided. Where copies are made of every N-th version only, it is the newest of
 // these, and at most N steps are done again. Parity blocks of groups of ranks, in place of copies on other nodes,

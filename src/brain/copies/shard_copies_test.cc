@@ -117,7 +117,7 @@ TEST(ShardCopies, SaysWhoseShardIsGone) {
   EXPECT_EQ(missing, "no copy of the shard of rank 0 at version 8 is left");
 }
 
-// Ranks that play steps, copies and deaths by the rules of section 6.9: whatever instant a fault comes at, with a copy
+// Ranks that play steps, copies and deaths by the rules of sharded.md: whatever instant a fault comes at, with a copy
 // of each shard on two nodes and one node lost, at most as many steps are redone as lie between two copies.
 TEST(ShardCopies, OneLostNodeCostsAtMostTheStepsBetweenCopiesAtAnyInstant) {
   for (uint32_t seed = 0; seed < 20000; ++seed) {

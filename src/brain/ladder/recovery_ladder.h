@@ -1,4 +1,4 @@
-// Which rung of the recovery ladder a fault takes, and when to give up (design section 11). Pure.
+// Which rung of the recovery ladder a fault takes, and when to give up (docs/design/recovery.md). Pure.
 //
 // 0 redo in the same process; 1 replace the process; 2 replace its node by a spare node; 3 restart all processes, with
 // the state of those that hold it; 4 restart the job from version 0, where nobody holds the state any more or where no

@@ -1,4 +1,4 @@
-// Who pulls which bytes from whom (design section 8). Pure.
+// Who pulls which bytes from whom (docs/design/hydration.md). Pure.
 #pragma once
 
 #include <cstdint>

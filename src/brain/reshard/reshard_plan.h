@@ -1,5 +1,5 @@
 // Who pulls which parts of which tensors from whom, where those who have them cut them otherwise than those who need
-// them (design section 8). Pure.
+// them (docs/design/sharded.md). Pure.
 //
 // What one rank needs and what sources have (live peers, copies in memory, disk, S3) is said in the terms of DCP: boxes
 // of named tensors. The plan pulls every element that is needed exactly once, from the nearest sources that have it;

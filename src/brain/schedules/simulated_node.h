@@ -1,5 +1,5 @@
 // The nodes of a job in miniature for membership_random_test.cc: the shells around the agents' own brain (node.h) and
-// the ranks' (rank.h): workers with the step words, votes, updates and hydration of design section 6, advanced one
+// the ranks' (rank.h): workers with the step words, votes, updates and hydration, advanced one
 // atomic action at a time. Test code only.
 //
 // What must hold is checked where it happens: see Ledger.

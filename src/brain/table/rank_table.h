@@ -3,7 +3,7 @@
 // An entry is a run of consecutive ranks on one node; the ranks of all entries, one after the other, are 0 to
 // world_size() - 1. A rank's endpoint follows from its entry and its local rank: the node's address, and the node's
 // port base plus the local rank. Nothing is looked up any further, no name ever. (How it travels:
-// proto/rank_table_wire.h and docs/design/rank_table.md.)
+// proto/rank_table_wire.h and docs/formats/rank_table.md.)
 #pragma once
 
 #include <array>

@@ -74,7 +74,7 @@ PolicyValues read_policy_file(const std::string& file, const std::string& option
   if (!in || std::filesystem::is_directory(file)) {
     mistakes.push_back(absl::StrFormat(
         "%s is '%s'; that file cannot be read; give a YAML file with minReplicas, maxReplicas and so on "
-        "(docs/reference/scale.md)",
+        "(docs/reference/elastic.md)",
         option, file));
     return {};
   }

@@ -96,7 +96,7 @@ std::vector<RunOption> elastic_options() {
        text(standard.backoff_most), seconds + ", at least --min-change-interval"},
       {group, "elastic-policy", 0, "FILE",
        "YAML file with these values under the names in brackets; options given beside it win. `keepstep scale` changes "
-       "them while the job runs. Those of node 0 count. See scale.md.",
+       "them while the job runs. Those of node 0 count. See elastic.md.",
        "none", "all mistakes in it are listed before anything starts"},
   };
 }

@@ -1,4 +1,4 @@
-// The property of design section 9: sums over the canonical tree have the same bits for every number of ranks.
+// The property of design/reproducible.md: sums over the canonical tree have the same bits for every number of ranks.
 
 #include "comm/collectives/canonical_reduce.h"
 

@@ -1,5 +1,5 @@
 // The bytes of the data plane: two messages in which the ends introduce themselves, then frames. Fixed layouts, little
-// endian; byte-exact in docs/design/wire_data.md. Pure functions over bytes; whatever a member sends, they take no
+// endian; byte-exact in docs/formats/wire_data.md. Pure functions over bytes; whatever a member sends, they take no
 // memory and read nothing beyond what they were given.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which sample is number n: a shuffle of the data set that is computed, never stored (design section 10).
+// Which sample is number n: a shuffle of the data set that is computed, never stored.
 //
 // The position of a job in its data is one integer, the number of samples consumed so far, at every world size. Each
 // epoch (position / dataset_size) is another permutation of the samples 0 .. dataset_size - 1.

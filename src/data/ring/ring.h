@@ -1,6 +1,6 @@
 // A ring of batches in shared memory: one loader writes items, the ranks of a node read them without a copy.
 //
-// Layout, order of writes and faults: docs/design/data_ring.md. Three views of one memory: RingOwner (the agent: makes
+// Layout, order of writes and faults: docs/formats/data_ring.md. Three views of one memory: RingOwner (the agent: makes
 // it, lets readers in and out), RingWriter (the loader process), RingReader (a rank). Each may die at any instant.
 // What the others wrote is bounded before it is used: a rank may have written over it.
 #pragma once

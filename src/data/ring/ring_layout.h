@@ -1,4 +1,4 @@
-// What lies where in a ring's control memory: docs/design/data_ring.md has the table and says who writes what, when.
+// What lies where in a ring's control memory: docs/formats/data_ring.md has the table and says who writes what, when.
 #pragma once
 
 #include <atomic>

@@ -4,7 +4,7 @@
 // One writer, one reader, in two processes. An entry is there once `head` says so and not before, so a worker that is
 // killed in the middle of a write leaves whole entries only; they outlive it, because the memory is the agent's. The
 // reader keeps its place in memory of its own and believes no length that it did not check: whatever a broken worker
-// wrote, reading it neither crashes nor reads outside of the ring. Byte layout: docs/design/pages.md.
+// wrote, reading it neither crashes nor reads outside of the ring. Byte layout: docs/formats/pages.md.
 #pragma once
 
 #include <atomic>

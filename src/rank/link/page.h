@@ -48,7 +48,7 @@ struct DigestSlot {
   std::atomic<uint64_t> state;
 };
 
-// The per-rank values that forward changes (design section 6.8) as of version `version_plus_1 - 1`; 0: none yet.
+// What forward changes on each rank (docs/design/step_commit.md), as of version `version_plus_1 - 1`; 0: none yet.
 struct CapsuleSlot {
   std::atomic<uint64_t> version_plus_1;
   std::atomic<uint64_t> bytes;

@@ -1,5 +1,5 @@
 // A rank's way to the rings of its node's agent (src/agent/rings/ring_service.h); messages:
-// docs/design/wire_worker.md#rings.
+// docs/formats/wire_worker.md#rings.
 //
 // One link is one process's place in one ring. The agent takes the link's end for the process's: its row is free then.
 // One thread.

@@ -1,4 +1,4 @@
-// A rank's capsule: the per-rank values of forward (design section 6.8) in its page, and their copies on other nodes
+// A rank's capsule: what forward changes (docs/design/step_commit.md), in its page, and copies on other nodes
 // (capsule_copies.h). Main thread.
 #pragma once
 

@@ -2,7 +2,7 @@
 // nodes through the ranks there, its keepers; and the other way round, what this rank keeps for others. Where there is
 // parity instead (parity_keeper.h), keepers code what they are given.
 //
-// Follows section 6.9 of the design. A version is protected once its copy is whole here and what comes of it at every
+// Follows docs/design/sharded.md. A version is protected once its copy is whole here and what comes of it at every
 // keeper; a rank votes on the next step only then. What waits, and how long, is counted.
 //
 // Owns a thread that copies, and one for each rank whose copies, and each block of parity, are kept here. They use

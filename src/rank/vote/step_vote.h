@@ -1,4 +1,4 @@
-// The vote on a step: a tiny all-reduce of compare-and-swaps and one futex inside a node (design section 6.1-6.3).
+// The vote on a step: a tiny all-reduce of compare-and-swaps and one futex inside a node (docs/design/step_commit.md).
 //
 // A waiter sleeps; it does not spin through the others' compute. The last voter wakes all, and every rank that knows
 // the decision offers its CPU once to those that do not yet.

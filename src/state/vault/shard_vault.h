@@ -1,7 +1,7 @@
 // One rank's shard in memory that outlives its process: the two newest versions of it, each whole or not there. Or, in
 // the same memory, a parity block of several ranks' shards (parity_vault.h).
 //
-// The memory is a memfd of the node's agent (design section 6.9). One process at a time writes; the agent, and whoever
+// The memory is a memfd of the node's agent (design/sharded.md). One process at a time writes; the agent, and whoever
 // takes the shard over, read. A version is written in three steps: begin() takes the older one of the two away, the
 // bytes and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
 //

@@ -1,4 +1,4 @@
-"""Batches and loader states as bytes: a bounded binary form, nothing is pickled (docs/design/data_ring.md).
+"""Batches and loader states as bytes: a bounded binary form, nothing is pickled (docs/formats/data_ring.md).
 
 Tensors and arrays are written as they lie in memory, and read as views of the bytes: no copy.
 """

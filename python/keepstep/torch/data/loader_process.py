@@ -1,7 +1,7 @@
 """The loader process: iterates the user's loader and fills the ring. One per node, forked from a rank.
 
 It has the user's loader because the rank that starts it has: nothing is sent. What it is told, and how it is missed
-when it dies: docs/design/data_ring.md.
+when it dies: docs/formats/data_ring.md.
 """
 
 from __future__ import annotations

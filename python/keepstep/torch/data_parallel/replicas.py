@@ -1,7 +1,7 @@
 """The wrappers of this process, DDP's and our own: made per generation, dropped at its end.
 
 DDP agrees on its buckets in its first iteration, so an old wrapper and a fresh one on a newcomer do not match: every
-generation wraps again around the kept model (design section 7).
+generation wraps again around the kept model (docs/design/interruption.md).
 """
 
 from __future__ import annotations

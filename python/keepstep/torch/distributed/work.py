@@ -1,7 +1,7 @@
 """c10d Works over engine operations, and the thread that completes their futures.
 
 In a rank of ``keepstep run`` an interrupted operation completes like any other, with zeros where nothing was received
-(design section 7): an exception set on a future that DDP's reducer waits for would crash the process. Which operations
+(interruption.md): an exception set on a future that DDP's reducer waits for would crash the process. Which operations
 raise when they are interrupted is the host's to say (hosts.py). Any thread may wait for a Work, also after its
 generation ended: the operation is complete then, as an interrupted one.
 """

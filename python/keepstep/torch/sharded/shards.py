@@ -1,6 +1,6 @@
 """Sharded state: what only this rank holds is copied while the next step computes, and comes back from there.
 
-Follows section 6.9 of the design; copying, and parity instead of copies elsewhere, are the engine's
+Follows docs/design/sharded.md; copying, and parity instead of copies elsewhere, are the engine's
 (src/rank/shards/shard_replicas.h). A copy is the local bytes of all protected tensors, and a text: their names, the
 small values, and the capsule.
 """

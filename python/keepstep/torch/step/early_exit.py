@@ -1,7 +1,7 @@
 """Leaving an interrupted step early: cheap checks at the block boundaries of a model.
 
 Without them a survivor would compute the rest of its forward and backward for nothing. With DDP an exit in the middle
-of a backward is safe as long as the wrapper is made anew (design section 7).
+of a backward is safe as long as the wrapper is made anew (docs/design/interruption.md).
 """
 
 from __future__ import annotations
