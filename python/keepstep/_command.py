@@ -24,7 +24,8 @@ def keepstep_command() -> str:
         if found is not None:
             return found
     raise KeepstepError(
-        f"no command keepstep (looked for {', '.join(candidates)}); run `make build`, or set KEEPSTEP_COMMAND"
+        f"no command keepstep (looked for {', '.join(candidates)}); put the folder that pip installed it into in PATH, "
+        "or set KEEPSTEP_COMMAND to it; in a checkout, run `make build`"
     )
 
 

@@ -6,7 +6,7 @@
 //     endpoint=http://host:9000 else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; else Amazon's of the region
 //     addressing=path|virtual   where the bucket's name goes; path with an endpoint of one's own, or a bucket with dots
 //     profile=NAME              of the shared credentials file; else AWS_PROFILE, else "default"
-//     ca_file=/path             certificates to trust for https; else AWS_CA_BUNDLE, else the system's
+//     ca_file=/path             certificates to trust for https; else AWS_CA_BUNDLE, SSL_CERT_FILE, the system's
 //     http=allow                to talk to an http:// endpoint that is not on this machine; else KEEPSTEP_S3_HTTP=allow
 // Secrets never belong in a URL: it ends up in logs.
 #pragma once

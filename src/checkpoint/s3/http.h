@@ -38,7 +38,7 @@ struct HttpRequest {
   size_t most_body_bytes = 64 * 1024;  // of the answer, otherwise
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds stall_timeout{20'000};  // no byte moves for so long
-  std::string ca_file;                              // empty: the system's
+  std::string ca_file;                              // empty: what libcurl was built to trust
   bool direct = false;                              // never through a proxy
 };
 

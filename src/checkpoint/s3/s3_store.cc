@@ -12,6 +12,7 @@
 #include "checkpoint/s3/digests.h"
 #include "checkpoint/s3/listing.h"
 #include "checkpoint/s3/s3_writer.h"
+#include "checkpoint/s3/trusted_certificates.h"
 #include "checkpoint/text.h"
 
 namespace keepstep::checkpoint {
@@ -91,7 +92,7 @@ StatusOr<std::unique_ptr<S3Store>> S3Store::open(const S3Url& url, const StoreOp
                         "place, or set KEEPSTEP_S3_HTTP=allow",
                         place.endpoint));
   }
-  place.ca_file = first_of({url.ca_file, value_of(environment, "AWS_CA_BUNDLE")});
+  place.ca_file = first_of({url.ca_file, value_of(environment, "AWS_CA_BUNDLE"), trusted_certificates(environment)});
   // A certificate for *.s3.amazonaws.com does not hold for a bucket's name with dots.
   const bool usual = !own && url.bucket.find('.') == std::string::npos;
   place.virtual_host = url.addressing.empty() ? usual : url.addressing == "virtual";

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 #include <vector>
 
@@ -46,6 +47,20 @@ std::vector<fs::path> names_of_command(const Place& place) {
   return names;
 }
 
+// The names of interpreters (python3.N) for which the package is installed below the folder `lib`.
+std::set<std::string> interpreters_with_package(const fs::path& lib) {
+  std::set<std::string> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(lib, error)) {
+    const std::string name = entry.path().filename().string();
+    const auto holds = [&](const char* packages) { return fs::exists(entry.path() / packages / "keepstep", error); };
+    if (name.starts_with("python3.") && (holds("site-packages") || holds("dist-packages"))) {  // dist-: Debian's
+      found.insert(name);
+    }
+  }
+  return found;
+}
+
 // Where an interpreter may be that belongs to the command: first in a virtual environment through which a symlink leads
 // (not beside a link from ~/bin, where some other python may be), then in that of the checkout, then beside any name.
 std::vector<fs::path> candidates(const Place& place) {
@@ -59,6 +74,14 @@ std::vector<fs::path> candidates(const Place& place) {
   }
   if (!place.executable.empty()) {  // CHECKOUT/build/keepstep
     found.push_back(fs::path(place.executable).parent_path().parent_path() / ".venv/bin/python");
+  }
+  for (const fs::path& name : names) {
+    for (const std::string& python : interpreters_with_package(name.parent_path().parent_path() / "lib")) {
+      found.push_back(name.parent_path() / python);
+      if (const std::string in_path = find_program(python, place.path); !in_path.empty()) {
+        found.emplace_back(in_path);
+      }
+    }
   }
   for (const fs::path& name : names) {
     found.push_back(name.parent_path() / "python");

@@ -19,9 +19,11 @@ struct Place {
 Place current_place();
 
 // The first of: $KEEPSTEP_PYTHON, $PYTHON_EXEC, `python` of a virtual environment that holds the command or one of the
-// symlinks that lead to it, `python` of .venv in the checkout whose build folder holds it, `python` beside any of these
-// names of the command, `python3` in PATH. Absolute; symlinks of interpreters are kept, because a virtual environment
-// is one. NOT_FOUND says where it looked; a variable that names no program is an error, never skipped.
+// symlinks that lead to it, `python` of .venv in the checkout whose build folder holds it, `python3.N` (beside the
+// command or in PATH) if lib/python3.N beside the command's folder holds the package, as after `pip install --user`,
+// `python` beside any of these names of the command, `python3` in PATH. Absolute; symlinks of interpreters are kept,
+// because a virtual environment is one. NOT_FOUND says where it looked; a variable that names no program is an error,
+// never skipped.
 StatusOr<std::string> find_python(const Place& place);
 
 // The absolute path of `program` in `path`, or of `program` itself if it has a slash; empty if it cannot be executed.

@@ -76,6 +76,15 @@ TEST_F(FindPython, a_symlink_to_the_build_folder_leads_to_the_environment_of_the
   EXPECT_EQ(*find_python({.path = dir_ / "bin", .called_as = real, .executable = real}), python);
 }
 
+TEST_F(FindPython, a_users_install_is_run_by_the_interpreter_that_it_was_made_for) {
+  const std::string real = program("home/bin/keepstep");
+  program("home/bin/python");  // of something else
+  program("bin/python3");      // newer, and without the package
+  const std::string python = program("bin/python3.12");
+  fs::create_directories(dir_ / "home/lib/python3.12/site-packages/keepstep");
+  EXPECT_EQ(*find_python({.path = dir_ / "bin", .called_as = real, .executable = real}), python);
+}
+
 TEST_F(FindPython, a_circle_of_symlinks_ends) {
   const std::string python3 = program("bin/python3");
   fs::create_symlink("b", dir_ / "a");
