@@ -24,13 +24,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "keepstep/types.h"
 
 namespace keepstep {
 
 class Trainer;
-
-enum class DataType : uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kUint8, kInt16, kInt32, kInt64, kBool };
-enum class Reduction : uint8_t { kSum, kAverage, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 // An operation under way. Movable; waits in its destructor if nobody did.
 class Work {
@@ -75,15 +73,15 @@ class Communicator {
   uint32_t world() const;
 
   // `count` elements, in place on all ranks.
-  Work all_reduce(void* data, size_t count, DataType type, Reduction reduction = Reduction::kSum);
+  Work all_reduce(void* data, size_t count, DataType type, ReduceOp reduction = ReduceOp::kSum);
   // As all_reduce, but only the root's data is the result; the others' stays as it is.
-  Work reduce(void* data, size_t count, DataType type, Reduction reduction, uint32_t root);
+  Work reduce(void* data, size_t count, DataType type, ReduceOp reduction, uint32_t root);
   Work broadcast(void* data, size_t bytes, uint32_t root);
   // outputs[r] gets rank r's input, all of `bytes`.
   Work all_gather(const void* input, const std::vector<void*>& outputs, size_t bytes);
   // output = reduction over the ranks of what each gave for this one in inputs[rank()], `count` elements.
   Work reduce_scatter(const std::vector<const void*>& inputs, void* output, size_t count, DataType type,
-                      Reduction reduction = Reduction::kSum);
+                      ReduceOp reduction = ReduceOp::kSum);
   // outputs are empty but on the root.
   Work gather(const void* input, const std::vector<void*>& outputs, size_t bytes, uint32_t root);
   // inputs are empty but on the root.

@@ -90,7 +90,7 @@ class Agent {
   void carry_out(const brain::KillProcess& effect);
   void carry_out(const brain::FreeMemory& effect);
   void carry_out(const brain::Close& effect);
-  void part(const brain::Part& effect);
+  void part(const brain::ReleaseNode& effect);
 
   // agent_workers.cc: what workers say and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);

@@ -59,7 +59,7 @@ void Agent::carry_out(const brain::Effect& effect) {
   }
   std::visit(
       [this](const auto& each) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(each)>, brain::Part>) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(each)>, brain::ReleaseNode>) {
           part(each);
         } else if constexpr (!std::is_same_v<std::decay_t<decltype(each)>, brain::Journal>) {
           step(each);
@@ -76,7 +76,7 @@ void Agent::step(const brain::NodeEvent& event) {
 }
 
 // What had ranks here goes on elsewhere, or is not needed any more.
-void Agent::part(const brain::Part& effect) {
+void Agent::part(const brain::ReleaseNode& effect) {
   core_.pump.say(absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", core_.config.node,
                                  effect.because));
   elastic_.parted();

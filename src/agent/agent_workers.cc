@@ -16,7 +16,7 @@ using brain::WorkerId;
 
 namespace {
 
-constexpr double kMostSeconds = 1e9;  // of a limit: more is as good as none
+constexpr double kMaxSeconds = 1e9;  // of a limit: more is as good as none
 
 }  // namespace
 
@@ -71,7 +71,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  [&](const messages::Parked& parked) { on_parked(*process, parked); },
                  [&](const messages::Recoverable& entered) {
                    process->recoverable = true;
-                   const std::chrono::duration<double> limit(std::min(entered.timeout_s, kMostSeconds));
+                   const std::chrono::duration<double> limit(std::min(entered.timeout_s, kMaxSeconds));
                    step(brain::LeaveLimit{id, std::chrono::duration_cast<brain::Time>(limit)});
                    core_.link->send(brain::WorkerRecoverable{id});
                  },

@@ -16,7 +16,7 @@ namespace keepstep::rank {
 namespace {
 
 using comm::CanonicalSum;
-using comm::DType;
+using comm::DataType;
 using Address = uintptr_t;
 
 const void* pointer(Address address) { return reinterpret_cast<const void*>(address); }
@@ -35,8 +35,8 @@ void bind_canonical(nb::module_& module) {
       .def(
           "__init__",
           [](CanonicalSum* self, size_t count, int dtype) {
-            require(comm::why_no_sum(DType(dtype)));
-            new (self) CanonicalSum(count, DType(dtype));
+            require(comm::why_no_sum(DataType(dtype)));
+            new (self) CanonicalSum(count, DataType(dtype));
           },
           "count"_a, "dtype"_a)
       .def(
@@ -89,9 +89,9 @@ void bind_canonical(nb::module_& module) {
   module.def(
       "sum_of_squares",
       [](Address values, size_t count, int dtype) {
-        require(comm::why_no_sum(DType(dtype)));
+        require(comm::why_no_sum(DataType(dtype)));
         nb::gil_scoped_release release;
-        return comm::sum_of_squares(pointer(values), count, DType(dtype));
+        return comm::sum_of_squares(pointer(values), count, DataType(dtype));
       },
       "values"_a, "count"_a, "dtype"_a, "In float64, in a fixed order.");
 }

@@ -19,7 +19,7 @@ using namespace nb::literals;
 namespace keepstep::rank {
 namespace {
 
-using comm::DType;
+using comm::DataType;
 using comm::ReduceOp;
 using Address = uintptr_t;
 
@@ -59,12 +59,12 @@ void bind_communicator(nb::module_& module) {
       .def("all_reduce",
            [](CommunicatorHandle& self, uint32_t group, Address data, size_t count, int dtype, int op,
               int64_t timeout_ns) {
-             return use(self)->all_reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), timeout_ns);
+             return use(self)->all_reduce(group, pointer(data), count, DataType(dtype), ReduceOp(op), timeout_ns);
            })
       .def("reduce",
            [](CommunicatorHandle& self, uint32_t group, Address data, size_t count, int dtype, int op, uint32_t root,
               int64_t timeout_ns) {
-             return use(self)->reduce(group, pointer(data), count, DType(dtype), ReduceOp(op), root, timeout_ns);
+             return use(self)->reduce(group, pointer(data), count, DataType(dtype), ReduceOp(op), root, timeout_ns);
            })
       .def("broadcast",
            [](CommunicatorHandle& self, uint32_t group, Address data, size_t bytes, uint32_t root, int64_t timeout_ns) {
@@ -79,7 +79,7 @@ void bind_communicator(nb::module_& module) {
            [](CommunicatorHandle& self, uint32_t group, const std::vector<Address>& inputs, Address output,
               size_t count, int dtype, int op, int64_t timeout_ns) {
              return use(self)->reduce_scatter(group, pointers<const void*>(inputs), pointer(output), count,
-                                              DType(dtype), ReduceOp(op), timeout_ns);
+                                              DataType(dtype), ReduceOp(op), timeout_ns);
            })
       .def("gather",
            [](CommunicatorHandle& self, uint32_t group, Address input, const std::vector<Address>& outputs,
@@ -104,7 +104,7 @@ void bind_communicator(nb::module_& module) {
              const std::vector<Address>& partials, Address output, size_t count, int dtype, uint64_t weight,
              int64_t timeout_ns) {
             return use(self)->all_reduce_canonical(group, {leaves, begin, end}, pointers<const void*>(partials),
-                                                   pointer(output), count, DType(dtype), weight, timeout_ns);
+                                                   pointer(output), count, DataType(dtype), weight, timeout_ns);
           },
           "group"_a, "leaves"_a, "begin"_a, "end"_a, "partials"_a, "output"_a, "count"_a, "dtype"_a, "weight"_a,
           "timeout_ns"_a)

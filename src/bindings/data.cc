@@ -224,7 +224,7 @@ void bind_data(nb::module_& module) {
             return std::pair(std::move(sources), std::move(own));
           },
           "position"_a, "count"_a, "The sources of `count` samples, and their numbers of their own.")
-      .def_ro_static("MOST_PERIOD", &Blend::kMostPeriod);
+      .def_ro_static("MOST_PERIOD", &Blend::kMaxPeriod);
   module.def(
       "blend_counts",
       [](const std::vector<double>& weights, uint64_t period) {

@@ -35,7 +35,7 @@ Status with_name(const ObjectStore& store, std::string_view key, const Status& s
 // if it is large, which the owner's fence makes enough.
 Status put_any(ObjectStore& store, const std::string& key, std::span<const std::byte> bytes,
                const PutCondition& condition) {
-  if (bytes.size() <= kMostPutBytes) {
+  if (bytes.size() <= kMaxPutBytes) {
     return store.put(key, bytes, condition).status();
   }
   if (condition.kind == PutCondition::Kind::kAbsent) {
@@ -129,7 +129,7 @@ StatusOr<std::vector<CheckpointInfo>> Catalog::list() const {
 
 StatusOr<Manifest> Catalog::manifest_in(std::string_view folder) const {
   const std::string key = std::string(folder) + kManifestName;
-  KEEPSTEP_ASSIGN_OR_RETURN(const Object object, store_->read_all(key, kMostManifestBytes));
+  KEEPSTEP_ASSIGN_OR_RETURN(const Object object, store_->read_all(key, kMaxManifestBytes));
   StatusOr<Manifest> manifest = parse_manifest(std::as_bytes(std::span(object.bytes)));
   if (!manifest.ok()) {
     return with_name(*store_, key, manifest.status());

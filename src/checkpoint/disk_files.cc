@@ -23,7 +23,7 @@ namespace keepstep::checkpoint {
 namespace {
 
 constexpr int kTries = 100;  // at names that others take or sweep away meanwhile
-constexpr int64_t kMostLockWaitNs = 60'000'000'000;
+constexpr int64_t kMaxLockWaitNs = 60'000'000'000;
 // A model is for its owner; who wants to share it changes that, or the folder's default access list.
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kFileMode = 0600;
@@ -176,9 +176,9 @@ Status sync_folder_of(const std::string& path) {
 }
 
 Status write_whole(int fd, std::span<const std::byte> bytes, const std::string& path) {
-  constexpr size_t kMostAtOnce = 64 << 20;
+  constexpr size_t kMaxAtOnce = 64 << 20;
   while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    const ssize_t written = write(fd, bytes.data(), std::min(bytes.size(), kMaxAtOnce));
     if (written < 0 && errno == EINTR) {
       continue;
     }
@@ -308,7 +308,7 @@ StatusOr<Fd> lock_for_puts(const std::string& root, const std::atomic<bool>& int
     if (interrupted_flag) {
       return interrupted(absl::StrFormat("file://%s", root));
     }
-    if (monotonic_ns() - begin > kMostLockWaitNs) {
+    if (monotonic_ns() - begin > kMaxLockWaitNs) {
       return absl::UnavailableError(absl::StrFormat(
           "'%s' is locked for longer than a minute; is a process that writes there stopped (lslocks tells which)?",
           path));

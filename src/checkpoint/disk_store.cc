@@ -34,14 +34,14 @@ std::string etag_of_file(const struct stat& found) {
 // Fills `into` from `offset` on; how much there was.
 StatusOr<size_t> read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::string& path,
                          const std::atomic<bool>& interrupted_flag) {
-  constexpr size_t kMostAtOnce = 16 << 20;
+  constexpr size_t kMaxAtOnce = 16 << 20;
   size_t done = 0;
   while (done < into.size()) {
     if (interrupted_flag) {
       return interrupted(path);
     }
     const ssize_t got =
-        pread(fd, into.data() + done, std::min(into.size() - done, kMostAtOnce), static_cast<off_t>(offset + done));
+        pread(fd, into.data() + done, std::min(into.size() - done, kMaxAtOnce), static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -220,7 +220,7 @@ Status list_below(const std::string& path, const std::string& key, std::string_v
     if (!check_key(inner_key).ok()) {
       return absl::OkStatus();  // nothing that a store wrote, and nobody could ask for it
     }
-    if (listed->size() >= kMostListed) {
+    if (listed->size() >= kMaxListed) {
       return too_many_listed(key, store);
     }
     listed->push_back({inner_key, static_cast<uint64_t>(found.st_size), "", ns_of(found.st_mtim)});
@@ -242,7 +242,7 @@ StatusOr<std::string> DiskStore::put(std::string_view key, std::span<const std::
                                      const PutCondition& condition) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
   KEEPSTEP_RETURN_IF_ERROR(check_alive());
-  if (bytes.size() > kMostPutBytes) {
+  if (bytes.size() > kMaxPutBytes) {
     return too_large_for_put(key, bytes.size());
   }
   const std::string path = path_of(key);
@@ -315,7 +315,7 @@ StatusOr<Object> DiskStore::read_all(std::string_view key, uint64_t most_bytes) 
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
   const std::string path = path_of(key);
   KEEPSTEP_ASSIGN_OR_RETURN(const OpenFile file, open_file(path, key, describe()));
-  most_bytes = std::min(most_bytes, kMostReadAllBytes);
+  most_bytes = std::min(most_bytes, kMaxReadAllBytes);
   if (file.bytes() > most_bytes) {
     return too_large_to_read(key, file.bytes(), most_bytes, describe());
   }
@@ -356,7 +356,7 @@ StatusOr<std::vector<std::string>> DiskStore::list_folders(std::string_view fold
       each_entry(folder.empty() ? root_ : path_of(folder),
                  [&](std::string_view name, const std::string& /*path*/, Kind kind, const struct stat& /*found*/) {
                    if (kind == Kind::kFolder && check_key(name).ok()) {
-                     if (names.size() >= kMostListed) {
+                     if (names.size() >= kMaxListed) {
                        return too_many_listed(folder, describe());
                      }
                      names.emplace_back(name);

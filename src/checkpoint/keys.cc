@@ -8,7 +8,7 @@ namespace keepstep::checkpoint {
 namespace {
 
 constexpr std::string_view kOwnNames = ".keepstep-";
-constexpr size_t kMostPartBytes = 255;
+constexpr size_t kMaxPartBytes = 255;
 
 std::string printable(std::string_view text) {
   std::string result;
@@ -26,7 +26,7 @@ std::string_view fault_of(std::string_view part) {
   if (part == "." || part == "..") {
     return "has '.' or '..' as a part";
   }
-  if (part.size() > kMostPartBytes) {
+  if (part.size() > kMaxPartBytes) {
     return "has a part of more than 255 bytes";
   }
   if (part.starts_with(kOwnNames)) {
@@ -51,8 +51,8 @@ Status bad_key(std::string_view key, std::string_view fault) {
 }  // namespace
 
 Status check_key(std::string_view key) {
-  if (key.empty() || key.size() > kMostKeyBytes) {
-    return bad_key(key, absl::StrFormat("has %d bytes; it must have 1 to %d", key.size(), kMostKeyBytes));
+  if (key.empty() || key.size() > kMaxKeyBytes) {
+    return bad_key(key, absl::StrFormat("has %d bytes; it must have 1 to %d", key.size(), kMaxKeyBytes));
   }
   if (const std::string_view fault = fault_of_characters(key); !fault.empty()) {
     return bad_key(key, fault);
@@ -105,7 +105,7 @@ Status no_such_object(std::string_view key, std::string_view store) {
 
 Status too_large_for_put(std::string_view key, uint64_t bytes) {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "'%s' has %d bytes; at most %d are put at once, more goes through a writer", key, bytes, kMostPutBytes));
+      "'%s' has %d bytes; at most %d are put at once, more goes through a writer", key, bytes, kMaxPutBytes));
 }
 
 Status too_large_to_read(std::string_view key, uint64_t bytes, uint64_t most_bytes, std::string_view store) {
@@ -122,7 +122,7 @@ Status beyond_end(std::string_view key, uint64_t bytes, uint64_t offset, uint64_
 
 Status too_many_listed(std::string_view prefix, std::string_view store) {
   return absl::ResourceExhaustedError(
-      absl::StrFormat("more than %d objects begin with '%s' in %s; give a longer prefix", kMostListed, prefix, store));
+      absl::StrFormat("more than %d objects begin with '%s' in %s; give a longer prefix", kMaxListed, prefix, store));
 }
 
 Status interrupted(std::string_view store) {

@@ -19,7 +19,7 @@ namespace keepstep::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr int kManifestVersion = 1;
-inline constexpr uint64_t kMostManifestBytes = uint64_t{1} << 29;
+inline constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 29;
 
 struct Manifest {
   uint64_t step = 0;

@@ -2,7 +2,7 @@
 //
 // Keys are paths below the store's root: "step-000000000123/.metadata". Printable ASCII without '\'; parts of 1 to 255
 // bytes between single slashes, none of them "." or "..", none that begins with ".keepstep-" (the stores' own); 1 to
-// kMostKeyBytes bytes together.
+// kMaxKeyBytes bytes together.
 //
 // An object is whole or it is not there: nobody sees one half-written, whatever ends the writer, and when `put` or
 // `commit` have returned it outlives a power loss. There are no folders: one is there while a key has it in its name.
@@ -37,10 +37,10 @@
 
 namespace keepstep::checkpoint {
 
-inline constexpr size_t kMostKeyBytes = 700;
-inline constexpr uint64_t kMostPutBytes = uint64_t{64} << 20;     // more goes through a writer
-inline constexpr uint64_t kMostReadAllBytes = uint64_t{1} << 30;  // however much the caller would take
-inline constexpr size_t kMostListed = 4'000'000;                  // objects or folders in one listing
+inline constexpr size_t kMaxKeyBytes = 700;
+inline constexpr uint64_t kMaxPutBytes = uint64_t{64} << 20;     // more goes through a writer
+inline constexpr uint64_t kMaxReadAllBytes = uint64_t{1} << 30;  // however much the caller would take
+inline constexpr size_t kMaxListed = 4'000'000;                  // objects or folders in one listing
 
 struct ObjectInfo {
   std::string key;
@@ -90,7 +90,7 @@ class ObjectStore {
   ObjectStore& operator=(const ObjectStore&) = delete;
   virtual ~ObjectStore() = default;
 
-  // A small object, at most kMostPutBytes, all at once. Returns its etag. Conditions hold against other puts and
+  // A small object, at most kMaxPutBytes, all at once. Returns its etag. Conditions hold against other puts and
   // removes, not against commits of writers. When the answer of an S3 server was lost and then the condition fails
   // because of an object with the very bytes of this put, that is taken for this put's success: contents that are
   // raced for must name their writer.
@@ -105,7 +105,7 @@ class ObjectStore {
   // Exactly [offset, offset + into.size()), large ones in pieces side by side.
   virtual Status read(std::string_view key, uint64_t offset, std::span<std::byte> into) = 0;
 
-  // All of an object of at most `most_bytes` (and at most kMostReadAllBytes).
+  // All of an object of at most `most_bytes` (and at most kMaxReadAllBytes).
   virtual StatusOr<Object> read_all(std::string_view key, uint64_t most_bytes) = 0;
 
   virtual StatusOr<ObjectInfo> head(std::string_view key) = 0;

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint64_t kMostOwnerBytes = 64 << 10;
+constexpr uint64_t kMaxOwnerBytes = 64 << 10;
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -102,7 +102,7 @@ struct Found {
 };
 
 StatusOr<Found> read(ObjectStore& store) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Object object, store.read_all(kOwnerName, kMostOwnerBytes));
+  KEEPSTEP_ASSIGN_OR_RETURN(const Object object, store.read_all(kOwnerName, kMaxOwnerBytes));
   KEEPSTEP_ASSIGN_OR_RETURN(OwnerRecord owner, parse(object.bytes, store.describe()));
   return Found{std::move(owner), object.etag};
 }

@@ -13,7 +13,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr size_t kMostUrlBytes = 4096;
+constexpr size_t kMaxUrlBytes = 4096;
 
 Status wrong(std::string_view url, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("the place '%s' for checkpoints %s", url, why));
@@ -172,9 +172,9 @@ std::string percent_encoded(std::string_view text, bool keep_slashes) {
 }
 
 StatusOr<StoreUrl> parse_store_url(std::string_view url) {
-  if (url.size() > kMostUrlBytes) {
+  if (url.size() > kMaxUrlBytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a place for checkpoints of %d bytes; at most %d can be", url.size(), kMostUrlBytes));
+        absl::StrFormat("a place for checkpoints of %d bytes; at most %d can be", url.size(), kMaxUrlBytes));
   }
   std::string_view rest = url;
   if (take_prefix(rest, "file://")) {

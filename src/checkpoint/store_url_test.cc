@@ -84,7 +84,7 @@ TEST(KeyTest, only_names_that_stay_below_the_root_can_be_keys) {
   for (const std::string& key :
        {std::string(), std::string("/a"), std::string("a/"), std::string("a//b"), std::string("."), std::string("a/.."),
         std::string("../a"), std::string("a/./b"), std::string("a\nb"), std::string("a\0b", 3), std::string("a\\b"),
-        std::string("caf\xc3\xa9"), std::string(256, 'a'), std::string(kMostKeyBytes + 1, 'a'),
+        std::string("caf\xc3\xa9"), std::string(256, 'a'), std::string(kMaxKeyBytes + 1, 'a'),
         std::string(".keepstep-partial/lock"), std::string("a/.keepstep-x")}) {
     const Status fit = check_key(key);
     EXPECT_EQ(fit.code(), absl::StatusCode::kInvalidArgument) << key;

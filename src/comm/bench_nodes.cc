@@ -54,7 +54,7 @@ double median(std::vector<double> values) {
 // From the last rank's arrival (a barrier) to this rank's result.
 void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
   std::vector<float> data(setup.bytes / sizeof(float), static_cast<float>(self + 1));
-  expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+  expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
   const auto ranks = static_cast<float>(setup.addresses.size());
   if (std::any_of(data.begin(), data.end(), [&](float value) { return value != ranks * (ranks + 1) / 2; })) {
     fail("a sum is wrong");
@@ -63,7 +63,7 @@ void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
   for (size_t i = 0; i < setup.repeats + 2; ++i) {
     expect_done(comm, comm.barrier(kWorld));
     const int64_t begin_ns = monotonic_ns();
-    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kMax));
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kMax));
     if (i >= 2) {  // the first ones make connections and touch memory
       seconds.push_back(seconds_of(monotonic_ns() - begin_ns));
     }

@@ -287,7 +287,7 @@ void Communicator::release_group(GroupId id) {
   impl_->queue.push(group->place, 0, [impl = impl_.get(), group] { impl->table.leave(group->place); });
 }
 
-OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns) {
+OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kAllReduce,
                               .data = as_bytes(data),
                               .bytes = count * size_of(type),
@@ -296,7 +296,7 @@ OpId Communicator::all_reduce(GroupId group, void* data, size_t count, DType typ
                               .timeout_ns = timeout_ns});
 }
 
-OpId Communicator::reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, Rank root,
+OpId Communicator::reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, Rank root,
                           int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kReduce,
                               .data = as_bytes(data),
@@ -323,7 +323,7 @@ OpId Communicator::all_gather(GroupId group, const void* input, const std::vecto
 }
 
 OpId Communicator::reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count,
-                                  DType type, ReduceOp op, int64_t timeout_ns) {
+                                  DataType type, ReduceOp op, int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kReduceScatter,
                               .inputs = as_bytes(inputs),
                               .outputs = {as_bytes(output)},
@@ -365,7 +365,8 @@ OpId Communicator::all_to_all(GroupId group, const std::vector<const void*>& inp
 }
 
 OpId Communicator::all_reduce_canonical(GroupId group, const LeafRun& run, const std::vector<const void*>& partials,
-                                        void* output, size_t count, DType type, uint64_t weight, int64_t timeout_ns) {
+                                        void* output, size_t count, DataType type, uint64_t weight,
+                                        int64_t timeout_ns) {
   return impl_->start(group, {.kind = Kind::kAllReduceCanonical,
                               .inputs = as_bytes(partials),
                               .outputs = {as_bytes(output)},

@@ -36,14 +36,15 @@
 #include "base/status.h"
 #include "brain/types.h"
 #include "comm/collectives/canonical_tree.h"
+#include "keepstep/types.h"
 
 namespace keepstep::comm {
 
 using brain::Rank;
+using keepstep::DataType;
+using keepstep::ReduceOp;
 
-enum class DType : uint8_t { kF32, kF64, kF16, kBF16, kI8, kU8, kI16, kI32, kI64, kBool };
-size_t size_of(DType type);
-enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
+size_t size_of(DataType type);
 
 struct CommConfig {
   uint32_t max_world = 16;              // ranks of a generation
@@ -121,14 +122,14 @@ class Communicator {
   // A call that its arguments forbid (a root outside the group, avg of integers, a null buffer) completes with kFailed
   // on all ranks, like a disagreement. All sizes in elements unless they say bytes. `timeout_ns` < 0: none. Roots and
   // peers are ranks in the group.
-  OpId all_reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, int64_t timeout_ns = -1);
-  OpId reduce(GroupId group, void* data, size_t count, DType type, ReduceOp op, Rank root, int64_t timeout_ns = -1);
+  OpId all_reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, int64_t timeout_ns = -1);
+  OpId reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, Rank root, int64_t timeout_ns = -1);
   OpId broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns = -1);
   // outputs[r] gets rank r's input; all of `bytes`.
   OpId all_gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes,
                   int64_t timeout_ns = -1);
   // inputs[r] goes to rank r; output = reduction of what all ranks gave for this one.
-  OpId reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count, DType type,
+  OpId reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count, DataType type,
                       ReduceOp op, int64_t timeout_ns = -1);
   OpId gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes, Rank root,
               int64_t timeout_ns = -1);  // outputs empty except on root
@@ -143,7 +144,7 @@ class Communicator {
   // each, of sum_type(type). `output` gets `count` elements of `type` (float32, float64, float16, bfloat16): the sum,
   // divided once by the sum of all ranks' weights if that is not 0, rounded once; it must not overlap the partial sums.
   OpId all_reduce_canonical(GroupId group, const LeafRun& run, const std::vector<const void*>& partials, void* output,
-                            size_t count, DType type, uint64_t weight, int64_t timeout_ns = -1);
+                            size_t count, DataType type, uint64_t weight, int64_t timeout_ns = -1);
   OpId barrier(GroupId group, int64_t timeout_ns = -1);
   // Matched by (peer, tag) in order, whatever the order of the tags; to oneself too. A send completes after its receive
   // was posted. `from` may be kAnySource: the first message with this tag from any rank of the group; receives take

@@ -104,7 +104,7 @@ TEST(Communicator, several_threads_may_call_and_wait) {
           expect_done(comm, self == 0 ? comm.send(kWorld, &word, 4, 1, tag) : comm.receive(kWorld, &word, 4, 0, tag));
           EXPECT_EQ(word, i);
           float value = 1.0F;  // all the same call, so that any order of the threads is right
-          expect_done(comm, comm.all_reduce(kWorld, &value, 1, DType::kF32, ReduceOp::kSum));
+          expect_done(comm, comm.all_reduce(kWorld, &value, 1, DataType::kFloat32, ReduceOp::kSum));
           EXPECT_EQ(value, 2.0F);
         }
       });
@@ -123,7 +123,7 @@ TEST(Communicator, the_destructor_waits_for_what_is_queued) {
   std::vector<uint8_t> received(100'000);
   world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     for (int i = 0; i < 5; ++i) {
-      comm.all_reduce(kWorld, data[self].data(), data[self].size(), DType::kF32, ReduceOp::kSum);
+      comm.all_reduce(kWorld, data[self].data(), data[self].size(), DataType::kFloat32, ReduceOp::kSum);
     }
     self == 0 ? comm.send(kWorld, message.data(), message.size(), 1, 0)
               : comm.receive(kWorld, received.data(), received.size(), 0, 0);

@@ -46,7 +46,7 @@ TEST_P(ConcurrentGroups, are_carried_out_in_another_order_on_each_rank) {
       std::vector<float> data_a(count, 1.0F);
       std::vector<float> data_b(count, 2.0F);
       const auto add = [&](GroupId group, std::vector<float>& data) {
-        return comm.all_reduce(group, data.data(), count, DType::kF32, ReduceOp::kSum, kLimitNs);
+        return comm.all_reduce(group, data.data(), count, DataType::kFloat32, ReduceOp::kSum, kLimitNs);
       };
       if (self == 0) {
         const OpId first = add(a, data_a);
@@ -76,7 +76,7 @@ TEST_P(ConcurrentGroups, work_from_a_thread_each) {
         for (int round = 0; round < 60; ++round) {
           const size_t count = round % 3 == 0 ? kLarge : 7;
           std::vector<float> data(count, static_cast<float>(g + 1));
-          expect_done(comm, comm.all_reduce(group, data.data(), count, DType::kF32, ReduceOp::kSum, kLimitNs));
+          expect_done(comm, comm.all_reduce(group, data.data(), count, DataType::kFloat32, ReduceOp::kSum, kLimitNs));
           EXPECT_EQ(data, std::vector<float>(count, 2 * static_cast<float>(g + 1))) << "group " << g;
           uint64_t word = self == 1 ? 100 * g + static_cast<uint64_t>(round) : 0;
           expect_done(comm, comm.broadcast(group, &word, sizeof word, 1, kLimitNs));
@@ -97,14 +97,14 @@ TEST_P(ConcurrentGroups, one_that_ran_out_of_time_leaves_the_others_alone) {
     std::vector<float> data(kLarge, 1.0F);
     const OpId waits = self == 0 ? comm.barrier(stuck, 300'000'000) : 0;  // rank 1 never comes
     for (int round = 0; round < 20; ++round) {
-      expect_done(comm, comm.all_reduce(fine, data.data(), kLarge, DType::kF32, ReduceOp::kSum, kLimitNs));
+      expect_done(comm, comm.all_reduce(fine, data.data(), kLarge, DataType::kFloat32, ReduceOp::kSum, kLimitNs));
     }
     if (self == 0) {
       const Completion completion = finish(comm, waits);
       EXPECT_EQ(completion.outcome, Outcome::kFailed);
       EXPECT_THAT(completion.error, HasSubstr("rank 1 did not arrive within 0.3 s"));
     }
-    expect_done(comm, comm.all_reduce(fine, data.data(), kLarge, DType::kF32, ReduceOp::kSum, kLimitNs));
+    expect_done(comm, comm.all_reduce(fine, data.data(), kLarge, DataType::kFloat32, ReduceOp::kSum, kLimitNs));
   });
 }
 
@@ -118,7 +118,7 @@ TEST_P(ConcurrentGroups, all_end_when_a_rank_is_killed_in_the_middle) {
         std::vector<float> data(kLarge, 1.0F);
         while (true) {
           const Completion completion =
-              finish(comm, comm.all_reduce(group, data.data(), kLarge, DType::kF32, ReduceOp::kSum));
+              finish(comm, comm.all_reduce(group, data.data(), kLarge, DataType::kFloat32, ReduceOp::kSum));
           if (completion.outcome != Outcome::kDone) {
             EXPECT_EQ(completion.outcome, Outcome::kInterrupted) << completion.error;
             return;
@@ -148,14 +148,14 @@ TEST_P(ConcurrentGroups, give_their_places_back_while_others_work) {
     std::thread other([&] {
       for (int round = 0; round < 200; ++round) {
         float value = 1.0F;
-        expect_done(comm, comm.all_reduce(steady, &value, 1, DType::kF32, ReduceOp::kSum, kLimitNs));
+        expect_done(comm, comm.all_reduce(steady, &value, 1, DataType::kFloat32, ReduceOp::kSum, kLimitNs));
       }
       over = true;
     });
     for (int round = 0; round < 30; ++round) {
       const GroupId group = must_create(comm, "short");
       std::vector<float> data(kLarge, 1.0F);
-      expect_done(comm, comm.all_reduce(group, data.data(), kLarge, DType::kF32, ReduceOp::kSum, kLimitNs));
+      expect_done(comm, comm.all_reduce(group, data.data(), kLarge, DataType::kFloat32, ReduceOp::kSum, kLimitNs));
       EXPECT_EQ(data.back(), 2.0F);
       comm.release_group(group);
     }

@@ -55,7 +55,7 @@ std::vector<FlightRecord> FlightRecorder::records() const {
                        .group = entry.group,
                        .number = entry.number,
                        .kind = name(kind),
-                       .type = reduces ? name(static_cast<DType>(entry.descriptor.dtype)) : "",
+                       .type = reduces ? name(static_cast<DataType>(entry.descriptor.dtype)) : "",
                        .reduction = reduces && !canonical ? name(static_cast<ReduceOp>(entry.descriptor.op)) : "",
                        .bytes = entry.descriptor.bytes,
                        .outcome = entry.outcome,

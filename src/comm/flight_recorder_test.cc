@@ -17,7 +17,7 @@ TEST(FlightRecorder, tells_the_last_collectives_and_how_far_they_got) {
   expect_done(*comm, comm->barrier(kWorld));
   other.join();
   std::vector<float> data(100);
-  const OpId waiting = comm->all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kMax);
+  const OpId waiting = comm->all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kMax);
   const OpId behind = comm->broadcast(kWorld, data.data(), 8, 0);
   while (comm->collectives_entered() < 2) {
     std::this_thread::yield();

@@ -19,7 +19,7 @@ GroupId must_create(Communicator& comm, const std::vector<Rank>& members, const 
 
 std::vector<float> sum_over(Communicator& comm, GroupId group, size_t count, float value) {
   std::vector<float> data(count, value);
-  expect_done(comm, comm.all_reduce(group, data.data(), count, DType::kF32, ReduceOp::kSum));
+  expect_done(comm, comm.all_reduce(group, data.data(), count, DataType::kFloat32, ReduceOp::kSum));
   return data;
 }
 
@@ -64,8 +64,8 @@ TEST(Groups, groups_that_overlap_and_the_world_work_at_the_same_time) {
         }
       }
       for (size_t i = 0; i < data.size(); ++i) {
-        ops.push_back(
-            comm.all_reduce(groups[i % groups.size()], data[i].data(), data[i].size(), DType::kF32, ReduceOp::kSum));
+        ops.push_back(comm.all_reduce(groups[i % groups.size()], data[i].data(), data[i].size(), DataType::kFloat32,
+                                      ReduceOp::kSum));
       }
       for (size_t i = 0; i < data.size(); ++i) {
         expect_done(comm, ops[i]);
@@ -137,9 +137,9 @@ TEST(Disagreement, is_told_on_all_ranks_with_both_sides_and_the_group_goes_on) {
     TestWorld(4).run(mode, [](Communicator& comm, Rank self) {
       std::vector<float> data(30'000, 1.0F);
       expect_done(comm, comm.barrier(kWorld));
-      const Completion completion =
-          finish(comm, self == 2 ? comm.broadcast(kWorld, data.data(), 4000, 1)
-                                 : comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      const Completion completion = finish(
+          comm, self == 2 ? comm.broadcast(kWorld, data.data(), 4000, 1)
+                          : comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
       EXPECT_EQ(completion.outcome, Outcome::kFailed);
       EXPECT_THAT(completion.error, HasSubstr("#2 of group world: the ranks do not agree: ranks 0, 1, 3 called "
                                               "all_reduce (sum of 30000 x float32); rank 2 called "
@@ -157,9 +157,12 @@ TEST(Disagreement, of_size_type_operation_and_root_is_found) {
       EXPECT_EQ(completion.outcome, Outcome::kFailed);
       EXPECT_THAT(completion.error, HasSubstr(text));
     };
-    fails(comm.all_reduce(kWorld, data.data(), self == 0 ? 1 : 100'000, DType::kF32, ReduceOp::kSum), "do not agree");
-    fails(comm.all_reduce(kWorld, data.data(), 8, self == 0 ? DType::kF32 : DType::kI32, ReduceOp::kSum), "int32");
-    fails(comm.all_reduce(kWorld, data.data(), 8, DType::kF32, self == 0 ? ReduceOp::kSum : ReduceOp::kMax), "max of");
+    fails(comm.all_reduce(kWorld, data.data(), self == 0 ? 1 : 100'000, DataType::kFloat32, ReduceOp::kSum),
+          "do not agree");
+    fails(comm.all_reduce(kWorld, data.data(), 8, self == 0 ? DataType::kFloat32 : DataType::kInt32, ReduceOp::kSum),
+          "int32");
+    fails(comm.all_reduce(kWorld, data.data(), 8, DataType::kFloat32, self == 0 ? ReduceOp::kSum : ReduceOp::kMax),
+          "max of");
     fails(comm.broadcast(kWorld, data.data(), 8, self), "root rank 1");
     expect_done(comm, comm.barrier(kWorld));
   });
@@ -186,12 +189,12 @@ TEST(Disagreement, a_call_that_one_rank_refuses_fails_on_all) {
     const Completion bad_root = finish(comm, comm.broadcast(kWorld, &word, 4, self == 1 ? 9 : 0));
     EXPECT_EQ(bad_root.outcome, Outcome::kFailed);
     EXPECT_THAT(bad_root.error, HasSubstr(self == 1 ? "root 9 is not in the group" : "rank 1 called a call that was"));
-    const Completion average = finish(comm, comm.all_reduce(kWorld, &word, 1, DType::kBool, ReduceOp::kAvg));
+    const Completion average = finish(comm, comm.all_reduce(kWorld, &word, 1, DataType::kBool, ReduceOp::kAverage));
     EXPECT_EQ(average.outcome, Outcome::kFailed);
     EXPECT_THAT(average.error, HasSubstr("avg is not defined for bool"));
-    const Completion null = finish(comm, comm.all_reduce(kWorld, nullptr, 1, DType::kI32, ReduceOp::kSum));
+    const Completion null = finish(comm, comm.all_reduce(kWorld, nullptr, 1, DataType::kInt32, ReduceOp::kSum));
     EXPECT_THAT(null.error, HasSubstr("buffer 0 is null"));
-    expect_done(comm, comm.all_reduce(kWorld, &word, 1, DType::kI32, ReduceOp::kSum));
+    expect_done(comm, comm.all_reduce(kWorld, &word, 1, DataType::kInt32, ReduceOp::kSum));
     EXPECT_EQ(word, 3);
   });
 }
@@ -203,7 +206,7 @@ TEST(Timeout, names_who_did_not_arrive_and_ends_the_group_for_all) {
     if (self >= 2) {
       world.await(1);  // until rank 0 gave up
     }
-    const OpId op = comm.all_reduce(kWorld, &value, 1, DType::kF32, ReduceOp::kSum, self == 0 ? 50'000'000 : -1);
+    const OpId op = comm.all_reduce(kWorld, &value, 1, DataType::kFloat32, ReduceOp::kSum, self == 0 ? 50'000'000 : -1);
     const Completion completion = finish(comm, op);
     EXPECT_EQ(completion.outcome, Outcome::kFailed);
     if (self == 0) {

@@ -66,7 +66,7 @@ bool wait_for(Board& board, Done done) {
       ring(board);
       Outcome outcome = Outcome::kDone;
       while (outcome == Outcome::kDone) {
-        const OpId op = comm->all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kMax);
+        const OpId op = comm->all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kMax);
         outcome = finish(*comm, op).outcome;
       }
       board.left_ns[self].store(monotonic_ns());

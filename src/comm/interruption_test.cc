@@ -35,14 +35,18 @@ std::vector<Case> cases() {
   const std::vector<size_t> both(2, kBytes);
   return {
       {"all_reduce",
-       [](auto& c, auto& b) { return c.all_reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum); }},
+       [](auto& c, auto& b) {
+         return c.all_reduce(kWorld, b.in_place.data(), kCount, DataType::kFloat32, ReduceOp::kSum);
+       }},
       {"reduce",
-       [](auto& c, auto& b) { return c.reduce(kWorld, b.in_place.data(), kCount, DType::kF32, ReduceOp::kSum, 0); }},
+       [](auto& c, auto& b) {
+         return c.reduce(kWorld, b.in_place.data(), kCount, DataType::kFloat32, ReduceOp::kSum, 0);
+       }},
       {"broadcast", [](auto& c, auto& b) { return c.broadcast(kWorld, b.in_place.data(), kBytes, 1); }},
       {"all_gather", [](auto& c, auto& b) { return c.all_gather(kWorld, b.in()[0], b.out(), kBytes); }, 2},
       {"reduce_scatter",
        [](auto& c, auto& b) {
-         return c.reduce_scatter(kWorld, b.in(), b.out()[0], kCount, DType::kF32, ReduceOp::kSum);
+         return c.reduce_scatter(kWorld, b.in(), b.out()[0], kCount, DataType::kFloat32, ReduceOp::kSum);
        },
        1},
       {"gather", [](auto& c, auto& b) { return c.gather(kWorld, b.in()[0], b.out(), kBytes, 0); }, 2},
@@ -50,7 +54,7 @@ std::vector<Case> cases() {
       {"all_to_all", [both](auto& c, auto& b) { return c.all_to_all(kWorld, b.in(), both, b.out(), both); }, 2},
       {"all_reduce_canonical",
        [](auto& c, auto& b) {
-         return c.all_reduce_canonical(kWorld, {2, 0, 1}, {b.in()[0]}, b.out()[0], kCount, DType::kF32, 2);
+         return c.all_reduce_canonical(kWorld, {2, 0, 1}, {b.in()[0]}, b.out()[0], kCount, DataType::kFloat32, 2);
        },
        1},
       {"barrier", [](auto& c, auto&) { return c.barrier(kWorld); }},
@@ -114,8 +118,8 @@ TEST(Interruption, a_rank_killed_in_the_middle_of_a_large_all_reduce_leaves_all_
   for (Rank rank = 0; rank < 4; ++rank) {
     pids.push_back(world.fork_rank(rank, [&](Communicator& comm, Rank) {
       std::vector<float> data((64 << 20) / sizeof(float), 1.0F);
-      const OpId large = comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
-      const OpId next = comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
+      const OpId large = comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
+      const OpId next = comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
       EXPECT_EQ(finish(comm, large).outcome, Outcome::kInterrupted);
       EXPECT_EQ(finish(comm, next).outcome, Outcome::kInterrupted);
     }));
@@ -190,7 +194,7 @@ TEST(Interruption, arenas_serve_the_next_generation) {
     std::memset(world.generation(), 0, generation_bytes(world.config()));
     world.run(Mode::kThreads, [&](Communicator& comm, Rank) {
       std::vector<float> data(kCount, 1.0F);
-      expect_done(comm, comm.all_reduce(kWorld, data.data(), kCount, DType::kF32, ReduceOp::kSum));
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), kCount, DataType::kFloat32, ReduceOp::kSum));
       EXPECT_TRUE(all_are(data, 2.0F));
     });
     world.interrupt();

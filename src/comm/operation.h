@@ -56,7 +56,7 @@ struct Operation {
   std::vector<size_t> input_bytes;  // all_to_all only
   std::vector<size_t> output_bytes;
   size_t bytes = 0;  // of one buffer; canonical: of the output
-  DType type = DType::kU8;
+  DataType type = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
   Rank root = 0;
   LeafRun run;          // canonical only: whose sums the inputs are

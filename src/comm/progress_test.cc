@@ -50,7 +50,7 @@ TEST_P(ProgressWords, each_chunk_of_one_large_all_reduce_is_seen) {
   TestWorld ranks = world();
   const std::vector<uint64_t> moved = moved_by(ranks, [](Communicator& comm, Rank) {
     std::vector<float> data(kCount, 1);
-    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
     EXPECT_EQ(comm.collectives_entered(), 1u);
   });
   for (const uint64_t parts : moved) {
@@ -82,7 +82,7 @@ TEST(ProgressWords, who_waits_for_a_rank_that_does_not_come_moves_nothing) {
   CollectiveWords words{};
   const auto first = world.communicator(0, &words);
   std::vector<float> data(kCount, 1);
-  const OpId op = first->all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum, 20'000'000);
+  const OpId op = first->all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum, 20'000'000);
   EXPECT_EQ(finish(*first, op).outcome, Outcome::kFailed);
   EXPECT_EQ(words.entered.load(), 1u);
   EXPECT_EQ(words.moved.load(), 0u);

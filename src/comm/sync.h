@@ -17,7 +17,7 @@
 namespace keepstep::comm {
 
 inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
-inline constexpr int64_t kMostSpinNs = 20'000;
+inline constexpr int64_t kMaxSpinNs = 20'000;
 inline constexpr int64_t kLeastSpinNs = 500;
 inline constexpr int64_t kLookAgainNs = 50'000'000;
 
@@ -47,7 +47,7 @@ class Spin {
     do {
       for (int i = 0; i < 32; ++i) {
         if (done()) {
-          budget_ns_ = std::min(budget_ns_ * 2, kMostSpinNs);
+          budget_ns_ = std::min(budget_ns_ * 2, kMaxSpinNs);
           return true;
         }
         cpu_relax();
@@ -58,7 +58,7 @@ class Spin {
   }
 
  private:
-  int64_t budget_ns_ = kMostSpinNs;
+  int64_t budget_ns_ = kMaxSpinNs;
 };
 
 enum class Meeting { kAll, kInterrupted, kTimedOut, kGivenUp };

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queued before stop()
 constexpr char kStops[] = "the coordinator stops";
-constexpr size_t kMostCommands = 16;  // at once
+constexpr size_t kMaxCommands = 16;  // at once
 
 // The first hundred, then ever more rarely: a stranger must not be able to fill the disk.
 bool worth_a_line(uint64_t count) { return count <= 100 || std::has_single_bit(count); }
@@ -202,9 +202,9 @@ void Coordinator::Impl::give_back(AgentStream* stream) {
 
 Status Coordinator::Impl::let_in(AgentStream* stream) {
   const std::lock_guard lock(mutex_);
-  if (commands_there_.size() >= kMostCommands) {
+  if (commands_there_.size() >= kMaxCommands) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("%d commands wait for their answer already; try again", kMostCommands));
+        absl::StrFormat("%d commands wait for their answer already; try again", kMaxCommands));
   }
   commands_there_.insert(stream);
   return absl::OkStatus();
@@ -328,7 +328,7 @@ void Coordinator::Impl::carry_out(const brain::Effect& effect, brain::Identity n
     }
   } else if (const auto* spawn = std::get_if<brain::Spawn>(&effect)) {
     send_to(spawn->node, effect, newest, "spawn");
-  } else if (const auto* part = std::get_if<brain::Part>(&effect)) {
+  } else if (const auto* part = std::get_if<brain::ReleaseNode>(&effect)) {
     send_to(part->node, effect, newest, "part");
   } else if (const auto* kill = std::get_if<brain::Kill>(&effect)) {
     send_to(kill->node, effect, newest, "kill");

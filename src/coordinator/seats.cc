@@ -9,7 +9,7 @@ namespace keepstep::coordinator {
 
 namespace {
 
-constexpr size_t kMostNamed = 20;
+constexpr size_t kMaxNamed = 20;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ StatusOr<brain::NodeId> Seats::take(const void* key, const std::string& name,
   }
   std::vector<std::string> who;
   for (const auto& [node, its_name] : taken) {
-    if (who.size() == kMostNamed) {
+    if (who.size() == kMaxNamed) {
       who.emplace_back("...");
       break;
     }

@@ -10,8 +10,8 @@
 namespace keepstep::messages {
 namespace {
 
-constexpr size_t kMostNameBytes = 40;  // of one that is shown
-constexpr int kMostDepth = 64;         // the library copies values recursively
+constexpr size_t kMaxNameBytes = 40;  // of one that is shown
+constexpr int kMaxDepth = 64;         // the library copies values recursively
 
 }  // namespace
 
@@ -64,14 +64,14 @@ std::string_view name_of(std::string_view text) { return text.substr(0, text.fin
 
 Status bad_message(std::string_view name, std::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrFormat("the message '%s': %s", std::string(name.substr(0, kMostNameBytes)), std::string(why)));
+      absl::StrFormat("the message '%s': %s", std::string(name.substr(0, kMaxNameBytes)), std::string(why)));
 }
 
 StatusOr<nlohmann::json> read_fields(std::string_view text) {
   const std::string_view name = name_of(text);
   bool too_deep = false;
   const auto look = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    too_deep = too_deep || depth > kMostDepth;
+    too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
   nlohmann::json fields = nlohmann::json::parse(text.substr(std::min(name.size() + 1, text.size())), look, false);

@@ -18,7 +18,7 @@ constexpr int kRecordsARound = 64;                           // of one link, bef
 constexpr std::chrono::milliseconds kTick{500};
 constexpr int kDeadAfter = 5;  // times a link's ask_after
 // Of one tick: a process that was stopped did not wait for anybody meanwhile.
-constexpr std::chrono::milliseconds kMostTick = 2 * kTick;
+constexpr std::chrono::milliseconds kMaxTick = 2 * kTick;
 
 }  // namespace
 
@@ -151,7 +151,7 @@ void Hub::run() {
 }
 
 std::chrono::milliseconds Hub::since_tick() const {
-  return std::min(kMostTick, std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - ticked_));
+  return std::min(kMaxTick, std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - ticked_));
 }
 
 // Does what other threads, and receivers, asked for. False: nothing.

@@ -11,7 +11,7 @@ namespace keepstep::net {
 namespace {
 
 constexpr size_t kNonceBytes = 12;
-constexpr size_t kMostAtOnce = size_t{1} << 30;  // OpenSSL counts in int
+constexpr size_t kMaxAtOnce = size_t{1} << 30;  // OpenSSL counts in int
 
 void expect(int result) { KEEPSTEP_CHECK(result == 1, "OpenSSL computes no AES-128-GMAC"); }
 
@@ -32,7 +32,7 @@ void Mac::begin() {
 
 void Mac::add(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const size_t count = std::min(bytes.size(), kMostAtOnce);
+    const size_t count = std::min(bytes.size(), kMaxAtOnce);
     int written = 0;
     expect(EVP_EncryptUpdate(context_.get(), nullptr, &written, reinterpret_cast<const unsigned char*>(bytes.data()),
                              static_cast<int>(count)));

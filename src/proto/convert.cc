@@ -120,10 +120,10 @@ void set_policy(const brain::ElasticConfig& from, control::PolicyChanged* to) {
 }
 
 StatusOr<brain::Event> policy_from(const control::PolicyChanged& from) {
-  constexpr int kMostValues = 4096;
-  if (from.discrete_values_size() > kMostValues) {
+  constexpr int kMaxValues = 4096;
+  if (from.discrete_values_size() > kMaxValues) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%d sizes that a job may have, %d is the most", from.discrete_values_size(), kMostValues));
+        absl::StrFormat("%d sizes that a job may have, %d is the most", from.discrete_values_size(), kMaxValues));
   }
   brain::ElasticConfig config;
   config.min_replicas = from.min_replicas();
@@ -392,7 +392,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return policy_from(in.policy_changed());
     case control::AgentEvent::kSaved:
       return brain::Saved{in.saved().version(), in.saved().generation()};
-    case control::AgentEvent::kMostUseful:
+    case control::AgentEvent::kMaxUseful:
       return brain::MostUseful{in.most_useful().ranks(),
                                {in.most_useful().sizes().begin(), in.most_useful().sizes().end()}};
     case control::AgentEvent::KIND_NOT_SET:
@@ -477,7 +477,7 @@ control::FromCoordinator payload(const brain::Effect& effect) {
                    out.mutable_pause()->set_because(text(e.because));
                    out.mutable_pause()->mutable_stay()->Assign(e.stay.begin(), e.stay.end());
                  },
-                 [&](const brain::Part& e) { out.mutable_part()->set_because(text(e.because)); },
+                 [&](const brain::ReleaseNode& e) { out.mutable_release_node()->set_because(text(e.because)); },
                  [&](const brain::Release& e) { out.mutable_release()->set_because(text(e.because)); },
                  [&](const brain::EndJob& e) {
                    out.mutable_end_job()->set_exit_code(e.exit_code);
@@ -512,8 +512,8 @@ StatusOr<brain::Effect> effect_from_wire(const control::FromCoordinator& message
       return brain::Kill{in.kill().worker(), in.kill().because(), message.node()};
     case control::CoordinatorEffect::kPause:
       return brain::Pause{identity, in.pause().because(), {in.pause().stay().begin(), in.pause().stay().end()}};
-    case control::CoordinatorEffect::kPart:
-      return brain::Part{message.node(), in.part().because()};
+    case control::CoordinatorEffect::kReleaseNode:
+      return brain::ReleaseNode{message.node(), in.release_node().because()};
     case control::CoordinatorEffect::kRelease:
       return brain::Release{identity, in.release().because()};
     case control::CoordinatorEffect::kEndJob:

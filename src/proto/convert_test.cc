@@ -135,7 +135,7 @@ auto fields(const Pause& e) {
   const auto& [a, b, c] = e;
   return std::tuple(a, b, c);
 }
-auto fields(const Part& e) {
+auto fields(const ReleaseNode& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
 }
@@ -259,7 +259,7 @@ INSTANTIATE_TEST_SUITE_P(
                                    {5, static_cast<brain::Rank>(kTable.world_size())},
                                    {4, 7},
                                    2},
-                    brain::Pause{kOwn, "the world grows", {0, 3}}, brain::Part{kNode, "it was told to leave"},
+                    brain::Pause{kOwn, "the world grows", {0, 3}}, brain::ReleaseNode{kNode, "it was told to leave"},
                     brain::Activate{kOwn, 118, {0, 2}, {1}, true}, brain::Activate{kOwn, 0, {}, {}, false},
                     brain::Activate{kOwn, 7, {1, 2, 3, 70000}, {0, 4}, false}, brain::Kill{8, "too late", kNode},
                     brain::Release{kOwn}, brain::Release{kOwn, "rank 1 died"}, brain::EndJob{-1, "over", kNotUtf8}));

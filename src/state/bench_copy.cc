@@ -37,8 +37,8 @@
 namespace keepstep::state {
 namespace {
 
-constexpr size_t kMostSlots = 16;
-constexpr size_t kMostChunk = 2 << 20;
+constexpr size_t kMaxSlots = 16;
+constexpr size_t kMaxChunk = 2 << 20;
 constexpr size_t kBlock = 64 << 10;  // copied, then hashed while it is in the cache
 constexpr int kSpins = 200;
 constexpr int64_t kNapNs = 10'000'000;
@@ -74,9 +74,9 @@ struct Progress {
 struct Shared {
   Progress given;  // chunks
   Progress taken;
-  std::atomic<uint64_t> sums[kMostSlots];
+  std::atomic<uint64_t> sums[kMaxSlots];
   std::atomic<uint64_t> source;  // its memory's address there
-  alignas(64) std::byte slots[kMostSlots * kMostChunk];
+  alignas(64) std::byte slots[kMaxSlots * kMaxChunk];
 };
 
 // Copies and hashes block by block; gives the XXH3 of `hashed`, which is `from` or `to`.

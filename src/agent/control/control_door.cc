@@ -103,14 +103,14 @@ void ControlDoor::let_go(uint64_t id) {
 
 // The one that came first and waits for nothing goes first; else the one that came first.
 void ControlDoor::make_room() {
-  if (clients_.size() < kMostClients) {
+  if (clients_.size() < kMaxClients) {
     return;
   }
   auto goes =
       std::find_if(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.unanswered == 0; });
   goes = goes == clients_.end() ? clients_.begin() : goes;
   refuse(absl::StrFormat("process %d was let go: %d connections at once are the most, and others came",
-                         goes->second.pid, kMostClients));
+                         goes->second.pid, kMaxClients));
   let_go(goes->first);
 }
 
@@ -152,8 +152,8 @@ void ControlDoor::on_packet(uint64_t id) {
                           packet->fds.size(), kMaxRequestBytes);
   } else if (request = nlohmann::json::parse(packet->bytes, nullptr, false); !request.is_object()) {
     bad = "a request that is no JSON object";
-  } else if (client.unanswered >= kMostRequestsPerClient) {
-    bad = absl::StrFormat("more than %d requests at once", kMostRequestsPerClient);
+  } else if (client.unanswered >= kMaxRequestsPerClient) {
+    bad = absl::StrFormat("more than %d requests at once", kMaxRequestsPerClient);
   }
   if (!bad.empty()) {
     refuse(absl::StrFormat("process %d sent %s", client.pid, bad));

@@ -34,8 +34,8 @@ namespace keepstep::agent {
 
 inline constexpr size_t kMaxRequestBytes = proto::kMaxAskBytes;  // the same for those who come over the network
 inline constexpr size_t kMaxAnswerBytes = proto::kMaxAnswerBytes;
-inline constexpr size_t kMostClients = 16;           // at once
-inline constexpr size_t kMostRequestsPerClient = 8;  // unanswered
+inline constexpr size_t kMaxClients = 16;           // at once
+inline constexpr size_t kMaxRequestsPerClient = 8;  // unanswered
 
 // `job` as names of doors have it: what is not fit for a name becomes '-', and it is cut at 48 bytes.
 std::string job_in_names(std::string_view job);

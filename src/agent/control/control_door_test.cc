@@ -132,7 +132,7 @@ TEST_F(ControlDoorTest, a_request_without_what_it_needs_is_an_error_and_no_reaso
 
 TEST_F(ControlDoorTest, clients_that_say_nothing_make_room_for_those_that_do) {
   std::vector<PacketSocket> silent;
-  for (size_t i = 0; i < kMostClients + 3; ++i) {
+  for (size_t i = 0; i < kMaxClients + 3; ++i) {
     silent.push_back(connect());
   }
   expect_served();
@@ -142,7 +142,7 @@ TEST_F(ControlDoorTest, clients_that_say_nothing_make_room_for_those_that_do) {
 
 TEST_F(ControlDoorTest, who_asks_more_than_it_hears_out_is_let_go) {
   const PacketSocket greedy = connect();
-  for (size_t i = 0; i <= kMostRequestsPerClient; ++i) {
+  for (size_t i = 0; i <= kMaxRequestsPerClient; ++i) {
     (void)greedy.send(R"({"op": "later", "of": 100})");
   }
   EXPECT_TRUE(let_go(greedy));

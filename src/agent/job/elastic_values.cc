@@ -18,8 +18,8 @@ namespace {
 using brain::ElasticConfig;
 using brain::Time;
 
-constexpr double kMostSeconds = std::chrono::duration<double>(ElasticConfig::kMostTime).count();
-constexpr double kMostFactor = 100;
+constexpr double kMaxSeconds = std::chrono::duration<double>(ElasticConfig::kMaxTime).count();
+constexpr double kMaxFactor = 100;
 constexpr const char* kIncrementStep = "replicaIncrementStep";
 constexpr const char* kDiscreteValues = "replicaDiscreteValues";
 constexpr const char* kWhole = "elasticPolicy";
@@ -44,9 +44,9 @@ struct Entry {
 Entry count_entry(const char* name, const char* option, uint32_t ElasticConfig::* member) {
   return {{name, option},
           [member](const std::string& text, ElasticConfig& config) {
-            const auto value = number_in<uint32_t>(text, 1, ElasticConfig::kMostReplicas);
+            const auto value = number_in<uint32_t>(text, 1, ElasticConfig::kMaxReplicas);
             config.*member = value.value_or(config.*member);
-            return value ? "" : absl::StrFormat("give a number from 1 to %d", ElasticConfig::kMostReplicas);
+            return value ? "" : absl::StrFormat("give a number from 1 to %d", ElasticConfig::kMaxReplicas);
           },
           [member](const ElasticConfig& config) { return std::to_string(config.*member); }};
 }
@@ -54,11 +54,11 @@ Entry count_entry(const char* name, const char* option, uint32_t ElasticConfig::
 Entry time_entry(const char* name, const char* option, Time ElasticConfig::* member) {
   return {{name, option},
           [member](const std::string& text, ElasticConfig& config) {
-            const auto value = number_in<double>(text, 0, kMostSeconds);
+            const auto value = number_in<double>(text, 0, kMaxSeconds);
             if (value) {
               config.*member = std::chrono::duration_cast<Time>(std::chrono::duration<double>(*value));
             }
-            return value ? "" : absl::StrFormat("give seconds from 0 to %.0f", kMostSeconds);
+            return value ? "" : absl::StrFormat("give seconds from 0 to %.0f", kMaxSeconds);
           },
           [member](const ElasticConfig& config) {
             return absl::StrFormat("%g", std::chrono::duration<double>(config.*member).count());
@@ -69,10 +69,10 @@ std::string set_discrete_values(const std::string& text, ElasticConfig& config) 
   std::vector<uint32_t> values;
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
     const auto value =
-        number_in<uint32_t>(std::string(absl::StripAsciiWhitespace(part)), 1, ElasticConfig::kMostReplicas);
-    if (!value || values.size() == kMostDiscreteValues) {
+        number_in<uint32_t>(std::string(absl::StripAsciiWhitespace(part)), 1, ElasticConfig::kMaxReplicas);
+    if (!value || values.size() == kMaxDiscreteValues) {
       return absl::StrFormat("give numbers from 1 to %d, separated by commas, at most %d of them",
-                             ElasticConfig::kMostReplicas, kMostDiscreteValues);
+                             ElasticConfig::kMaxReplicas, kMaxDiscreteValues);
     }
     values.push_back(*value);
   }
@@ -83,9 +83,9 @@ std::string set_discrete_values(const std::string& text, ElasticConfig& config) 
 }
 
 std::string set_factor(const std::string& text, ElasticConfig& config) {
-  const auto value = number_in<double>(text, 1, kMostFactor);
+  const auto value = number_in<double>(text, 1, kMaxFactor);
   config.backoff_factor = value.value_or(config.backoff_factor);
-  return value ? "" : absl::StrFormat("give a number from 1 (no backoff) to %g", kMostFactor);
+  return value ? "" : absl::StrFormat("give a number from 1 (no backoff) to %g", kMaxFactor);
 }
 
 const std::vector<Entry>& entries() {
@@ -265,7 +265,7 @@ uint32_t replicas_on(const JobSpec& spec, uint32_t nodes) {
 std::vector<std::string> policy_mistakes(const JobSpec& spec, const ElasticConfig& config) {
   std::vector<std::string> found = brain::mistakes(config);
   const uint32_t most = replicas_on(spec, spec.max_nodes);
-  if (config.max_replicas > most && config.max_replicas <= ElasticConfig::kMostReplicas) {
+  if (config.max_replicas > most && config.max_replicas <= ElasticConfig::kMaxReplicas) {
     found.push_back(
         absl::StrFormat("maxReplicas %d is more than %d node%s with %d ranks each can hold, in replicas of %d: give at "
                         "most %d, or start "

@@ -31,7 +31,7 @@ struct PolicyName {
 std::span<const PolicyName> policy_names();
 
 inline constexpr size_t kMaxPolicyFileBytes = 64 << 10;
-inline constexpr size_t kMostDiscreteValues = 1024;  // they have to fit into one request at the control door
+inline constexpr size_t kMaxDiscreteValues = 1024;  // they have to fit into one request at the control door
 
 // By name, as text; sizes are separated by commas. What is not there stays as it is.
 using PolicyValues = std::map<std::string, std::string>;

@@ -109,7 +109,7 @@ TEST(ElasticValues, what_is_no_policy_is_refused_in_a_sentence) {
   EXPECT_THAT(parsed("a: [1\n").mistakes, ElementsAre(HasSubstr("policy.yaml:")));
   EXPECT_THAT(parsed(std::string(kMaxPolicyFileBytes + 1, '#')).mistakes, ElementsAre(HasSubstr("bytes")));
   std::string sizes = "replicaDiscreteValues: [1";
-  for (size_t i = 2; i <= kMostDiscreteValues + 1; ++i) {
+  for (size_t i = 2; i <= kMaxDiscreteValues + 1; ++i) {
     sizes += ", " + std::to_string(i);
   }
   EXPECT_THAT(parsed(sizes + "]\n").mistakes, ElementsAre(HasSubstr("at most 1024")));

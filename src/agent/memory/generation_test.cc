@@ -253,7 +253,7 @@ rank::VoteResult vote(Engine& engine, Rank rank, Step step) {
 void commit(Engine& engine, Rank rank, uint32_t world, Step step) {
   float sum = static_cast<float>(rank + step);
   comm::Communicator& comm = *engine.communicator();
-  const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+  const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DataType::kFloat32, comm::ReduceOp::kSum);
   ASSERT_EQ(comm.wait(op).outcome, comm::Outcome::kDone);
   comm.forget(op);
   ASSERT_EQ(sum, static_cast<float>(world * step + world * (world - 1) / 2));
@@ -304,7 +304,7 @@ TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_e
   EXPECT_FALSE(job.engine(0).interrupted()) << "a forward after the training function would be left";
   float value = 1;
   comm::Communicator& comm = *job.engine(0).communicator();
-  const comm::OpId op = comm.all_reduce(comm::kWorld, &value, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+  const comm::OpId op = comm.all_reduce(comm::kWorld, &value, 1, comm::DataType::kFloat32, comm::ReduceOp::kSum);
   EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kInterrupted);
   comm.forget(op);
 }

@@ -18,9 +18,9 @@ namespace {
 
 using What = std::variant<brain::Rank, brain::ParityBlock>;
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of a shard that is believed
-constexpr int kReaderNiceness = 10;                 // ranks come first
-constexpr int kTries = 5;                           // at a vault whose versions are overwritten while they are read
+constexpr uint64_t kMaxBytes = uint64_t{1} << 46;  // of a shard that is believed
+constexpr int kReaderNiceness = 10;                // ranks come first
+constexpr int kTries = 5;                          // at a vault whose versions are overwritten while they are read
 
 void put(nlohmann::json& into, const What& what) {
   if (const auto* const rank = std::get_if<brain::Rank>(&what)) {
@@ -131,10 +131,10 @@ nlohmann::json MemoryTier::texts(const nlohmann::json& question) const {
       if (of == nullptr || *of != rank || each.sharding != sharding || !seal.has_value()) {
         continue;
       }
-      if (seal->text_bytes > kMostTextBytes) {
+      if (seal->text_bytes > kMaxTextBytes) {
         return error_answer(
             absl::StrFormat("what describes the shard of rank %d takes %d bytes, %d can be shown at most", rank,
-                            seal->text_bytes, kMostTextBytes));
+                            seal->text_bytes, kMaxTextBytes));
       }
       if (bytes != 0 && bytes + seal->text_bytes > kMemoryTextBytes) {
         return {{"ok", true}, {"texts", std::move(texts)}};  // who asked asks for the others again
@@ -221,7 +221,7 @@ StatusOr<std::vector<brain::Holding>> holdings_from(brain::NodeId node, const nl
     const auto* const block = std::get_if<brain::ParityBlock>(&holding.what);
     const bool possible =
         block == nullptr ? std::get<brain::Rank>(holding.what) < brain::kMaxWorldSize : brain::is_possible(*block);
-    if (!possible || holding.bytes > kMostBytes || holding.age_ns < 0) {
+    if (!possible || holding.bytes > kMaxBytes || holding.age_ns < 0) {
       return absl::InvalidArgumentError(
           absl::StrFormat("node %d says that it holds what cannot be: %s", node,
                           line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));

@@ -28,7 +28,7 @@ namespace keepstep::agent {
 
 inline constexpr uint64_t kMemoryCheckBytes = uint64_t{2} << 30;  // that one question reads; the last vault to its end
 inline constexpr size_t kMemoryTextBytes = size_t{8} << 20;  // of texts in one answer, where it is not a single one
-inline constexpr size_t kMostTextBytes = size_t{12} << 20;   // of one text: agents send each other at most 20 MiB
+inline constexpr size_t kMaxTextBytes = size_t{12} << 20;    // of one text: agents send each other at most 20 MiB
 
 class MemoryTier {
  public:

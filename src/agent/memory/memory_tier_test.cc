@@ -115,7 +115,7 @@ TEST_F(MemoryTierTest, TextsThatAreTooManyForOneAnswerAreLeftOutAndATooLongOneRe
   };
   write_text(1, kMemoryTextBytes / 2);
   write_text(2, kMemoryTextBytes / 2 + 1);
-  write_text(3, kMostTextBytes + 1);
+  write_text(3, kMaxTextBytes + 1);
   const auto texts = [&](std::vector<int> ranks) {
     return ask({{"do", "texts"}, {"version", 8}, {"sharding", 1}, {"ranks", std::move(ranks)}});
   };

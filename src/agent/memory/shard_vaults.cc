@@ -10,8 +10,8 @@ namespace keepstep::agent {
 namespace {
 
 // What another rank says is not believed beyond this.
-constexpr uint64_t kMostDataBytes = uint64_t{1} << 46;
-constexpr uint64_t kMostTextRoom = uint64_t{1} << 32;
+constexpr uint64_t kMaxDataBytes = uint64_t{1} << 46;
+constexpr uint64_t kMaxTextRoom = uint64_t{1} << 32;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::string ShardVaults::Need::label() const {
 }
 
 StatusOr<std::optional<int>> ShardVaults::find(const Need& need) const {
-  if (need.data_bytes > kMostDataBytes || need.text_room > kMostTextRoom) {
+  if (need.data_bytes > kMaxDataBytes || need.text_room > kMaxTextRoom) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s: %d bytes, and room for %d bytes of text, are more than any shard has", name(need.of),
                         need.data_bytes, need.text_room));

@@ -8,7 +8,7 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr int kMostUnanswered = 3;  // then a node comes without: node 0's agent may not know the question
+constexpr int kMaxUnanswered = 3;  // then a node comes without: node 0's agent may not know the question
 
 int64_t wall_ns() { return static_cast<int64_t>(wall_seconds() * 1e9); }
 double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -20,7 +20,7 @@ bool Clocks::compares() const {
 }
 
 bool Clocks::asks_first() {
-  const bool gives_up = probe_.unanswered() >= kMostUnanswered && !core_.config.spec.refuse_clocks_apart;
+  const bool gives_up = probe_.unanswered() >= kMaxUnanswered && !core_.config.spec.refuse_clocks_apart;
   if (!compares() || probe_.result().has_value() || gives_up) {
     return false;
   }

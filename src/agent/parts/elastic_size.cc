@@ -94,9 +94,9 @@ StatusOr<std::string> ElasticSize::scale(const nlohmann::json& request) {
   if (replicas.is_null()) {
     return scale_to(std::nullopt);
   }
-  if (!replicas.is_number_unsigned() || replicas.get<uint64_t>() > brain::ElasticConfig::kMostReplicas) {
+  if (!replicas.is_number_unsigned() || replicas.get<uint64_t>() > brain::ElasticConfig::kMaxReplicas) {
     return absl::InvalidArgumentError(absl::StrFormat("%s is no number of replicas; ask for 1 to %d", replicas.dump(),
-                                                      brain::ElasticConfig::kMostReplicas));
+                                                      brain::ElasticConfig::kMaxReplicas));
   }
   return scale_to(replicas.get<uint32_t>());
 }
@@ -156,7 +156,7 @@ void ElasticSize::tell_grace(brain::NodeId to) {
 }
 
 void ElasticSize::on_grace(brain::Time said) {
-  const brain::Time grace = std::clamp<brain::Time>(said, {}, brain::ElasticConfig::kMostTime);
+  const brain::Time grace = std::clamp<brain::Time>(said, {}, brain::ElasticConfig::kMaxTime);
   if (std::exchange(grace_, grace) == grace) {
     return;
   }

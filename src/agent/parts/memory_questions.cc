@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kHoldNs = 5'000'000'000;    // for an answer that takes no reading
 constexpr int64_t kReadNs = 600'000'000'000;  // for one that does: a vault may have hundreds of gigabytes
-constexpr size_t kMostQuestions = 32;         // at once
+constexpr size_t kMaxQuestions = 32;          // at once
 
 }  // namespace
 
@@ -25,11 +25,11 @@ void MemoryQuestions::ask(const nlohmann::json& request, const ControlDoor::Answ
         core_.config.node)));
     return;
   }
-  if (core_.end.has_value() || questions_.size() >= kMostQuestions) {
+  if (core_.end.has_value() || questions_.size() >= kMaxQuestions) {
     answer(error_answer(
         core_.end.has_value()
             ? "the job is ending"
-            : absl::StrFormat("%d such questions wait for their answers already; try again", kMostQuestions)));
+            : absl::StrFormat("%d such questions wait for their answers already; try again", kMaxQuestions)));
     return;
   }
   const std::string what = request.at("do");

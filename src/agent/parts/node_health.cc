@@ -82,7 +82,7 @@ void NodeHealth::on_unfit(const std::shared_ptr<WorkerProcess>& process, const m
   const std::string because = absl::StrFormat(
       "node %d (%s) is not fit for ranks: %d workers in a row failed their health check, the last one "
       "with %s. Look at that machine; --health-check off leaves the checks out",
-      core_.config.node, core_.config.node_name, NodeFitness::kMostInARow, process->unfit);
+      core_.config.node, core_.config.node_name, NodeFitness::kMaxInARow, process->unfit);
   if (core_.config.node == 0) {
     core_.stop_job(1, because);
   } else {

@@ -20,12 +20,12 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr size_t kMostClients = 1024;
-constexpr size_t kMostRings = 64;
-constexpr size_t kMostOfOneName = 8;
-constexpr uint32_t kMostDeaths = 3;  // of loader processes without a new item between
+constexpr size_t kMaxClients = 1024;
+constexpr size_t kMaxRings = 64;
+constexpr size_t kMaxOfOneName = 8;
+constexpr uint32_t kMaxDeaths = 3;  // of loader processes without a new item between
 
-constexpr uint64_t kMostPosition = uint64_t{1} << 62;  // no sum of positions runs over
+constexpr uint64_t kMaxPosition = uint64_t{1} << 62;  // no sum of positions runs over
 
 bool readable(int fd) {
   pollfd waiting{.fd = fd, .events = POLLIN};
@@ -106,7 +106,7 @@ void RingService::let_out(pid_t pid) {
 
 void RingService::on_connection() {
   StatusOr<Accepted> accepted = accept_local(listener_);
-  if (!accepted.ok() || clients_.size() >= kMostClients) {
+  if (!accepted.ok() || clients_.size() >= kMaxClients) {
     spdlog::warn("refused a reader of batches: {}",
                  accepted.ok() ? "too many" : std::string(accepted.status().message()));
     return;
@@ -225,8 +225,8 @@ void RingService::open(uint64_t id, const messages::OpenRing& request) {
            absl::StrFormat("a ring's name has 1 to %d bytes, this one %d", messages::kMaxRingNameBytes, name.size()));
     return;
   }
-  if (position > kMostPosition) {
-    refuse(id, absl::StrFormat("position %d; the last one is %d", position, kMostPosition));
+  if (position > kMaxPosition) {
+    refuse(id, absl::StrFormat("position %d; the last one is %d", position, kMaxPosition));
     return;
   }
   uint64_t incarnation = 0;
@@ -278,15 +278,15 @@ StatusOr<uint64_t> RingService::make_ring(const std::string& name, const data::R
   const std::vector<uint64_t> others = rings_of(name);
   const auto read =
       std::count_if(others.begin(), others.end(), [&](uint64_t each) { return !rings_.at(each).rows.empty(); });
-  if (static_cast<size_t>(read) >= kMostOfOneName) {
+  if (static_cast<size_t>(read) >= kMaxOfOneName) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the ranks of this node read '%s' in %d different places already, which is the most: %s. Ranks "
                         "that read the same order from about the same position share one loader process",
                         name, read, why));
   }
-  if (static_cast<size_t>(read) == others.size() && rings_.size() >= kMostRings) {
+  if (static_cast<size_t>(read) == others.size() && rings_.size() >= kMaxRings) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("there are %d cached loaders on this node already, which is the most", kMostRings));
+        absl::StrFormat("there are %d cached loaders on this node already, which is the most", kMaxRings));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<data::RingOwner> owner,
                             data::RingOwner::create(spec, position, next_incarnation_));
@@ -386,7 +386,7 @@ void RingService::loader_gone(uint64_t incarnation, const std::string& how, bool
   if (pid != 0) {
     note_({.event = "loader_ended", .because = how, .ring = ring.name, .batch = head, .pid = pid});
   }
-  if (ring.deaths >= kMostDeaths) {
+  if (ring.deaths >= kMaxDeaths) {
     ring.owner->set_loader(
         data::LoaderState::kGivenUp,
         absl::StrFormat("%d loader processes ended one after the other without a new batch after batch "

@@ -34,7 +34,7 @@ bool same_place(const RankProgress& a, const RankProgress& b) {
   return a.step == b.step && a.micro_batch == b.micro_batch && a.phase == b.phase && a.entered == b.entered &&
          a.left == b.left && a.messages == b.messages && a.moved == b.moved && a.waits == b.waits && a.slow == b.slow;
 }
-constexpr size_t kMostWhatBytes = 64;  // of a collective's name
+constexpr size_t kMaxWhatBytes = 64;  // of a collective's name
 
 }  // namespace
 
@@ -174,7 +174,7 @@ Status HangWatch::on_report(brain::NodeId from, messages::WaitingRanks report, i
     return absl::InvalidArgumentError("a report of waiting ranks with more of them than there are");
   }
   for (const RankProgress& rank : report.ranks) {
-    if (rank.phase > StepPhase::kUpdate || rank.waits > brain::WaitsIn::kPause || rank.what.size() > kMostWhatBytes ||
+    if (rank.phase > StepPhase::kUpdate || rank.waits > brain::WaitsIn::kPause || rank.what.size() > kMaxWhatBytes ||
         !rank.still_for.has_value() || *rank.still_for < Time{}) {
       return absl::InvalidArgumentError(absl::StrFormat("a report of rank %d that no agent makes", rank.rank));
     }

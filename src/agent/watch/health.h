@@ -78,9 +78,9 @@ class HealthWatch {
 // Counts workers that failed their check before they could join.
 class NodeFitness {
  public:
-  static constexpr int kMostInARow = 3;
+  static constexpr int kMaxInARow = 3;
   // One failed. True: as many did in a row, and the node is to have no ranks any more.
-  bool failed() { return ++in_a_row_ >= kMostInARow; }
+  bool failed() { return ++in_a_row_ >= kMaxInARow; }
   // One passed.
   void passed() { in_a_row_ = 0; }
 

@@ -21,7 +21,7 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr size_t kMostError = 4096;
+constexpr size_t kMaxError = 4096;
 
 // As /proc has it; '?' if there is no such process.
 char state_of(pid_t pid) {
@@ -47,7 +47,7 @@ StatusOr<Pipe> make_pipe() {
 
 // What py-spy said went wrong, and what to do about it.
 std::string explain(const std::string& said, pid_t pid) {
-  std::string because = said.substr(0, std::min(kMostError, said.find("Stack backtrace:")));
+  std::string because = said.substr(0, std::min(kMaxError, said.find("Stack backtrace:")));
   absl::StripAsciiWhitespace(&because);
   std::replace(because.begin(), because.end(), '\n', ' ');
   const std::string lower = absl::AsciiStrToLower(because);
@@ -137,7 +137,7 @@ class Taking : public std::enable_shared_from_this<Taking> {
       self->read_from(child, child->out, child->said_out, child->out_ended, self->limits_.bytes);
     });
     (void)loop_.watch(child->err.get(), [self, child] {
-      self->read_from(child, child->err, child->said_err, child->err_ended, kMostError);
+      self->read_from(child, child->err, child->said_err, child->err_ended, kMaxError);
     });
     (void)loop_.watch(child->pidfd.get(), [self, child] {
       self->loop_.unwatch(child->pidfd.get());

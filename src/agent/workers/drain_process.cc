@@ -21,9 +21,9 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr int kMostEarlyEnds = 3;
+constexpr int kMaxEarlyEnds = 3;
 constexpr int64_t kEarlyNs = 10'000'000'000;
-constexpr uint64_t kMostMessageBytes = uint64_t{16} << 20;  // within what agents hand on (message_parts.h)
+constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 20;  // within what agents hand on (message_parts.h)
 
 std::string how_it_ended(int status) {
   return WIFSIGNALED(status) ? absl::StrFormat("ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)))
@@ -96,8 +96,8 @@ void DrainProcess::on_packet() {
     return;
   }
   const auto bytes = message["bytes"].get<uint64_t>();
-  if (bytes == 0 || bytes > kMostMessageBytes) {
-    spdlog::warn("a message of {} bytes about a checkpoint was dropped; {} is the most", bytes, kMostMessageBytes);
+  if (bytes == 0 || bytes > kMaxMessageBytes) {
+    spdlog::warn("a message of {} bytes about a checkpoint was dropped; {} is the most", bytes, kMaxMessageBytes);
     return;
   }
   const StatusOr<SharedMemory> memory = SharedMemory::attach(std::move(packet->fds[0]), bytes);
@@ -108,7 +108,7 @@ void DrainProcess::on_packet() {
 }
 
 void DrainProcess::hand(brain::NodeId from, const std::string& message) {
-  if (pid_ == 0 || message.empty() || message.size() > kMostMessageBytes) {
+  if (pid_ == 0 || message.empty() || message.size() > kMaxMessageBytes) {
     return;
   }
   const StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-drain", message.size());
@@ -131,7 +131,7 @@ void DrainProcess::on_exit() {
     return;
   }
   early_ends_ = monotonic_ns() - started_ns_ < kEarlyNs ? early_ends_ + 1 : 0;
-  const bool given_up = early_ends_ >= kMostEarlyEnds;
+  const bool given_up = early_ends_ >= kMaxEarlyEnds;
   callbacks_.on_note(
       "drain_ended",
       absl::StrFormat("process %d, which wrote checkpoints, %s; %s", pid_, how_it_ended(status),

@@ -9,7 +9,7 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr size_t kMostParts = kMaxPartedBytes / kPartBytes;
+constexpr size_t kMaxParts = kMaxPartedBytes / kPartBytes;
 constexpr size_t kMaxHeadBytes = 16;
 
 }  // namespace
@@ -38,7 +38,7 @@ StatusOr<std::optional<std::string>> PartJoiner::add(brain::NodeId from, const s
   size_t count = 0;
   const bool sound = head.starts_with('M') && slash != std::string::npos &&
                      absl::SimpleAtoi(head.substr(1, slash - 1), &number) &&
-                     absl::SimpleAtoi(head.substr(slash + 1), &count) && count >= 2 && count <= kMostParts &&
+                     absl::SimpleAtoi(head.substr(slash + 1), &count) && count >= 2 && count <= kMaxParts &&
                      number < count && part.size() > head.size() && part.size() - head.size() - 1 <= kPartBytes;
   Open& open = open_[from];
   if (sound && number == 0) {

@@ -17,7 +17,7 @@ Status Outbox::send(const PacketSocket& socket, std::string encoded, std::span<c
     return absl::InvalidArgumentError(
         absl::StrFormat("a message of %d bytes with %d descriptors; %d and %d are the most", encoded.size(), fds.size(),
                         messages::kMaxTextBytes, messages::kMaxMessageFds));
-  } else if (waiting_.size() >= kMostKeptMessages || bytes_ + encoded.size() > kMostKeptBytes) {
+  } else if (waiting_.size() >= kMaxKeptMessages || bytes_ + encoded.size() > kMaxKeptBytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d messages of %d bytes together wait for it to read; is it stopped?", waiting_.size(), bytes_));
   }

@@ -15,8 +15,8 @@
 
 namespace keepstep::agent {
 
-inline constexpr size_t kMostKeptMessages = 4096;
-inline constexpr size_t kMostKeptBytes = size_t{64} << 20;  // together; a longer message may be the only one
+inline constexpr size_t kMaxKeptMessages = 4096;
+inline constexpr size_t kMaxKeptBytes = size_t{64} << 20;  // together; a longer message may be the only one
 
 class Outbox {
  public:

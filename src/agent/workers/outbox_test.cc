@@ -51,7 +51,7 @@ TEST(Outbox, a_worker_that_never_reads_takes_bounded_memory_and_is_named) {
     ASSERT_LE(sent, 1'000'000U);
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_EQ(outbox.waiting(), kMostKeptMessages);
+  EXPECT_EQ(outbox.waiting(), kMaxKeptMessages);
 }
 
 TEST(Outbox, what_is_for_a_worker_that_is_gone_is_not_kept) {

@@ -12,7 +12,7 @@ constexpr size_t kStepsNeeded = 3;
 // DDP arranges its buckets anew after the first step; compilers compile a second time.
 constexpr Version kFirstSteps = 2;
 constexpr Time kSlack = std::chrono::milliseconds(500);
-constexpr Time kMostStarved = std::chrono::seconds(30);
+constexpr Time kMaxStarved = std::chrono::seconds(30);
 constexpr Time kStuckTogether = std::chrono::seconds(10);
 
 auto position(const RankProgress& rank) {
@@ -266,7 +266,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
     if (waiting.empty()) {
       continue;
     }
-    const Time starved = std::min(rank->starved - track.starved_before, kMostStarved);
+    const Time starved = std::min(rank->starved - track.starved_before, kMaxStarved);
     const Time waited = watched_ - last_move - starved;
     const Time limit = limit_for(*rank, last_arrival - track.moved_full, away.size() > waiters.size());
     if (waited <= limit) {

@@ -35,14 +35,14 @@ void StepWindow::add(const Identity& identity, Rank rank, Time computed, Time at
   if (before == Time{} || computed <= Time{} || at <= before) {
     return;  // the first one here: it begins a step
   }
-  if (track.steps.size() < kMostSteps) {
+  if (track.steps.size() < kMaxSteps) {
     track.computed.push_back(computed);
     track.steps.push_back(at - before);
     return;
   }
   track.computed[track.next] = computed;
   track.steps[track.next] = at - before;
-  track.next = (track.next + 1) % kMostSteps;
+  track.next = (track.next + 1) % kMaxSteps;
 }
 
 std::optional<std::vector<RankPace>> StepWindow::take(const std::vector<Rank>& ranks, Time now) {

@@ -29,7 +29,7 @@ class StepWindow {
  public:
   static constexpr size_t kLeastSteps = 10;                    // of every rank, in a window
   static constexpr Time kLeastTime = std::chrono::seconds(1);  // of a window
-  static constexpr size_t kMostSteps = 1024;                   // the newest, of every rank
+  static constexpr size_t kMaxSteps = 1024;                    // the newest, of every rank
 
   // `rank` committed a step of `identity` at `at`, by the clock of its machine. What is older than the newest identity
   // is left out.
@@ -44,7 +44,7 @@ class StepWindow {
   struct Track {
     std::vector<Time> computed;
     std::vector<Time> steps;
-    size_t next = 0;  // which of them is the oldest, once there are kMostSteps
+    size_t next = 0;  // which of them is the oldest, once there are kMaxSteps
     Time last{};      // commit
   };
   Identity identity_;

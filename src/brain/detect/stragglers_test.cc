@@ -233,9 +233,9 @@ TEST(StepWindow, fast_steps_wait_for_the_second_and_only_the_newest_are_kept) {
   StepWindow window;
   Time now = std::chrono::seconds(10);
   window.add(kIdentity, 0, {}, now);
-  for (size_t i = 0; i < 3 * StepWindow::kMostSteps; ++i) {
+  for (size_t i = 0; i < 3 * StepWindow::kMaxSteps; ++i) {
     now += std::chrono::microseconds(100);
-    window.add(kIdentity, 0, std::chrono::microseconds(i < 2 * StepWindow::kMostSteps ? 10 : 30), now);
+    window.add(kIdentity, 0, std::chrono::microseconds(i < 2 * StepWindow::kMaxSteps ? 10 : 30), now);
     EXPECT_FALSE(window.take({0}, now));
   }
   const auto medians = window.take({0}, std::chrono::seconds(11));

@@ -9,7 +9,7 @@
 namespace keepstep::brain {
 namespace {
 
-constexpr double kMostFactor = 100;
+constexpr double kMaxFactor = 100;
 
 std::string text(uint32_t number) { return std::to_string(number); }
 
@@ -49,9 +49,9 @@ void check_values(const ElasticConfig& config, std::vector<std::string>& found) 
                     ", outside of minReplicas " + text(config.min_replicas) + " to maxReplicas " +
                     text(config.max_replicas) + ": leave out what is outside, or change the bounds");
   }
-  if (config.discrete_values.size() > ElasticConfig::kMostReplicas) {
+  if (config.discrete_values.size() > ElasticConfig::kMaxReplicas) {
     found.push_back("replicaDiscreteValues has " + std::to_string(config.discrete_values.size()) +
-                    " values: give at most " + text(ElasticConfig::kMostReplicas));
+                    " values: give at most " + text(ElasticConfig::kMaxReplicas));
   }
 }
 
@@ -64,10 +64,10 @@ std::vector<std::string> mistakes(const ElasticConfig& config) {
     bounds = false;
     found.push_back("minReplicas is 0: a job has at least 1");
   }
-  if (config.max_replicas > ElasticConfig::kMostReplicas) {
+  if (config.max_replicas > ElasticConfig::kMaxReplicas) {
     bounds = false;
     found.push_back("maxReplicas is " + text(config.max_replicas) + ": give at most " +
-                    text(ElasticConfig::kMostReplicas));
+                    text(ElasticConfig::kMaxReplicas));
   }
   if (config.min_replicas > config.max_replicas) {
     bounds = false;
@@ -85,13 +85,13 @@ std::vector<std::string> mistakes(const ElasticConfig& config) {
       {"the minimum time between changes", config.min_between_changes},
       {"the longest backoff", config.backoff_most},
   };
-  static_assert(ElasticConfig::kMostTime == std::chrono::days(30));
+  static_assert(ElasticConfig::kMaxTime == std::chrono::days(30));
   for (const auto& [what, time] : times) {
-    if (time < Time{} || time > ElasticConfig::kMostTime) {
+    if (time < Time{} || time > ElasticConfig::kMaxTime) {
       found.push_back(std::string(what) + " is " + seconds_text(time) + ": give 0 s to 30 days");
     }
   }
-  if (!(config.backoff_factor >= 1 && config.backoff_factor <= kMostFactor)) {  // not a number: a mistake, too
+  if (!(config.backoff_factor >= 1 && config.backoff_factor <= kMaxFactor)) {  // not a number: a mistake, too
     found.push_back("the backoff factor is " + std::to_string(config.backoff_factor) + ": give 1 (no backoff) to 100");
   }
   if (config.backoff_most < config.min_between_changes) {

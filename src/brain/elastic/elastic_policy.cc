@@ -115,7 +115,7 @@ std::string ElasticPolicy::scale_to(std::optional<uint32_t> replicas) {
 // ---- what it remembers ---------------------------------------------------------------------------------------------
 
 void ElasticPolicy::note(const ElasticView& view, const Sizes& sizes, Time now) {
-  const uint32_t level = std::min(sizes.hold, ElasticConfig::kMostReplicas);
+  const uint32_t level = std::min(sizes.hold, ElasticConfig::kMaxReplicas);
   Time since = now;
   while (!there_.empty() && there_.back().level > level) {
     since = there_.back().since;  // more than `level` were there: so were as many
@@ -164,7 +164,7 @@ void ElasticPolicy::on_changed(uint32_t from, uint32_t to, bool forced, Time now
   }
   if (forced && newcomers && to <= from) {
     swaps_.push_back(now);
-    if (swaps_.size() > kMostSwaps) {
+    if (swaps_.size() > kMaxSwaps) {
       swaps_.pop_front();
     }
   }
@@ -193,7 +193,7 @@ void ElasticPolicy::on_changed(uint32_t from, uint32_t to, bool forced, Time now
 }
 
 bool ElasticPolicy::too_many_swaps(Time now) const {
-  return swaps_.size() == kMostSwaps && now - swaps_.front() < config_.min_between_changes;
+  return swaps_.size() == kMaxSwaps && now - swaps_.front() < config_.min_between_changes;
 }
 
 // How many replicas may run where some of them have to be replaced.
@@ -290,7 +290,7 @@ ElasticDecision ElasticPolicy::replace(const ElasticView& view, const Sizes& siz
   if (newcomers == 0) {
     because += std::to_string(replicas) + (replicas == 1 ? " goes on" : " go on");
     if (sizes.hold > sizes.stay && too_many_swaps(now)) {
-      because += ", and no newcomers take places: that was done " + std::to_string(kMostSwaps) + " times within " +
+      because += ", and no newcomers take places: that was done " + std::to_string(kMaxSwaps) + " times within " +
                  seconds_text(config_.min_between_changes) + " (the minimum time between changes)";
     }
   } else if (replicas == view.replicas) {

@@ -23,11 +23,11 @@ namespace keepstep::brain {
 // In brackets the names that users of training operators know. The times are for jobs that a change of size costs a
 // second at most; docs/design/elastic.md has what they come to, and others for what costs more.
 struct ElasticConfig {
-  static constexpr uint32_t kMostReplicas = 65536;
-  static constexpr Time kMostTime = std::chrono::hours(24 * 30);
+  static constexpr uint32_t kMaxReplicas = 65536;
+  static constexpr Time kMaxTime = std::chrono::hours(24 * 30);
 
   uint32_t min_replicas = 1;                       // [minReplicas] at least 1
-  uint32_t max_replicas = 1;                       // [maxReplicas] at most kMostReplicas
+  uint32_t max_replicas = 1;                       // [maxReplicas] at most kMaxReplicas
   uint32_t increment_step = 1;                     // [replicaIncrementStep] min, min + step, min + 2 step ... max
   std::vector<uint32_t> discrete_values;           // [replicaDiscreteValues] these sizes instead, in any order
   Time scaling_timeout = std::chrono::seconds(2);  // [scalingTimeoutInSeconds] so long must capacity have
@@ -77,7 +77,7 @@ class ElasticPolicy {
  public:
   // Swaps within `min_between_changes`; with more, the job shrinks to those that stay, if it may. Nodes that are
   // drained one after the other get their replacements; capacity that flaps does not keep a job busy with swaps.
-  static constexpr size_t kMostSwaps = 3;
+  static constexpr size_t kMaxSwaps = 3;
 
   // `config` has no mistakes.
   explicit ElasticPolicy(ElasticConfig config);
@@ -159,7 +159,7 @@ class ElasticPolicy {
   };
   std::optional<Growth> growth_;  // the newest that nobody forced, until it is known whether it lasts
   int backoff_ = 0;
-  std::deque<Time> swaps_;  // the newest kMostSwaps
+  std::deque<Time> swaps_;  // the newest kMaxSwaps
 
   // Of the newest decision to change, for on_changed.
   bool decided_newcomers_ = false;               // in the places of others

@@ -567,7 +567,7 @@ class ElasticThrash : public ::testing::Test {
 
     EXPECT_LE(static_cast<double>(ours.unforced), most_unforced(config, kDay));
     // Each growth can be undone by one replica at a time; beside that there are swaps.
-    const double swaps = ElasticPolicy::kMostSwaps * (1 + kDay / config.min_between_changes);
+    const double swaps = ElasticPolicy::kMaxSwaps * (1 + kDay / config.min_between_changes);
     EXPECT_LE(static_cast<double>(ours.changes), static_cast<double>(ours.unforced) * (1 + kFlapping) + swaps);
     if (cost_s <= 1 || patient) {
       EXPECT_GT(ours.work / day, 0.95 * kFirm) << "worse than staying with the nodes that never go";

@@ -82,7 +82,7 @@ const OutlivedFailure* RecoveryLadder::note_failure(const Fault& fault) {
     return origin.empty() ? each.what == fault.what : origin_of(each.traceback) == origin;
   });
   if (known == outlived_.end()) {
-    if (outlived_.size() == kMostOutlived) {
+    if (outlived_.size() == kMaxOutlived) {
       return nullptr;
     }
     return &outlived_.emplace_back(
@@ -198,7 +198,7 @@ LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
                         Rung::kRestartWithState);
 }
 
-bool RecoveryLadder::on_lie(NodeId node, NodePlace place, Time now) {
+bool RecoveryLadder::on_digest_mismatch(NodeId node, NodePlace place, Time now) {
   note_on_node(node, now);
   return config_.faults_per_node > 0 && faults_on(node, now) >= config_.faults_per_node &&
          place == NodePlace::kReplaceable;

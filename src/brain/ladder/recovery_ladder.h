@@ -103,16 +103,16 @@ class RecoveryLadder {
 
   // A rank on `node` voted for something else than most: a fault of its node, where all else goes on. True: it was one
   // too many, and the node's ranks are to move (`place` is kReplaceable).
-  bool on_lie(NodeId node, NodePlace place, Time now);
+  bool on_digest_mismatch(NodeId node, NodePlace place, Time now);
 
   // Training got past `version`: budgets of earlier steps are forgotten.
   void on_progress(Version version);
   // Steps are counted from 1 again, in another recoverable function.
   void start_again();
 
-  // What was raised and redone so far, at most kMostOutlived of them, in the order in which they came first.
+  // What was raised and redone so far, at most kMaxOutlived of them, in the order in which they came first.
   const std::vector<OutlivedFailure>& outlived() const { return outlived_; }
-  static constexpr size_t kMostOutlived = 32;
+  static constexpr size_t kMaxOutlived = 32;
 
   // Faults on the node within the window that ends `now`.
   int faults_on(NodeId node, Time now) const;

@@ -38,8 +38,8 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
                                                    {"replaceable", NodePlace::kReplaceable}};
   if (line.verb == "lie") {
     const NodePlace place = places.at(line.text("place"));
-    return {ladder->on_lie(static_cast<NodeId>(line.number("node")), place, now) ? "its ranks are to move"
-                                                                                 : "it stays"};
+    return {ladder->on_digest_mismatch(static_cast<NodeId>(line.number("node")), place, now) ? "its ranks are to move"
+                                                                                             : "it stays"};
   }
   const std::map<std::string, FaultKind> kinds = {
       {"exception", FaultKind::kException}, {"link", FaultKind::kLink},
@@ -102,7 +102,7 @@ TEST(RecoveryLadder, no_more_failures_are_kept_than_can_be_told) {
     fault.what = "failure " + std::to_string(step);
     EXPECT_EQ(ladder.on_fault(fault, Time{}).rung, Rung::kRedo);
   }
-  EXPECT_EQ(ladder.outlived().size(), RecoveryLadder::kMostOutlived);
+  EXPECT_EQ(ladder.outlived().size(), RecoveryLadder::kMaxOutlived);
 }
 
 TEST(RecoveryLadder, deaths_and_exceptions_at_one_step_have_separate_budgets) {

@@ -75,11 +75,11 @@ void Membership::on(const NodeJoined& event) {
     phases_.start_if_enough();
   } else if (fresh) {
     job_.journal("node_joined",
-                 !job_.placement.homeless().empty() ? "it takes the place of a lost node"
-                 : sizing_                          ? "it gets ready while training goes on"
-                                                    : "it waits as a spare",
+                 !job_.placement.unassigned().empty() ? "it takes the place of a lost node"
+                 : sizing_                            ? "it gets ready while training goes on"
+                                                      : "it waits as a spare",
                  {{"joined_node", int64_t{event.node}}});
-    replacement_.house();
+    replacement_.reassign_lost_nodes();
     start_spares(job_, event.node, "node " + std::to_string(event.node) + " gets ready");
     phases_.gather();
   }
@@ -106,7 +106,7 @@ void Membership::on(const WorkerParked& event) {
   worker->killed_at.reset();
   job_.journal("parked", worker->taken ? rank_text(worker->rank) + " counts on it" : "no rank needs it yet",
                {{"worker", int64_t{event.worker}}, {"pid", event.pid}});
-  replacement_.house();
+  replacement_.reassign_lost_nodes();
   phases_.gather();
 }
 
@@ -282,7 +282,7 @@ void Membership::consider_size() {
     case What::kResize:
       phases_.resize();
       take_found();  // whoever is housed then is of the world that follows from it
-      replacement_.house();
+      replacement_.reassign_lost_nodes();
       phases_.gather();
       break;
     case What::kPause:

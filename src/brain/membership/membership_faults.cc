@@ -121,16 +121,16 @@ void Membership::on(const NodeLost& event) {
     return;
   }
   replacement_.lose(event.node, what);
-  if (job_.placement.homeless().empty()) {
+  if (job_.placement.unassigned().empty()) {
     keep_spares(job_);
     phases_.gather();  // it may have waited for exits on that node
     return;
   }
-  replacement_.house();
+  replacement_.reassign_lost_nodes();
   if (members.empty() && (job_.phase == Phase::kForming || job_.phase == Phase::kRunning)) {
     phases_.check_finished();  // they had exited with 0 already, and left nothing that is missed
   } else {
-    if (!job_.placement.homeless().empty()) {
+    if (!job_.placement.unassigned().empty()) {
       replacement_.tell_of_waiting(event.node);
     }
     member_died(members.empty() ? 0 : members.front(), true, 1, what, "");

@@ -45,7 +45,7 @@ struct WorkerDied {
   int64_t pid = 0;
   int signal = 0;          // the signal that ended it; 0 if it exited, -1 if not known yet (then a second one follows)
   int exit_code = 0;       // meaningful if signal == 0
-  std::string noticed_by;  // "robust mutex", "pidfd", "socket"
+  std::string noticed_by;  // "robust mutex", "pidfd", "kill"
   std::string traceback;   // of an uncaught exception, if it said so before
   std::string unfit = "";  // what its health check found before it could join; empty: it did not fail one
 };
@@ -131,7 +131,7 @@ struct WorkerPaused {
   WorkerId worker = kNoWorker;
   Identity identity;
 };
-// The node was told to leave, by a signal or a notice. Repeated until it hears Part.
+// The node was told to leave, by a signal or a notice. Repeated until it hears ReleaseNode.
 struct NodeLeaves {
   NodeId node = 0;
   std::string because;
@@ -227,7 +227,7 @@ struct Pause {
   std::vector<NodeId> stay = {};  // ascending
 };
 // The node has no ranks any more, and may end with what it runs.
-struct Part {
+struct ReleaseNode {
   NodeId node = 0;
   std::string because;
 };
@@ -252,7 +252,7 @@ struct Journal {
   bool aloud = false;  // the reason goes to the console, too
 };
 
-using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Part, Release, EndJob, Journal>;
+using Effect = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, ReleaseNode, Release, EndJob, Journal>;
 using Effects = std::vector<Effect>;
 
 }  // namespace keepstep::brain

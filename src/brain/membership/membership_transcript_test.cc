@@ -299,7 +299,7 @@ class Scene {
   void show(const Pause& effect) {
     lines_.push_back("pause" + gen(effect.identity) + (effect.stay.empty() ? "" : " stay=" + list_text(effect.stay)));
   }
-  void show(const Part& effect) { lines_.push_back("part node=" + std::to_string(effect.node)); }
+  void show(const ReleaseNode& effect) { lines_.push_back("part node=" + std::to_string(effect.node)); }
   void show(const Release& effect) {
     lines_.push_back("release" + gen(effect.identity) +
                      (effect.because.empty() ? "" : " because=" + quoted(effect.because)));

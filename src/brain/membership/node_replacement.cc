@@ -46,7 +46,7 @@ void NodeReplacement::give_up(NodeId node) {
 void NodeReplacement::count_lies(const std::vector<RankDigest>& odd, const std::string& because) {
   for (const RankDigest& each : odd) {
     const NodeId node = job_.round.members()[each.rank].node;
-    if (!ladder_.on_lie(node, place_of(node), job_.now) || leaving_) {
+    if (!ladder_.on_digest_mismatch(node, place_of(node), job_.now) || leaving_) {
       continue;
     }
     give_up(node);
@@ -97,14 +97,14 @@ void NodeReplacement::vacate() {
     }
   }
   lose(node, job_.because);
-  house();
+  reassign_lost_nodes();
 }
 
 void NodeReplacement::lose(NodeId node, const std::string& what) {
-  job_.placement.lose_home(node);
-  if (!job_.placement.homeless().empty()) {
+  job_.placement.unassign(node);
+  if (!job_.placement.unassigned().empty()) {
     loss_ = what;
-    homeless_since_ = job_.now;
+    unassigned_since_ = job_.now;
   }
 }
 
@@ -114,10 +114,10 @@ void NodeReplacement::cancel_vacating(NodeId node) {
   }
 }
 
-void NodeReplacement::house() {
-  while (!job_.placement.homeless().empty()) {
-    const NodeId lost = job_.placement.at(*job_.placement.homeless().begin()).node;
-    const std::optional<NodeId> taker = taker_for(lost);
+void NodeReplacement::reassign_lost_nodes() {
+  while (!job_.placement.unassigned().empty()) {
+    const NodeId lost = job_.placement.at(*job_.placement.unassigned().begin()).node;
+    const std::optional<NodeId> taker = replacement_for(lost);
     if (!taker) {
       return;
     }
@@ -129,11 +129,11 @@ void NodeReplacement::house() {
 
 // Of the nodes without ranks the one with the fewest faults. The lost one may have come back, with another agent. A
 // node whose ranks were taken away is better than none.
-std::optional<NodeId> NodeReplacement::taker_for(NodeId lost) const {
+std::optional<NodeId> NodeReplacement::replacement_for(NodeId lost) const {
   std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
   // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
   const bool only_ready =
-      job_.config.elastic && job_.now - homeless_since_ <= job_.config.elastic->faulty_scale_down_timeout;
+      job_.config.elastic && job_.now - unassigned_since_ <= job_.config.elastic->faulty_scale_down_timeout;
   for (const auto& [node, endpoint] : job_.nodes) {
     if ((job_.placement.has_ranks(node) && node != lost) || job_.leaving_nodes.contains(node) ||
         (only_ready && job_.roster.parked_on(node) < job_.placement.ranks_on(lost))) {
@@ -153,7 +153,7 @@ Time NodeReplacement::timeout() const {
 }
 
 void NodeReplacement::tell_of_waiting(NodeId lost) {
-  const std::vector<Rank> homeless = job_.placement.homeless_of(lost);
+  const std::vector<Rank> unassigned = job_.placement.unassigned_of(lost);
   const std::string ends = seconds_text(job_.config.node_timeout);
   const std::string come = ". Start `keepstep run` there again, or on another machine: its ranks wait ";
   job_.say("node_awaited",
@@ -166,12 +166,12 @@ void NodeReplacement::tell_of_waiting(NodeId lost) {
                         : ", and no spare node waits (--spare-nodes)" + come + ends +
                               " for a node (--node-timeout), then the job ends"),
            {{"lost_node", int64_t{lost}},
-            {"ranks", std::vector<int64_t>(homeless.begin(), homeless.end())},
+            {"ranks", std::vector<int64_t>(unassigned.begin(), unassigned.end())},
             {"for_s", std::chrono::duration<double>(timeout()).count()}});
 }
 
 std::optional<std::string> NodeReplacement::nobody_came() const {
-  if (job_.placement.homeless().empty() || job_.now - homeless_since_ < timeout()) {
+  if (job_.placement.unassigned().empty() || job_.now - unassigned_since_ < timeout()) {
     return std::nullopt;
   }
   return loss_ + ", and no other node came within " + seconds_text(timeout()) + " to take its ranks";

@@ -35,7 +35,7 @@ class NodeReplacement {
 
   // ---- who takes the ranks ----
   // The ranks of each lost node move, together, to a node that has none.
-  void house();
+  void reassign_lost_nodes();
   // Ranks have no place. Nothing else happens until then: whoever looks at the job must know what it waits for.
   void tell_of_waiting(NodeId lost);
   // Why the job ends: no node came in time. Nothing: it need not.
@@ -43,14 +43,14 @@ class NodeReplacement {
 
  private:
   Time timeout() const;
-  std::optional<NodeId> taker_for(NodeId lost) const;
+  std::optional<NodeId> replacement_for(NodeId lost) const;
 
   Job& job_;
   RecoveryLadder& ladder_;
   std::optional<NodeId> leaving_;       // its ranks move once the verdict is out
   std::map<NodeId, int> link_reports_;  // that ranks of a node made since the last progress
-  std::string loss_;                    // why ranks are homeless
-  Time homeless_since_{};
+  std::string loss_;                    // why ranks are unassigned
+  Time unassigned_since_{};
 };
 
 }  // namespace keepstep::brain

@@ -29,7 +29,7 @@ void Phases::start_if_enough() {
 }
 
 void Phases::gather() {
-  if (job_.phase != Phase::kGathering || !job_.placement.homeless().empty()) {
+  if (job_.phase != Phase::kGathering || !job_.placement.unassigned().empty()) {
     return;
   }
   while (!job_.placement.empty().empty()) {
@@ -348,7 +348,7 @@ void Phases::next_function() {
       replacement_.lose(node, "node " + std::to_string(node) + " was lost between two recoverable functions");
     }
   }
-  replacement_.house();
+  replacement_.reassign_lost_nodes();
   for (const auto& [node, endpoint] : job_.nodes) {
     start_spares(job_, node, because);
   }

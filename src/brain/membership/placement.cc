@@ -88,26 +88,26 @@ void Placement::survive() {
 
 // ---- homes --------------------------------------------------------------------------------------------------------
 
-std::vector<Rank> Placement::homeless_of(NodeId node) const {
+std::vector<Rank> Placement::unassigned_of(NodeId node) const {
   std::vector<Rank> ranks;
-  std::copy_if(homeless_.begin(), homeless_.end(), std::back_inserter(ranks),
+  std::copy_if(unassigned_.begin(), unassigned_.end(), std::back_inserter(ranks),
                [this, node](Rank rank) { return slots_[rank].node == node; });
   return ranks;
 }
 
-void Placement::lose_home(NodeId node) {
+void Placement::unassign(NodeId node) {
   for (Rank rank = 0; rank < slots_.size(); ++rank) {
     if (slots_[rank].node == node) {
-      homeless_.insert(rank);
+      unassigned_.insert(rank);
     }
   }
 }
 
 std::vector<int64_t> Placement::move(NodeId lost, NodeId taker) {
   std::vector<int64_t> moved;
-  for (const Rank rank : homeless_of(lost)) {
+  for (const Rank rank : unassigned_of(lost)) {
     slots_[rank].node = taker;
-    homeless_.erase(rank);
+    unassigned_.erase(rank);
     moved.push_back(rank);
   }
   ranks_on_.erase(lost);
@@ -127,9 +127,9 @@ std::map<Placement::UnitKey, Placement::UnitCount> Placement::unit_counts(uint32
   return counts;
 }
 
-std::set<Placement::UnitKey> Placement::homeless_units(uint32_t size) const {
+std::set<Placement::UnitKey> Placement::unassigned_units(uint32_t size) const {
   std::set<UnitKey> units;
-  for (const Rank rank : homeless_) {
+  for (const Rank rank : unassigned_) {
     units.emplace(slots_[rank].node, slots_[rank].local_rank / size);
   }
   return units;

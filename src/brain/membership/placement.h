@@ -64,9 +64,9 @@ class Placement {
   void survive();  // whoever holds a rank now has it from the generation before
 
   // ---- ranks whose node is lost, or given up ----
-  const std::set<Rank>& homeless() const { return homeless_; }
-  std::vector<Rank> homeless_of(NodeId node) const;
-  void lose_home(NodeId node);
+  const std::set<Rank>& unassigned() const { return unassigned_; }
+  std::vector<Rank> unassigned_of(NodeId node) const;
+  void unassign(NodeId node);
   std::vector<int64_t> move(NodeId lost, NodeId taker);  // all of that node, together; returns which
 
   // ---- another world ----
@@ -77,7 +77,7 @@ class Placement {
   };
   using UnitKey = std::pair<NodeId, uint32_t>;
   std::map<UnitKey, UnitCount> unit_counts(uint32_t size) const;
-  std::set<UnitKey> homeless_units(uint32_t size) const;
+  std::set<UnitKey> unassigned_units(uint32_t size) const;
   // The best of `all`, so many of them: who is a member stays one, first those that live, then by rank. At least one is
   // of the node of rank 0, whose page is never lost while the job lives (step_commit.md).
   std::vector<Unit> choose(const std::vector<Unit>& all, size_t most) const;
@@ -92,7 +92,7 @@ class Placement {
     slots_ = std::move(slots);
     empty_.clear();
     starting_.clear();
-    homeless_.clear();
+    unassigned_.clear();
     ranks_on_.clear();
     for (Rank rank = 0; rank < slots_.size(); ++rank) {
       ++ranks_on_[slots_[rank].node];
@@ -110,7 +110,7 @@ class Placement {
   // What an event costs must not grow with the world: these say what else a walk over all ranks would.
   std::set<Rank> empty_;
   std::set<Rank> starting_;  // whose holder has not parked yet
-  std::set<Rank> homeless_;
+  std::set<Rank> unassigned_;
 };
 
 }  // namespace keepstep::brain

@@ -22,10 +22,10 @@ Placement three_nodes() {
 
 TEST(Placement, ranks_of_a_lost_node_move_together) {
   Placement placement = three_nodes();
-  placement.lose_home(2);
-  EXPECT_EQ(placement.homeless(), (std::set<Rank>{2, 3}));
+  placement.unassign(2);
+  EXPECT_EQ(placement.unassigned(), (std::set<Rank>{2, 3}));
   EXPECT_EQ(placement.move(2, 9), (std::vector<int64_t>{2, 3}));
-  EXPECT_TRUE(placement.homeless().empty());
+  EXPECT_TRUE(placement.unassigned().empty());
   EXPECT_EQ(placement.nodes(), (std::set<NodeId>{3, 7, 9}));
   EXPECT_EQ(placement.at(3).node, 9u);
 }

@@ -62,7 +62,7 @@ void Sizing::start() {
 // processes.
 std::vector<Placement::Unit> Sizing::units() const {
   const uint32_t size = unit_ranks();
-  const std::set<Placement::UnitKey> homeless = job_.placement.homeless_units(size);  // their node may still attend
+  const std::set<Placement::UnitKey> unassigned = job_.placement.unassigned_units(size);  // their node may still attend
   const std::map<Placement::UnitKey, Placement::UnitCount> counts = job_.placement.unit_counts(size);
   std::vector<Unit> all;
   for (const auto& [node, endpoint] : job_.nodes) {
@@ -72,7 +72,7 @@ std::vector<Placement::Unit> Sizing::units() const {
       const auto found = counts.find({node, group});
       const bool member = found != counts.end();
       const Placement::UnitCount count = member ? found->second : Placement::UnitCount{};
-      if (homeless.contains({node, group}) || (!member && job_.waits_unused(node))) {
+      if (unassigned.contains({node, group}) || (!member && job_.waits_unused(node))) {
         continue;
       }
       all.push_back({.node = node,
@@ -212,7 +212,7 @@ bool Sizing::leave(const NodeLeaves& event) {
 Sizing::Next Sizing::next() {
   using What = Next::What;
   const bool plain = job_.is_plain();
-  const bool waits = job_.phase == Phase::kGathering && !job_.placement.homeless().empty();
+  const bool waits = job_.phase == Phase::kGathering && !job_.placement.unassigned().empty();
   const bool runs =
       job_.phase == Phase::kRunning && job_.round.stepped() && !job_.round.released() && !job_.round.anybody_through();
   if (!plain && ((!waits && !runs) || (postponed_at_ && job_.now - *postponed_at_ < kPostponedFor))) {
@@ -337,7 +337,7 @@ void Sizing::part_from_leavers() {
       continue;
     }
     job_.journal("node_left", leaving.because, {{"left_node", int64_t{node}}});
-    job_.emit(Part{node, leaving.because});
+    job_.emit(ReleaseNode{node, leaving.because});
     job_.lose_workers_of(node);
     job_.nodes.erase(node);
     it = job_.leaving_nodes.erase(it);

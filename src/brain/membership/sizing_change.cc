@@ -6,7 +6,7 @@
 namespace keepstep::brain {
 namespace {
 
-constexpr int kMostGrowthFailures = 3;  // of a node
+constexpr int kMaxGrowthFailures = 3;  // of a node
 
 }  // namespace
 
@@ -32,10 +32,10 @@ std::optional<Fault> Sizing::resize() {
       return std::nullopt;
     }
   }
-  const bool homeless = !job_.placement.homeless().empty();
+  const bool unassigned = !job_.placement.unassigned().empty();
   std::vector<Unit> chosen = choose(all, size);
   const char* why = why_not_now(chosen);
-  if (why != nullptr && job_.holdings.sharded() && homeless) {
+  if (why != nullptr && job_.holdings.sharded() && unassigned) {
     if (std::optional<std::vector<Unit>> others = choose_for_shards(all, size)) {
       why = nullptr;
       chosen = *std::move(others);
@@ -46,7 +46,7 @@ std::optional<Fault> Sizing::resize() {
     carry_out(chosen, {size, wanted.forced, wanted.because});
     return std::nullopt;
   }
-  if (homeless && !anybody_has_state()) {
+  if (unassigned && !anybody_has_state()) {
     const std::string what = "only ranks of lost nodes had the state of step " + std::to_string(job_.version);
     return Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, what, ""};
   }
@@ -105,7 +105,7 @@ std::vector<Placement::Unit> Sizing::choose(const std::vector<Unit>& all, uint32
 }
 
 // What only the leavers have would be lost with them: the state, or a rank's own values of which another process has
-// the copy, one that died at the same time or has none yet. Without homeless ranks such a moment passes.
+// the copy, one that died at the same time or has none yet. Without unassigned ranks such a moment passes.
 const char* Sizing::why_not_now(const std::vector<Unit>& chosen) const {
   if (job_.placement.first_node() != chosen.front().node) {
     return "the node of rank 0 has to stay";
@@ -137,7 +137,7 @@ const char* Sizing::why_not_now(const std::vector<Unit>& chosen) const {
   if (!hold_state) {
     return "only ranks that would leave have the state right now";
   }
-  return have_all || !job_.placement.homeless().empty() ? nullptr : "a rank that stays is being replaced right now";
+  return have_all || !job_.placement.unassigned().empty() ? nullptr : "a rank that stays is being replaced right now";
 }
 
 // Where nothing goes on without it: more than `replicas`, or with nodes that are to leave, if those that would stay do
@@ -167,7 +167,7 @@ const char* Sizing::why_no_shards(const std::vector<Unit>& chosen) const {
       job_.holdings.resharded() || job_.placement.reshards(job_.placement.slots_for(chosen, unit_ranks()));
   const std::optional<Holdings::Kept> found = job_.kept(job_.decided->verdict, resharded, &nodes, nullptr);
   Version needed = job_.version;
-  if (!job_.placement.homeless().empty()) {
+  if (!job_.placement.unassigned().empty()) {
     // Waiting does not help: what only processes had of a step is lost when the state is resharded.
     std::set<NodeId> there;
     for (const Unit& unit : units()) {
@@ -223,7 +223,7 @@ std::optional<std::string> Sizing::give_up_growth(Rank rank, const std::string& 
   const bool others = std::any_of(slots.begin(), slots.end(), [node](const Slot& slot) {
     return slot.node == node && slot.formed_holder != kNoWorker;
   });
-  const bool left_out = !others && ++growth_failures_[node] >= kMostGrowthFailures;
+  const bool left_out = !others && ++growth_failures_[node] >= kMaxGrowthFailures;
   if (left_out) {
     job_.bad_nodes.insert(node);
   }

@@ -14,9 +14,9 @@
 namespace keepstep::brain {
 namespace {
 
-constexpr size_t kMostNamed = 8;                    // in one reason
-constexpr size_t kMostPieces = 4'000'000;           // of a plan: above it nobody would carry it out
-constexpr uint64_t kMostBytes = uint64_t{1} << 62;  // of one tensor
+constexpr size_t kMaxNamed = 8;                    // in one reason
+constexpr size_t kMaxPieces = 4'000'000;           // of a plan: above it nobody would carry it out
+constexpr uint64_t kMaxBytes = uint64_t{1} << 62;  // of one tensor
 
 std::string describe(const ShardEntry& entry) {
   return "'" + entry.name + "' " + entry.dtype + " " + describe_shape(entry.shape);
@@ -25,7 +25,7 @@ std::string describe(const ShardEntry& entry) {
 // What is wrong with an entry by itself; empty: nothing.
 std::string defect(const ShardEntry& entry) {
   const std::optional<uint64_t> count = elements(entry.shape);
-  if (entry.element_bytes == 0 || !count.has_value() || *count > kMostBytes / entry.element_bytes) {
+  if (entry.element_bytes == 0 || !count.has_value() || *count > kMaxBytes / entry.element_bytes) {
     return describe(entry) + " of " + std::to_string(entry.element_bytes) + " bytes an element is no tensor";
   }
   if (!fits(entry.box, entry.shape)) {
@@ -38,7 +38,7 @@ std::string defect(const ShardEntry& entry) {
 class Reasons {
  public:
   void add(std::string reason) {
-    if (reasons_.size() < kMostNamed) {
+    if (reasons_.size() < kMaxNamed) {
       reasons_.push_back(std::move(reason));
     }
     ++count_;
@@ -152,7 +152,7 @@ class Cutter {
         auto [below, above] = halves(piece.part, *partial->box);
         work.push_back({std::move(above), piece.holders});
         work.push_back({std::move(below), std::move(piece.holders)});
-      } else if (++pieces_ > kMostPieces) {
+      } else if (++pieces_ > kMaxPieces) {
         return false;
       } else if (piece.holders.empty()) {
         uncovered.push_back(std::move(piece.part));
@@ -402,7 +402,7 @@ std::optional<Cover> whole_cover(std::vector<Part> parts, const std::vector<Shar
   }
   std::optional<Cover> result = cover(std::move(parts), holdings, needs, sources);
   if (!result.has_value()) {
-    why = "the sources cut what is needed into more than " + std::to_string(kMostPieces) + " pieces";
+    why = "the sources cut what is needed into more than " + std::to_string(kMaxPieces) + " pieces";
   } else if (!result->missing.empty()) {
     why = "version " + std::to_string(version) + " is not whole: " + missing_text(result->missing, needs);
     return std::nullopt;

@@ -22,8 +22,8 @@ std::string type_name(size_t index, bool event) {
                                        "Exited",     "Faulted",  "Sealed", "Ready",       "Formed", "Progress",
                                        "Finished",   "Stop",     "Paused", "NodeLeaves",  "Scale",  "Policy",
                                        "MostUseful", "Saved",    "Tick"};
-  static const char* const effects[] = {"Spawn", "Seal", "Decide",  "Prepare", "Activate", "Kill",
-                                        "Pause", "Part", "Release", "EndJob",  "Journal"};
+  static const char* const effects[] = {"Spawn", "Seal",        "Decide",  "Prepare", "Activate", "Kill",
+                                        "Pause", "ReleaseNode", "Release", "EndJob",  "Journal"};
   return event ? events[index] : effects[index];
 }
 
@@ -228,7 +228,7 @@ class Schedule {
       }
       for (const NodeId node : receivers(effect)) {
         auto shared = std::make_shared<Effect>(effect);
-        carry(!std::holds_alternative<Part>(effect), last_effect_[node],
+        carry(!std::holds_alternative<ReleaseNode>(effect), last_effect_[node],
               [this, node, shared] { nodes_->handle(node, *shared); });
       }
     }
@@ -242,7 +242,7 @@ class Schedule {
     if (const auto* kill = std::get_if<Kill>(&effect)) {
       return {kill->node};
     }
-    if (const auto* part = std::get_if<Part>(&effect)) {
+    if (const auto* part = std::get_if<ReleaseNode>(&effect)) {
       return {part->node};
     }
     return nodes_->attending();
@@ -269,7 +269,7 @@ class Schedule {
       check_prepare(*prepare);
     } else if (const auto* kill = std::get_if<Kill>(&effect)) {
       killed_.insert(kill->worker);
-    } else if (const auto* part = std::get_if<Part>(&effect)) {
+    } else if (const auto* part = std::get_if<ReleaseNode>(&effect)) {
       parted_.insert(part->node);
     } else if (const auto* spawn = std::get_if<Spawn>(&effect)) {
       must(spawned_.insert(spawn->worker).second, "a worker's number was used twice");

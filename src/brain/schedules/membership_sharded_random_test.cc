@@ -602,7 +602,7 @@ class ShardedSchedule {
     loop_.after(soon(), [this, member, identity] { copy(member, identity); });
   }
 
-  void carry_out(const Part& part) {
+  void carry_out(const ReleaseNode& part) {
     for (auto& [id, process] : processes_) {
       process.alive = process.alive && process.node != part.node;
     }

@@ -132,7 +132,7 @@ class Nodes {
     if (!agents_.contains(node) || lost_.contains(node)) {
       return;
     }
-    if (const auto* part = std::get_if<Part>(&effect)) {
+    if (const auto* part = std::get_if<ReleaseNode>(&effect)) {
       leave(*part);
       return;
     }
@@ -320,7 +320,7 @@ class Nodes {
   void carry_out(NodeId, Agent&, const HasFormed&) {}
   void carry_out(NodeId, Agent&, const Close&) {}  // the schedule ends
 
-  void leave(const Part& effect) {
+  void leave(const ReleaseNode& effect) {
     for (const Member& member : generations_[newest_].prepare.members) {
       must(member.node != effect.node, "a node with ranks was let go");
     }

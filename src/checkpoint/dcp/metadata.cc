@@ -63,8 +63,8 @@ class Converter {
   }
 
  private:
-  static constexpr uint64_t kMostCopied = 64;
-  static constexpr size_t kMostFields = 64;  // of a dataclass
+  static constexpr uint64_t kMaxCopied = 64;
+  static constexpr size_t kMaxFields = 64;  // of a dataclass
 
   static Status bad(std::string_view what) {
     return absl::InvalidArgumentError(absl::StrFormat("it is not what DCP writes: %s", what));
@@ -82,7 +82,7 @@ class Converter {
   // much more than the file itself. Of what DCP writes it is less than ten times as much.
   Status spend(size_t bytes) {
     copied_ += bytes + 64;
-    return copied_ > kMostCopied * (bytes_ + 1024) ? bad("its texts are shared too often") : absl::OkStatus();
+    return copied_ > kMaxCopied * (bytes_ + 1024) ? bad("its texts are shared too often") : absl::OkStatus();
   }
 
   // A field of a dataclass, PickleTree::kNothing where there is none.
@@ -91,7 +91,7 @@ class Converter {
       return PickleTree::kNothing;
     }
     const PickleValue& fields = tree_.at(object.state);
-    if (fields.items.size() > 2 * kMostFields) {
+    if (fields.items.size() > 2 * kMaxFields) {
       return PickleTree::kNothing;
     }
     for (size_t i = 0; i + 1 < fields.items.size(); i += 2) {

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMostWords = 200;  // of an answer, in a message
+constexpr size_t kMaxWords = 200;  // of an answer, in a message
 
 // With a few tries when the service is not to be reached or has a bad moment. Any other answer is an answer.
 StatusOr<HttpAnswer> ask(const CredentialOptions& options, HttpClient& http, HttpRequest request, int tries) {
@@ -52,7 +52,7 @@ StatusOr<Credentials> parse_lent(const std::string& body, const std::string& sou
                    source};
   if (lent.access_key.empty() || lent.secret_key.empty()) {
     return absl::PermissionDeniedError(
-        absl::StrFormat("%s gave no credentials: %s", source, shortened(body, kMostWords)));
+        absl::StrFormat("%s gave no credentials: %s", source, shortened(body, kMaxWords)));
   }
   return lent;
 }
@@ -91,14 +91,14 @@ StatusOr<Credentials> assume_role_with_web_identity(const CredentialOptions& opt
     return absl::PermissionDeniedError(absl::StrFormat(
         "no credentials: %s answers %d %s: %s. Does the role trust the token in %s?", source, answer.status,
         error.text("Code"),
-        error.valid() ? shortened(error.text("Message"), kMostWords) : shortened(answer.body, kMostWords), token_file));
+        error.valid() ? shortened(error.text("Message"), kMaxWords) : shortened(answer.body, kMaxWords), token_file));
   }
   const Xml::Element lent = xml->root().child("AssumeRoleWithWebIdentityResult").child("Credentials");
   Credentials result{lent.text("AccessKeyId"), lent.text("SecretAccessKey"), lent.text("SessionToken"),
                      parse_iso_time(lent.text("Expiration")), source};
   if (result.access_key.empty() || result.secret_key.empty()) {
     return absl::PermissionDeniedError(
-        absl::StrFormat("%s gave no credentials: %s", source, shortened(answer.body, kMostWords)));
+        absl::StrFormat("%s gave no credentials: %s", source, shortened(answer.body, kMaxWords)));
   }
   return result;
 }
@@ -138,7 +138,7 @@ StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptio
   KEEPSTEP_ASSIGN_OR_RETURN(const HttpAnswer answer, ask(options, http, request, 4));
   if (answer.status != 200) {
     return absl::PermissionDeniedError(
-        absl::StrFormat("no credentials: %s answer %d: %s", source, answer.status, shortened(answer.body, kMostWords)));
+        absl::StrFormat("no credentials: %s answer %d: %s", source, answer.status, shortened(answer.body, kMaxWords)));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Credentials lent, parse_lent(answer.body, source));
   return lent;
@@ -181,12 +181,12 @@ StatusOr<std::optional<Credentials>> instance_credentials(const CredentialOption
   const std::string name(split(role.body, '\n')[0]);
   KEEPSTEP_ASSIGN_OR_RETURN(const HttpAnswer answer,
                             ask(patient, http, request_to("GET", roles + percent_encoded(name, false), header), 4));
-  const std::string source = absl::StrFormat("the instance's role '%s'", shortened(name, kMostWords));
+  const std::string source = absl::StrFormat("the instance's role '%s'", shortened(name, kMaxWords));
   if (role.status != 200 || answer.status != 200) {
     return absl::PermissionDeniedError(
         absl::StrFormat("no credentials: the metadata service of this instance "
                         "answers %d: %s",
-                        answer.status, shortened(answer.body, kMostWords)));
+                        answer.status, shortened(answer.body, kMaxWords)));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Credentials lent, parse_lent(answer.body, source));
   return lent;

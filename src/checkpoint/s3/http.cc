@@ -14,8 +14,8 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr size_t kMostHeaderBytes = 64 * 1024;
-constexpr size_t kMostIdleHandles = 64;  // each with its connection
+constexpr size_t kMaxHeaderBytes = 64 * 1024;
+constexpr size_t kMaxIdleHandles = 64;  // each with its connection
 constexpr long kBufferBytes = 512 * 1024;
 
 void start_curl() {
@@ -66,7 +66,7 @@ size_t on_header(char* data, size_t size, size_t count, void* context) {
   const size_t bytes = size * count;
   const std::string_view line(data, bytes);
   exchange.header_bytes += bytes;
-  if (exchange.header_bytes > kMostHeaderBytes) {
+  if (exchange.header_bytes > kMaxHeaderBytes) {
     exchange.headers_too_large = true;
     return 0;
   }
@@ -284,7 +284,7 @@ std::unique_ptr<HttpClient::Handle> HttpClient::take() {
 
 void HttpClient::give_back(std::unique_ptr<Handle> handle) {
   const std::lock_guard lock(mutex_);
-  if (idle_.size() < kMostIdleHandles) {
+  if (idle_.size() < kMaxIdleHandles) {
     idle_.push_back(std::move(handle));
   }
 }

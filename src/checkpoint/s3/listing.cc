@@ -12,8 +12,8 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr size_t kMostPageBytes = 8 << 20;  // 1,000 keys of 1,024 bytes, percent-encoded, with all that is said of each
-constexpr int kMostPages = 20'000;
+constexpr size_t kMaxPageBytes = 8 << 20;  // 1,000 keys of 1,024 bytes, percent-encoded, with all that is said of each
+constexpr int kMaxPages = 20'000;
 
 Status strange(S3Client& client, std::string_view what) {
   return absl::DataLossError(absl::StrFormat("the listing that %s gave %s", client.place().describe(), what));
@@ -35,9 +35,9 @@ template <typename Visit, typename Next>
 Status each_page(S3Client& client, S3Call call, const Visit& visit, const Next& next) {
   call.method = "GET";
   call.xml = true;
-  call.most_body_bytes = kMostPageBytes;
+  call.most_body_bytes = kMaxPageBytes;
   const std::vector<std::pair<std::string, std::string>> query = call.query;
-  for (int page = 0; page < kMostPages; ++page) {
+  for (int page = 0; page < kMaxPages; ++page) {
     KEEPSTEP_ASSIGN_OR_RETURN(const S3Reply reply, client.call(call));
     KEEPSTEP_RETURN_IF_ERROR(visit(reply));
     const Xml::Element root = reply.xml->root();
@@ -92,7 +92,7 @@ StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_vie
           if (!check_key(key).ok()) {
             continue;  // nothing that a store wrote: a console's folder marker, say
           }
-          if (listed.size() >= kMostListed) {
+          if (listed.size() >= kMaxListed) {
             return too_many_listed(prefix, client.place().describe());
           }
           listed.push_back({std::move(key), number_of(each.text("Size")), unquoted(each.text("ETag")),
@@ -117,7 +117,7 @@ StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::s
       if (!check_key(name).ok()) {
         continue;
       }
-      if (names.size() >= kMostListed) {
+      if (names.size() >= kMaxListed) {
         return too_many_listed(folder, client.place().describe());
       }
       names.push_back(std::move(name));
@@ -141,7 +141,7 @@ StatusOr<Uploads> list_uploads(S3Client& client, std::string_view prefix) {
         const Xml::Element page = reply.xml->root();
         for (auto each = page.child("Upload"); each.valid(); each = each.next("Upload")) {
           KEEPSTEP_ASSIGN_OR_RETURN(std::string key, own_key(client, page, each.text("Key"), prefix));
-          if (uploads.list.size() >= kMostListed) {
+          if (uploads.list.size() >= kMaxListed) {
             return too_many_listed(prefix, client.place().describe());
           }
           uploads.list.push_back({std::move(key), each.text("UploadId"), parse_iso_time(each.text("Initiated")),

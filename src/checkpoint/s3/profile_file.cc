@@ -13,7 +13,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr size_t kMostFileBytes = 1 << 20;
+constexpr size_t kMaxFileBytes = 1 << 20;
 
 std::string stripped(std::string_view text) {
   std::string result(text);
@@ -85,7 +85,7 @@ StatusOr<std::string> read_small_file(const std::string& path) {
       return text;
     }
     text.append(block, static_cast<size_t>(got));
-    if (text.size() > kMostFileBytes) {
+    if (text.size() > kMaxFileBytes) {
       return absl::InvalidArgumentError(absl::StrFormat("'%s' is larger than 1 MiB: it is something else", path));
     }
   }

@@ -28,14 +28,14 @@ std::optional<milliseconds> retry_after(const HttpAnswer& answer) {
   if (text.empty()) {
     return std::nullopt;
   }
-  constexpr double kMostS = 24 * 3600;
+  constexpr double kMaxS = 24 * 3600;
   double seconds = 0;
   if (std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
-    seconds = text.size() > 5 ? kMostS : std::stod(text);
+    seconds = text.size() > 5 ? kMaxS : std::stod(text);
   } else if (const time_t date = curl_getdate(text.c_str(), nullptr); date > 0) {
     seconds = static_cast<double>(date) - wall_seconds();
   }
-  return milliseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMostS) * 1000));
+  return milliseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxS) * 1000));
 }
 
 bool is_wanted(const S3Call& call, int status) {

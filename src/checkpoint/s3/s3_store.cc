@@ -19,8 +19,8 @@ namespace keepstep::checkpoint {
 namespace {
 
 constexpr uint64_t kLeastPartBytes = 5 << 20;
-constexpr uint64_t kMostPartBytes = uint64_t{1} << 30;
-constexpr uint64_t kMostParts = 10'000;
+constexpr uint64_t kMaxPartBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxParts = 10'000;
 constexpr uint64_t kReadPieceBytes = 8 << 20;
 
 std::string first_of(std::initializer_list<std::string> values) {
@@ -34,7 +34,7 @@ std::string first_of(std::initializer_list<std::string> values) {
 
 Status check_options(const StoreOptions& options) {
   if (options.tries < 1 || options.parallel < 1 || options.parallel > 64 || options.part_bytes < kLeastPartBytes ||
-      options.part_bytes > kMostPartBytes || options.give_up_after.count() < 0 || options.first_pause.count() < 1 ||
+      options.part_bytes > kMaxPartBytes || options.give_up_after.count() < 0 || options.first_pause.count() < 1 ||
       options.connect_timeout.count() < 1 || options.stall_timeout.count() < 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "options of S3: %d tries (1 or more), %d requests side by side (1 to 64), parts of %d bytes (5 MiB to 1 GiB), "
@@ -110,7 +110,7 @@ StatusOr<std::unique_ptr<S3Store>> S3Store::open(const S3Url& url, const StoreOp
 StatusOr<std::string> S3Store::put(std::string_view key, std::span<const std::byte> bytes,
                                    const PutCondition& condition) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
-  if (bytes.size() > kMostPutBytes) {
+  if (bytes.size() > kMaxPutBytes) {
     return too_large_for_put(key, bytes.size());
   }
   S3Call call{.what = absl::StrFormat("write '%s'", key), .method = "PUT"};
@@ -150,9 +150,9 @@ StatusOr<std::string> S3Store::put(std::string_view key, std::span<const std::by
 StatusOr<std::unique_ptr<ObjectWriter>> S3Store::create(std::string_view key, uint64_t expected_bytes) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
   constexpr uint64_t kStep = 1 << 20;
-  const uint64_t needed = (expected_bytes / kMostParts + kStep) / kStep * kStep;
+  const uint64_t needed = (expected_bytes / kMaxParts + kStep) / kStep * kStep;
   const uint64_t part_bytes = std::max(options_.part_bytes, needed);
-  if (part_bytes > kMostPartBytes) {
+  if (part_bytes > kMaxPartBytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' of %d bytes is larger than objects of S3 can be here (10,000 parts of 1 GiB)", key, expected_bytes));
   }
@@ -235,7 +235,7 @@ Status S3Store::read(std::string_view key, uint64_t offset, std::span<std::byte>
 
 StatusOr<Object> S3Store::read_all(std::string_view key, uint64_t most_bytes) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
-  most_bytes = std::min(most_bytes, kMostReadAllBytes);
+  most_bytes = std::min(most_bytes, kMaxReadAllBytes);
   constexpr uint64_t kAtOnce = 1 << 20;  // what is not larger comes with one request
   constexpr uint64_t kErrorBytes = 64 * 1024;
   S3Call call{.what = absl::StrFormat("read '%s'", key), .method = "GET"};

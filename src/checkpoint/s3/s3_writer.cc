@@ -12,7 +12,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr int kMostParts = 10'000;  // of S3
+constexpr int kMaxParts = 10'000;  // of S3
 
 }  // namespace
 
@@ -102,10 +102,10 @@ Status S3Writer::begin_upload() {
 }
 
 Status S3Writer::hand_over() {
-  if (current_.number > kMostParts) {
+  if (current_.number > kMaxParts) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' does not fit into %d parts of %d MiB; say how large it gets when it is created, or take larger parts",
-        key_, kMostParts, part_bytes_ >> 20));
+        key_, kMaxParts, part_bytes_ >> 20));
   }
   if (upload_.empty()) {
     KEEPSTEP_RETURN_IF_ERROR(begin_upload());

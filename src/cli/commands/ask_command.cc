@@ -19,12 +19,12 @@ launchers on this machine node 0's is asked. JOB as for `keepstep stacks`; empty
 exit codes: 0 at the end of input, whatever the answers are; 2 wrong options.
 )";
 
-constexpr double kMostSeconds = 3600;
+constexpr double kMaxSeconds = 3600;
 
 nlohmann::json answer_to(const AskedJob& job, const std::string& line) {
   const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
   if (!said.is_object() || !said.contains("request") || !said.contains("limit_s") || !said["limit_s"].is_number() ||
-      !(said["limit_s"] > 0 && said["limit_s"] <= kMostSeconds)) {
+      !(said["limit_s"] > 0 && said["limit_s"] <= kMaxSeconds)) {
     return agent::error_answer("a line that is no object of 'limit_s', up to 3600, and 'request'");
   }
   const std::chrono::milliseconds limit(static_cast<int64_t>(said["limit_s"].get<double>() * 1000));

@@ -34,8 +34,8 @@ in words.
 exit codes: 0 whatever is found; 2 wrong options.
 )";
 
-constexpr uint32_t kMostRanks = 63;  // of a node
-constexpr pid_t kMostPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit kernels
+constexpr uint32_t kMaxRanks = 63;  // of a node
+constexpr pid_t kMaxPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit kernels
 
 struct MachineRequest {
   std::optional<uint32_t> ranks;
@@ -53,9 +53,9 @@ MachineRequest parse(const std::vector<std::string>& args) {
     }
     const std::string value = i + 1 < args.size() ? args[i + 1] : "";
     if (args[i] == "--nproc-per-node") {
-      request.ranks = integer_in<uint32_t>(value, 1, kMostRanks);
+      request.ranks = integer_in<uint32_t>(value, 1, kMaxRanks);
     } else if (args[i] == "--stacks-of") {
-      request.stacks_of = integer_in<pid_t>(value, 1, kMostPid);
+      request.stacks_of = integer_in<pid_t>(value, 1, kMaxPid);
     }
     if ((args[i] == "--nproc-per-node" && request.ranks) || (args[i] == "--stacks-of" && request.stacks_of)) {
       ++i;
@@ -104,7 +104,7 @@ nlohmann::json look(const MachineRequest& request) {
   const Surroundings around = current_surroundings();
   agent::JobSpec spec;
   spec.nproc_per_node =
-      request.ranks.value_or(std::clamp(around.gpus > 0 ? around.gpus : around.cpus, uint32_t{1}, kMostRanks));
+      request.ranks.value_or(std::clamp(around.gpus > 0 ? around.gpus : around.cpus, uint32_t{1}, kMaxRanks));
   const uint64_t needed = agent::open_files_needed(spec);
   const agent::Machine machine = agent::read_machine(needed);
   const uint64_t shared = agent::shared_memory_bytes(spec);

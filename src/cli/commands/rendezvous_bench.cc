@@ -225,7 +225,7 @@ class PretendedNode {
     link_->send(brain::WorkerDied{order.worker, pid(order.worker), SIGKILL, 0, "pidfd", ""});
   }
   void on(const brain::Pause&) {}
-  void on(const brain::Part&) {}
+  void on(const brain::ReleaseNode&) {}
   void on(const brain::Release&) {}
   void on(const brain::Journal&) {}
   void on(const brain::EndJob& order) { progress_->failed(absl::StrFormat("the job ended: %s", order.message)); }

@@ -19,7 +19,7 @@ extern char** environ;
 namespace keepstep::cli {
 namespace {
 
-constexpr size_t kMostOutput = 4096;
+constexpr size_t kMaxOutput = 4096;
 
 // What a program printed (standard output and error). UNAVAILABLE: it cannot be started, or ended badly.
 StatusOr<std::string> output_of(std::vector<std::string> argv) {
@@ -54,7 +54,7 @@ StatusOr<std::string> output_of(std::vector<std::string> argv) {
   }
   std::string output;
   std::array<char, 512> piece{};
-  for (ssize_t got = 0; (got = read(reading.get(), piece.data(), piece.size())) > 0 && output.size() < kMostOutput;) {
+  for (ssize_t got = 0; (got = read(reading.get(), piece.data(), piece.size())) > 0 && output.size() < kMaxOutput;) {
     output.append(piece.data(), static_cast<size_t>(got));
   }
   absl::StripAsciiWhitespace(&output);

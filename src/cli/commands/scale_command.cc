@@ -79,12 +79,12 @@ void take_setting(const std::string& word, agent::PolicyValues& set, std::vector
 }
 
 void take_size(const std::string& word, ScaleRequest& request) {
-  const auto number = integer_in<uint32_t>(word, 1, brain::ElasticConfig::kMostReplicas);
+  const auto number = integer_in<uint32_t>(word, 1, brain::ElasticConfig::kMaxReplicas);
   request.to = true;
   request.replicas = number;
   if (!number && word != "auto") {
     request.mistakes.push_back(absl::StrFormat("--to is '%s'; give a number of replicas from 1 to %d, or auto", word,
-                                               brain::ElasticConfig::kMostReplicas));
+                                               brain::ElasticConfig::kMaxReplicas));
   }
 }
 

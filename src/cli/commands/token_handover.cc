@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPause{100};  // a folder on a network tells nobody that a file came
-constexpr size_t kMostBytes = 4097;
+constexpr size_t kMaxBytes = 4097;
 
 // NOT_FOUND: not yet there.
 StatusOr<JobToken> read_token(const std::string& path) {
@@ -39,7 +39,7 @@ StatusOr<JobToken> read_token(const std::string& path) {
     return absl::PermissionDeniedError(
         absl::StrFormat("%s should hold the job token, but is not a file of this user alone (mode 0600)", path));
   }
-  std::string text(kMostBytes, '\0');
+  std::string text(kMaxBytes, '\0');
   const ssize_t got = read(file.get(), text.data(), text.size());
   if (got < 0) {
     return errno_status("read " + path);

@@ -52,8 +52,8 @@ std::vector<RunOption> world_options() {
 std::vector<RunOption> elastic_options() {
   const std::string group = "Elastic jobs (each of these options makes a job elastic, also on one node)";
   const std::string seconds =
-      absl::StrFormat("0 to %.0f", std::chrono::duration<double>(brain::ElasticConfig::kMostTime).count());
-  const std::string replicas = absl::StrFormat("1 to %d", brain::ElasticConfig::kMostReplicas);
+      absl::StrFormat("0 to %.0f", std::chrono::duration<double>(brain::ElasticConfig::kMaxTime).count());
+  const std::string replicas = absl::StrFormat("1 to %d", brain::ElasticConfig::kMaxReplicas);
   const brain::ElasticConfig standard;
   const auto text = [](brain::Time time) { return absl::StrFormat("%g", std::chrono::duration<double>(time).count()); };
   return {

@@ -6,7 +6,7 @@
 namespace keepstep::cli {
 namespace {
 
-constexpr uint32_t kMostNodes = 1'000'000;
+constexpr uint32_t kMaxNodes = 1'000'000;
 constexpr uint64_t kFirstPort = 20000;
 constexpr uint64_t kPorts = 10000;
 
@@ -16,7 +16,7 @@ Status take_number(const Environ& environ, const char* name, uint32_t least, uin
   if (!text.has_value()) {
     return absl::OkStatus();
   }
-  const auto number = integer_in<uint32_t>(*text, least, kMostNodes);
+  const auto number = integer_in<uint32_t>(*text, least, kMaxNodes);
   if (!number.has_value()) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s is '%s', which is no number that Slurm would set; unset it if this is no job of Slurm", name, *text));

@@ -29,11 +29,11 @@ std::string describe(const Group& group, const Descriptor& descriptor) {
   }
   std::vector<std::string> parts;
   if (kind == Kind::kAllReduceCanonical) {
-    const auto type = static_cast<DType>(descriptor.dtype);
+    const auto type = static_cast<DataType>(descriptor.dtype);
     parts.push_back(absl::StrCat(descriptor.bytes / size_of(type), " x ", name(type)));
     parts.push_back(absl::StrCat("over ", descriptor.root, " leaves"));
   } else if (reduces(kind)) {
-    const auto type = static_cast<DType>(descriptor.dtype);
+    const auto type = static_cast<DataType>(descriptor.dtype);
     parts.push_back(absl::StrCat(name(static_cast<ReduceOp>(descriptor.op)), " of ", descriptor.bytes / size_of(type),
                                  " x ", name(type)));
   } else {

@@ -53,7 +53,7 @@ std::vector<LeafRun> random_runs(std::mt19937_64& random, uint32_t leaves, size_
 }
 
 struct Problem {
-  DType type;
+  DataType type;
   uint32_t leaves;
   size_t count;
   uint64_t weight;
@@ -65,7 +65,7 @@ struct Problem {
 std::vector<Problem> problems(std::mt19937_64& random) {
   std::vector<Problem> result;
   for (const uint32_t leaves : {8U, 16U, 24U, 64U, 96U}) {
-    for (const DType type : {DType::kF32, DType::kBF16, DType::kF64, DType::kF16}) {
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64, DataType::kFloat16}) {
       for (const size_t count : {1, 130, 9001}) {
         const int spread = std::array{2, 12, 40, 100}[random() % 4];
         const uint64_t weight = random() % 3 == 0 ? 0 : 1 + random() % 1000;  // of each leaf
@@ -78,7 +78,7 @@ std::vector<Problem> problems(std::mt19937_64& random) {
   return result;
 }
 
-OpId reduce(Communicator& comm, const CanonicalSum& sum, const LeafRun& run, Leaf& output, DType type, size_t count,
+OpId reduce(Communicator& comm, const CanonicalSum& sum, const LeafRun& run, Leaf& output, DataType type, size_t count,
             uint64_t weight) {
   return comm.all_reduce_canonical(kWorld, run, sum.partials(), output.data(), count, type, weight);
 }
@@ -152,9 +152,9 @@ TEST(CanonicalReduceNodes, runs_that_overlap_across_nodes_name_both_sides) {
   TestWorld(3, many_ranks(), {0, 1, 1}).run(Mode::kProcesses, [](Communicator& comm, Rank self) {
     const LeafRun runs[] = {{16, 0, 6}, {16, 4, 12}, {16, 12, 16}};
     const std::vector<Leaf> values(16, Leaf(4000));
-    const CanonicalSum sum = sum_of(runs[self], values, DType::kF32);
+    const CanonicalSum sum = sum_of(runs[self], values, DataType::kFloat32);
     Leaf output(4000);
-    const Completion completion = finish(comm, reduce(comm, sum, runs[self], output, DType::kF32, 1000, 0));
+    const Completion completion = finish(comm, reduce(comm, sum, runs[self], output, DataType::kFloat32, 1000, 0));
     EXPECT_EQ(completion.outcome, Outcome::kFailed);
     EXPECT_THAT(completion.error,
                 AllOf(HasSubstr("leaves [4, 6) of 16 are two ranks'"), HasSubstr("rank 0 brings leaves [0, 6)"),
@@ -166,20 +166,20 @@ TEST(CanonicalReduceNodes, runs_that_overlap_across_nodes_name_both_sides) {
 struct Ones {
   Ones(uint32_t leaves, size_t ranks, Rank self, size_t count) : Ones(even_run(leaves, self, ranks), count) {}
   Ones(const LeafRun& given, size_t count)
-      : run(given), values(run.leaves, Leaf(count * 4)), output(count * 4), sum(count, DType::kF32) {
+      : run(given), values(run.leaves, Leaf(count * 4)), output(count * 4), sum(count, DataType::kFloat32) {
     for (size_t i = 0; i < count; ++i) {
-      put(values[0].data(), DType::kF32, i, 1.0);
+      put(values[0].data(), DataType::kFloat32, i, 1.0);
     }
     std::fill(values.begin() + 1, values.end(), values[0]);
-    sum = sum_of(run, values, DType::kF32);
+    sum = sum_of(run, values, DataType::kFloat32);
   }
   OpId start(Communicator& comm, uint64_t weight = 0, int64_t timeout_ns = -1) {
-    return comm.all_reduce_canonical(kWorld, run, sum.partials(), output.data(), sum.count(), DType::kF32, weight,
-                                     timeout_ns);
+    return comm.all_reduce_canonical(kWorld, run, sum.partials(), output.data(), sum.count(), DataType::kFloat32,
+                                     weight, timeout_ns);
   }
   bool all_are(double value) const {
     for (size_t i = 0; i < sum.count(); ++i) {
-      if (element(output.data(), DType::kF32, i) != value) {
+      if (element(output.data(), DataType::kFloat32, i) != value) {
         return false;
       }
     }
@@ -221,7 +221,8 @@ TEST(CanonicalReduceCalls, follow_other_collectives_without_waiting) {
     }
     for (size_t round = 0; round < 40; ++round) {
       ops.push_back(all[round]->start(comm));
-      ops.push_back(comm.all_reduce(kWorld, plain[round].data(), plain[round].size(), DType::kF32, ReduceOp::kSum));
+      ops.push_back(
+          comm.all_reduce(kWorld, plain[round].data(), plain[round].size(), DataType::kFloat32, ReduceOp::kSum));
       if (round % 5 == 0) {
         ops.push_back(comm.barrier(kWorld));
       }
@@ -248,7 +249,7 @@ TEST(CanonicalReduceCalls, work_in_any_group_and_with_the_smallest_slots) {
     ASSERT_TRUE(group.ok());
     Ones ones(16, 2, self == 2 ? 0 : 1, 5'000);
     expect_done(comm, comm.all_reduce_canonical(*group, ones.run, ones.sum.partials(), ones.output.data(), 5'000,
-                                                DType::kF32, 16));
+                                                DataType::kFloat32, 16));
     EXPECT_TRUE(ones.all_are(0.5));
   });
 }
@@ -304,7 +305,7 @@ TEST(CanonicalReduceMismatch, with_a_plain_all_reduce_names_both_sides) {
       [](Communicator& comm, Rank self) {
         Ones& ones = kept(even_run(16, self, 2), 1000);
         return self == 0 ? ones.start(comm)
-                         : comm.all_reduce(kWorld, ones.output.data(), 1000, DType::kF32, ReduceOp::kSum);
+                         : comm.all_reduce(kWorld, ones.output.data(), 1000, DataType::kFloat32, ReduceOp::kSum);
       },
       "rank 0 called all_reduce_canonical", "rank 1 called all_reduce (sum of 1000 x float32");
 }
@@ -339,23 +340,23 @@ TEST(CanonicalReduceMismatch, a_call_whose_arguments_are_no_good_is_refused_on_a
   std::map<std::string, std::function<OpId(Communicator&, Ones&)>> bad = {
       {"not for int32",
        [](Communicator& comm, Ones& ones) {
-         return comm.all_reduce_canonical(kWorld, ones.run, ones.sum.partials(), ones.output.data(), 10, DType::kI32,
-                                          0);
+         return comm.all_reduce_canonical(kWorld, ones.run, ones.sum.partials(), ones.output.data(), 10,
+                                          DataType::kInt32, 0);
        }},
       {"2 partial sums were given for leaves [8, 16) of 16, which are 1 subtrees",
        [](Communicator& comm, Ones& ones) {
          auto partials = ones.sum.partials();
          partials.push_back(partials[0]);
-         return comm.all_reduce_canonical(kWorld, ones.run, partials, ones.output.data(), 10, DType::kF32, 0);
+         return comm.all_reduce_canonical(kWorld, ones.run, partials, ones.output.data(), 10, DataType::kFloat32, 0);
        }},
       {"[8, 17) is no run of leaves of a tree over 16",
        [](Communicator& comm, Ones& ones) {
-         return comm.all_reduce_canonical(kWorld, {16, 8, 17}, ones.sum.partials(), ones.output.data(), 10, DType::kF32,
-                                          0);
+         return comm.all_reduce_canonical(kWorld, {16, 8, 17}, ones.sum.partials(), ones.output.data(), 10,
+                                          DataType::kFloat32, 0);
        }},
       {"partial sum buffer 0 is null",
        [](Communicator& comm, Ones& ones) {
-         return comm.all_reduce_canonical(kWorld, ones.run, {nullptr}, ones.output.data(), 10, DType::kF32, 0);
+         return comm.all_reduce_canonical(kWorld, ones.run, {nullptr}, ones.output.data(), 10, DataType::kFloat32, 0);
        }},
   };
   for (const auto& [words, call] : bad) {

@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t kBlock = 512;  // elements: a stack of them stays in the first-level cache
 constexpr size_t kAlignment = 64;
-constexpr size_t kDeepest = 26;  // subtrees of [0, n), n <= kMostLeaves: one a bit
+constexpr size_t kDeepest = 26;  // subtrees of [0, n), n <= kMaxLeaves: one a bit
 
 template <class Visit>
-void with_sum_form(DType type, Visit visit) {
+void with_sum_form(DataType type, Visit visit) {
   with_form(type, [&](auto form) {
     if constexpr (std::is_floating_point_v<typename decltype(form)::Accumulated>) {
       visit(form);
@@ -124,10 +124,11 @@ void add_parts(typename Form::Stored* destination, std::span<const PartialSum> p
 
 }  // namespace
 
-DType sum_type(DType type) { return type == DType::kF64 ? DType::kF64 : DType::kF32; }
+DataType sum_type(DataType type) { return type == DataType::kFloat64 ? DataType::kFloat64 : DataType::kFloat32; }
 
-std::string why_no_sum(DType type) {
-  if (type == DType::kF32 || type == DType::kF64 || type == DType::kF16 || type == DType::kBF16) {
+std::string why_no_sum(DataType type) {
+  if (type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kFloat16 ||
+      type == DataType::kBFloat16) {
     return {};
   }
   return absl::StrFormat(
@@ -136,7 +137,7 @@ std::string why_no_sum(DType type) {
       name(type));
 }
 
-void add_in_tree_order(std::byte* destination, DType type, std::span<const PartialSum> parts, uint32_t leaves,
+void add_in_tree_order(std::byte* destination, DataType type, std::span<const PartialSum> parts, uint32_t leaves,
                        size_t count, uint64_t divisor) {
   const DefaultFloats floats;
   with_sum_form(type, [&](auto form) {
@@ -149,7 +150,7 @@ void CanonicalSum::Free::operator()(std::byte* memory) const {
   ::operator delete[](memory, std::align_val_t{kAlignment});
 }
 
-CanonicalSum::CanonicalSum(size_t count, DType type) : count_(count), type_(type) {
+CanonicalSum::CanonicalSum(size_t count, DataType type) : count_(count), type_(type) {
   KEEPSTEP_CHECK(why_no_sum(type).empty(), "a CanonicalSum of a type that has no sum");
 }
 

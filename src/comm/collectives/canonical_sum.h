@@ -20,8 +20,8 @@
 namespace keepstep::comm {
 
 // The type of sums of `type`. What is not one of the four types above has none: then why_no_sum says so.
-DType sum_type(DType type);
-std::string why_no_sum(DType type);
+DataType sum_type(DataType type);
+std::string why_no_sum(DataType type);
 
 // The sum of some leaves: all under one node of the tree.
 struct PartialSum {
@@ -32,7 +32,7 @@ struct PartialSum {
 // destination[i] = tree sum of the parts' elements i, divided by `divisor` (in the sum's type; 0: not divided), as
 // `type`. The parts are subtrees of a tree over `leaves` and make up all of it, in the order of their leaves. The
 // destination must not overlap them.
-void add_in_tree_order(std::byte* destination, DType type, std::span<const PartialSum> parts, uint32_t leaves,
+void add_in_tree_order(std::byte* destination, DataType type, std::span<const PartialSum> parts, uint32_t leaves,
                        size_t count, uint64_t divisor);
 
 // Adds up the leaves of a rank's run as they come: vectors of `count` elements, each in one piece or in several.
@@ -44,7 +44,7 @@ void add_in_tree_order(std::byte* destination, DType type, std::span<const Parti
 class CanonicalSum {
  public:
   // `type`: of the leaves, one of the four.
-  CanonicalSum(size_t count, DType type);
+  CanonicalSum(size_t count, DataType type);
   CanonicalSum(CanonicalSum&&) = default;
   CanonicalSum& operator=(CanonicalSum&&) = default;
 
@@ -59,7 +59,7 @@ class CanonicalSum {
 
   const LeafRun& run() const { return run_; }
   size_t count() const { return count_; }
-  DType type() const { return type_; }
+  DataType type() const { return type_; }
   uint32_t next_leaf() const { return leaf_; }  // run().end when complete
   bool complete() const { return leaf_ == run_.end; }
   // The sums of the run's maximal subtrees, in order, of sum_type(type()); valid until the next begin(). Only once
@@ -76,7 +76,7 @@ class CanonicalSum {
   };
 
   size_t count_;
-  DType type_;
+  DataType type_;
   LeafRun run_;
   uint32_t leaf_ = 0;     // the current one
   size_t given_ = 0;      // elements of it

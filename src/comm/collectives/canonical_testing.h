@@ -23,31 +23,31 @@ inline uint64_t test_seed() {
 }
 inline std::string repeat_with() { return "repeat it with: KEEPSTEP_SEED=" + std::to_string(test_seed()); }
 
-inline double element(const std::byte* data, DType type, size_t i) {
+inline double element(const std::byte* data, DataType type, size_t i) {
   const auto load = [&](auto value) {
     std::memcpy(&value, data + i * sizeof(value), sizeof(value));
     return value;
   };
   switch (type) {
-    case DType::kF64:
+    case DataType::kFloat64:
       return load(double{});
-    case DType::kF32:
+    case DataType::kFloat32:
       return load(float{});
-    case DType::kF16:
+    case DataType::kFloat16:
       return float_from_f16(load(uint16_t{}));
     default:
       return float_from_bf16(load(uint16_t{}));
   }
 }
 
-inline void put(std::byte* data, DType type, size_t i, double value) {
+inline void put(std::byte* data, DataType type, size_t i, double value) {
   const auto store = [&](auto stored) { std::memcpy(data + i * sizeof(stored), &stored, sizeof(stored)); };
   switch (type) {
-    case DType::kF64:
+    case DataType::kFloat64:
       return store(value);
-    case DType::kF32:
+    case DataType::kFloat32:
       return store(static_cast<float>(value));
-    case DType::kF16:
+    case DataType::kFloat16:
       return store(f16_from_float(static_cast<float>(value)));
     default:
       return store(bf16_from_float(static_cast<float>(value)));
@@ -57,8 +57,9 @@ inline void put(std::byte* data, DType type, size_t i, double value) {
 using Leaf = std::vector<std::byte>;
 
 // `leaves` vectors of `count` elements of `type`; exponents spread over 2 * `spread` powers of two, some zeros.
-inline std::vector<Leaf> random_leaves(std::mt19937_64& random, DType type, size_t leaves, size_t count, int spread) {
-  if (type == DType::kF16) {
+inline std::vector<Leaf> random_leaves(std::mt19937_64& random, DataType type, size_t leaves, size_t count,
+                                       int spread) {
+  if (type == DataType::kFloat16) {
     spread = std::min(spread, 8);  // or the sum of many is no number any more
   }
   std::vector<Leaf> result(leaves, Leaf(count * size_of(type)));
@@ -75,7 +76,7 @@ inline std::vector<Leaf> random_leaves(std::mt19937_64& random, DType type, size
 }
 
 template <class Sum>
-Sum tree_sum(const std::vector<Leaf>& leaves, DType type, size_t i, size_t begin, size_t end) {
+Sum tree_sum(const std::vector<Leaf>& leaves, DataType type, size_t i, size_t begin, size_t end) {
   if (end - begin == 1) {
     return static_cast<Sum>(element(leaves[begin].data(), type, i));
   }
@@ -89,12 +90,12 @@ Sum tree_sum(const std::vector<Leaf>& leaves, DType type, size_t i, size_t begin
 }
 
 // The sum of leaves [begin, end), which must be a subtree, divided by `divisor` (0: not), as `to`.
-inline Leaf reference_sum(const std::vector<Leaf>& leaves, DType type, DType to, size_t begin, size_t end,
+inline Leaf reference_sum(const std::vector<Leaf>& leaves, DataType type, DataType to, size_t begin, size_t end,
                           uint64_t divisor) {
   const size_t count = leaves[0].size() / size_of(type);
   Leaf result(count * size_of(to));
   for (size_t i = 0; i < count; ++i) {
-    if (type == DType::kF64) {
+    if (type == DataType::kFloat64) {
       const double sum = tree_sum<double>(leaves, type, i, begin, end);
       put(result.data(), to, i, divisor == 0 ? sum : sum / static_cast<double>(divisor));
     } else {
@@ -106,7 +107,7 @@ inline Leaf reference_sum(const std::vector<Leaf>& leaves, DType type, DType to,
 }
 
 // The sums of a run's maximal subtrees, made leaf by leaf.
-inline CanonicalSum sum_of(const LeafRun& run, const std::vector<Leaf>& leaves, DType type) {
+inline CanonicalSum sum_of(const LeafRun& run, const std::vector<Leaf>& leaves, DataType type) {
   CanonicalSum sum(leaves[0].size() / size_of(type), type);
   EXPECT_TRUE(sum.begin(run).ok());
   for (uint32_t leaf = run.begin; leaf < run.end; ++leaf) {

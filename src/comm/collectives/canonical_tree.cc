@@ -39,8 +39,8 @@ void visit_maximal(const LeafRun& run, Visit visit) {
 }  // namespace
 
 std::string why_not(const LeafRun& run) {
-  if (run.leaves == 0 || run.leaves > kMostLeaves) {
-    return absl::StrFormat("a tree has 1 to %d leaves, not %d", kMostLeaves, run.leaves);
+  if (run.leaves == 0 || run.leaves > kMaxLeaves) {
+    return absl::StrFormat("a tree has 1 to %d leaves, not %d", kMaxLeaves, run.leaves);
   }
   if (run.begin > run.end || run.end > run.leaves) {
     return absl::StrFormat("[%d, %d) is no run of leaves of a tree over %d", run.begin, run.end, run.leaves);

@@ -32,8 +32,8 @@ struct Subtree {
   bool operator==(const Subtree&) const = default;
 };
 
-// Empty when 0 <= begin <= end <= leaves and 1 <= leaves <= kMostLeaves; else why not.
-inline constexpr uint32_t kMostLeaves = 1U << 24;
+// Empty when 0 <= begin <= end <= leaves and 1 <= leaves <= kMaxLeaves; else why not.
+inline constexpr uint32_t kMaxLeaves = 1U << 24;
 std::string why_not(const LeafRun& run);
 
 // The fewest subtrees that make up `run`, in the order of their leaves; how many they are; and how many at most for any

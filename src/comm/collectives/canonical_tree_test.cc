@@ -107,7 +107,7 @@ TEST(CanonicalTree, even_runs_share_all_leaves_in_order) {
 
 TEST(CanonicalTree, what_is_no_run_is_told) {
   EXPECT_THAT(why_not(LeafRun{0, 0, 0}), HasSubstr("not 0"));
-  EXPECT_THAT(why_not(LeafRun{kMostLeaves + 1, 0, 1}), HasSubstr("16777216"));
+  EXPECT_THAT(why_not(LeafRun{kMaxLeaves + 1, 0, 1}), HasSubstr("16777216"));
   EXPECT_THAT(why_not(LeafRun{8, 5, 4}), HasSubstr("[5, 4) is no run of leaves of a tree over 8"));
   EXPECT_THAT(why_not(LeafRun{8, 5, 9}), HasSubstr("[5, 9)"));
   EXPECT_EQ(why_not(LeafRun{8, 8, 8}), "");

@@ -16,41 +16,42 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI8,
-                            DType::kU8,  DType::kI16, DType::kI32, DType::kI64,  DType::kBool};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
-                             ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
+constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBFloat16,
+                               DataType::kInt8,    DataType::kUint8,   DataType::kInt16,   DataType::kInt32,
+                               DataType::kInt64,   DataType::kBool};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct, ReduceOp::kMin,
+                             ReduceOp::kMax, ReduceOp::kBitAnd,  ReduceOp::kBitOr,   ReduceOp::kBitXor};
 
 // A number of `type` for element `i` of `rank`: signs and magnitudes vary, so that the order of a sum shows.
-void put(uint8_t* at, DType type, size_t i, uint32_t rank) {
+void put(uint8_t* at, DataType type, size_t i, uint32_t rank) {
   const uint32_t mixed = (static_cast<uint32_t>(i) * 2654435761U) ^ (rank * 0x9e3779b9U + 77);
   const auto whole = static_cast<int32_t>(mixed >> 8) % 1000;
   const float real = static_cast<float>(whole - 500) * ((mixed & 3) == 0 ? 0.001F : 1.37F);
   const auto store = [&](auto value) { std::memcpy(at, &value, sizeof(value)); };
   switch (type) {
-    case DType::kF32:
+    case DataType::kFloat32:
       return store(real);
-    case DType::kF64:
+    case DataType::kFloat64:
       return store(static_cast<double>(real) / 3);
-    case DType::kF16:
+    case DataType::kFloat16:
       return store(f16_from_float(real));
-    case DType::kBF16:
+    case DataType::kBFloat16:
       return store(bf16_from_float(real));
-    case DType::kI16:
+    case DataType::kInt16:
       return store(static_cast<int16_t>(mixed));
-    case DType::kI32:
+    case DataType::kInt32:
       return store(static_cast<int32_t>(mixed));
-    case DType::kI64:
+    case DataType::kInt64:
       return store(static_cast<int64_t>(mixed * 0x100000001ULL) - 5);
-    case DType::kI8:
-    case DType::kU8:
+    case DataType::kInt8:
+    case DataType::kUint8:
       return store(static_cast<uint8_t>(mixed >> 13));
-    case DType::kBool:
+    case DataType::kBool:
       return store(static_cast<uint8_t>(mixed >> 13 & 1));
   }
 }
 
-Bytes numbers(DType type, size_t count, uint32_t rank, size_t offset = 0) {
+Bytes numbers(DataType type, size_t count, uint32_t rank, size_t offset = 0) {
   Bytes result(count * size_of(type));
   for (size_t i = 0; i < count; ++i) {
     put(result.data() + i * size_of(type), type, offset + i, rank);
@@ -64,9 +65,9 @@ T combine(T a, T b, ReduceOp op) {
   const auto x = static_cast<Wide>(a);
   const auto y = static_cast<Wide>(b);
   if constexpr (!std::is_floating_point_v<T>) {
-    if (op == ReduceOp::kBand) return static_cast<T>(a & b);
-    if (op == ReduceOp::kBor) return static_cast<T>(a | b);
-    if (op == ReduceOp::kBxor) return static_cast<T>(a ^ b);
+    if (op == ReduceOp::kBitAnd) return static_cast<T>(a & b);
+    if (op == ReduceOp::kBitOr) return static_cast<T>(a | b);
+    if (op == ReduceOp::kBitXor) return static_cast<T>(a ^ b);
   }
   if (op == ReduceOp::kProduct) return static_cast<T>(x * y);
   if (op == ReduceOp::kMin) return std::min(a, b);
@@ -88,7 +89,7 @@ Bytes reference_as(const std::vector<Bytes>& inputs, ReduceOp op, Load load, Sto
     for (size_t rank = 1; rank < inputs.size(); ++rank) {
       sum = combine<T>(sum, element(rank), op);
     }
-    if (op == ReduceOp::kAvg && inputs.size() > 1) {
+    if (op == ReduceOp::kAverage && inputs.size() > 1) {
       sum = static_cast<T>(sum / static_cast<T>(inputs.size()));
     }
     const Stored value = store(sum);
@@ -97,33 +98,34 @@ Bytes reference_as(const std::vector<Bytes>& inputs, ReduceOp op, Load load, Sto
   return result;
 }
 
-Bytes reference(const std::vector<Bytes>& inputs, DType type, ReduceOp op) {
+Bytes reference(const std::vector<Bytes>& inputs, DataType type, ReduceOp op) {
   const auto plain = [&](auto zero) {
     using T = decltype(zero);
     return reference_as<T, T>(inputs, op, [](T v) { return v; }, [](T v) { return v; });
   };
   switch (type) {
-    case DType::kF32:
+    case DataType::kFloat32:
       return plain(float{});
-    case DType::kF64:
+    case DataType::kFloat64:
       return plain(double{});
-    case DType::kF16:
+    case DataType::kFloat16:
       return reference_as<uint16_t, float>(inputs, op, float_from_f16, f16_from_float);
-    case DType::kBF16:
+    case DataType::kBFloat16:
       return reference_as<uint16_t, float>(inputs, op, float_from_bf16, bf16_from_float);
-    case DType::kI8:
+    case DataType::kInt8:
       return plain(int8_t{});
-    case DType::kU8:
+    case DataType::kUint8:
       return plain(uint8_t{});
-    case DType::kI16:
+    case DataType::kInt16:
       return plain(int16_t{});
-    case DType::kI32:
+    case DataType::kInt32:
       return plain(int32_t{});
-    case DType::kI64:
+    case DataType::kInt64:
       return plain(int64_t{});
-    case DType::kBool:
+    case DataType::kBool:
       return reference_as<uint8_t, uint8_t>(
-          inputs, op == ReduceOp::kSum ? ReduceOp::kBor : op, [](uint8_t v) { return v; }, [](uint8_t v) { return v; });
+          inputs, op == ReduceOp::kSum ? ReduceOp::kBitOr : op, [](uint8_t v) { return v; },
+          [](uint8_t v) { return v; });
   }
   return {};
 }
@@ -162,7 +164,7 @@ class Collectives : public testing::TestWithParam<std::tuple<Mode, Nodes>> {
     const size_t slot = small_config().slot_bytes;
     return {0, 1, 3, 1000, 8191, 8192, 8193, slot - 1, slot, slot + 1, 2 * slot + 7, 5 << 20};
   }
-  std::vector<Bytes> inputs_of_all(DType type, size_t count) const {
+  std::vector<Bytes> inputs_of_all(DataType type, size_t count) const {
     std::vector<Bytes> inputs;
     for (Rank rank = 0; rank < ranks(); ++rank) {
       inputs.push_back(numbers(type, count, rank));
@@ -173,7 +175,7 @@ class Collectives : public testing::TestWithParam<std::tuple<Mode, Nodes>> {
 
 TEST_P(Collectives, all_reduce_is_the_reference_bit_for_bit_for_every_type_and_operation) {
   world().run(mode(), [&](Communicator& comm, Rank self) {
-    for (const DType type : kTypes) {
+    for (const DataType type : kTypes) {
       for (const ReduceOp op : kOps) {
         for (const size_t count : {0, 1, 3, 1000, 12345}) {
           if (!why_not(type, op).empty()) {
@@ -193,14 +195,14 @@ TEST_P(Collectives, all_reduce_and_reduce_take_any_size) {
   world().run(mode(), [&](Communicator& comm, Rank self) {
     for (const size_t bytes : sizes()) {
       const size_t count = bytes / 4;
-      const Bytes expected = reference(inputs_of_all(DType::kF32, count), DType::kF32, ReduceOp::kSum);
-      const Bytes own = numbers(DType::kF32, count, self);
+      const Bytes expected = reference(inputs_of_all(DataType::kFloat32, count), DataType::kFloat32, ReduceOp::kSum);
+      const Bytes own = numbers(DataType::kFloat32, count, self);
       Bytes data = own;
-      expect_done(comm, comm.all_reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kSum));
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), count, DataType::kFloat32, ReduceOp::kSum));
       EXPECT_TRUE(data == expected) << "all_reduce of " << bytes;
       const Rank root = bytes % ranks();
       data = own;
-      expect_done(comm, comm.reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kSum, root));
+      expect_done(comm, comm.reduce(kWorld, data.data(), count, DataType::kFloat32, ReduceOp::kSum, root));
       EXPECT_TRUE(data == (self == root ? expected : own)) << "reduce of " << bytes;
     }
   });
@@ -245,7 +247,7 @@ TEST_P(Collectives, broadcast_gather_and_scatter_take_any_size) {
 
 TEST_P(Collectives, reduce_scatter_gives_each_rank_its_part_of_the_sum) {
   world().run(mode(), [&](Communicator& comm, Rank self) {
-    for (const DType type : {DType::kF32, DType::kBF16, DType::kI64}) {
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kInt64}) {
       for (const size_t count : {0, 1, 3, 1000, 40000}) {
         std::vector<Bytes> given;
         std::vector<const void*> inputs;
@@ -300,16 +302,17 @@ TEST_P(Collectives, how_a_tensor_is_cut_into_buckets_does_not_change_a_bit) {
   const size_t count = 100'003;
   const auto sum_in_pieces = [&](CommConfig config, size_t piece) {
     world(config).run(mode(), [&](Communicator& comm, Rank self) {
-      Bytes data = numbers(DType::kF32, count, self);
+      Bytes data = numbers(DataType::kFloat32, count, self);
       std::vector<OpId> ops;
       for (size_t at = 0; at < count; at += piece) {
-        ops.push_back(
-            comm.all_reduce(kWorld, data.data() + at * 4, std::min(piece, count - at), DType::kF32, ReduceOp::kSum));
+        ops.push_back(comm.all_reduce(kWorld, data.data() + at * 4, std::min(piece, count - at), DataType::kFloat32,
+                                      ReduceOp::kSum));
       }
       for (const OpId op : ops) {
         expect_done(comm, op);
       }
-      EXPECT_TRUE(data == reference(inputs_of_all(DType::kF32, count), DType::kF32, ReduceOp::kSum)) << piece;
+      EXPECT_TRUE(data == reference(inputs_of_all(DataType::kFloat32, count), DataType::kFloat32, ReduceOp::kSum))
+          << piece;
     });
   };
   CommConfig tiny = small_config();
@@ -327,11 +330,12 @@ TEST_P(Collectives, small_and_large_operations_of_all_kinds_follow_each_other_wi
     std::vector<Bytes> copies;
     std::vector<OpId> ops;
     for (size_t round = 0; round < kRounds; ++round) {
-      sums.push_back(numbers(DType::kF32, round * round * round % 50'000, self));
+      sums.push_back(numbers(DataType::kFloat32, round * round * round % 50'000, self));
       copies.push_back(pattern(round % 3 == 0 ? 0 : round * 4001, self));
     }
     for (size_t round = 0; round < kRounds; ++round) {
-      ops.push_back(comm.all_reduce(kWorld, sums[round].data(), sums[round].size() / 4, DType::kF32, ReduceOp::kSum));
+      ops.push_back(
+          comm.all_reduce(kWorld, sums[round].data(), sums[round].size() / 4, DataType::kFloat32, ReduceOp::kSum));
       ops.push_back(comm.broadcast(kWorld, copies[round].data(), copies[round].size(), round % ranks()));
       if (round % 7 == 0) {
         ops.push_back(comm.barrier(kWorld));
@@ -342,8 +346,8 @@ TEST_P(Collectives, small_and_large_operations_of_all_kinds_follow_each_other_wi
     }
     EXPECT_EQ(comm.collectives_entered(), ops.size());
     for (size_t round = 0; round < kRounds; ++round) {
-      const auto inputs = inputs_of_all(DType::kF32, sums[round].size() / 4);
-      EXPECT_TRUE(sums[round] == reference(inputs, DType::kF32, ReduceOp::kSum)) << round;
+      const auto inputs = inputs_of_all(DataType::kFloat32, sums[round].size() / 4);
+      EXPECT_TRUE(sums[round] == reference(inputs, DataType::kFloat32, ReduceOp::kSum)) << round;
       EXPECT_TRUE(copies[round] == pattern(copies[round].size(), round % ranks())) << round;
     }
   });

@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kAhead = 4;                    // partial sums under way at a time, each way
 constexpr size_t kDepthOfNode = 4;              // chunks between input and result, for each node further on
-constexpr size_t kMostChunkBytes = 512 << 10;   // per driver: a core's cache holds what is added
+constexpr size_t kMaxChunkBytes = 512 << 10;    // per driver: a core's cache holds what is added
 constexpr size_t kLeastChunkBytes = 128 << 10;  // below it what a chunk costs anyway outweighs the overlap
 constexpr size_t kChunksOfOne = 8;              // so many chunks at least, where they are large enough
-constexpr size_t kMostResultBytes = 16 << 20;   // of results that a node passes on, per driver
+constexpr size_t kMaxResultBytes = 16 << 20;    // of results that a node passes on, per driver
 
 }  // namespace
 
@@ -36,7 +36,7 @@ struct HierarchicalRun::Driving {
 // Chunks are whole cache lines, so that no element is cut.
 size_t HierarchicalRun::chunk_bytes(size_t total) const {
   const size_t depth = kDepthOfNode * map_.nodes();
-  const size_t bounded = std::min(group_.slot_bytes, std::min(kMostChunkBytes, kMostResultBytes / depth) * drivers_);
+  const size_t bounded = std::min(group_.slot_bytes, std::min(kMaxChunkBytes, kMaxResultBytes / depth) * drivers_);
   const size_t wanted = std::max(kLeastChunkBytes, total / kChunksOfOne);
   return std::max<size_t>(std::min(wanted, bounded) / kCacheLine * kCacheLine, kCacheLine);
 }

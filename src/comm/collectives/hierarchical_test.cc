@@ -96,7 +96,7 @@ class Strangers : public testing::Test {
   }
   static void sum(Communicator& comm) {
     std::vector<float> data(30'000, 1.0F);
-    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
     EXPECT_EQ(data[29'999], 2.0F);
   }
   Hello hello(uint32_t stream = 1) const { return {{1, 1}, 1, 0, stream}; }
@@ -204,7 +204,7 @@ TEST(Generations, an_endpoint_outlives_the_processes_that_used_it) {
   for (int generation = 0; generation < 4; ++generation) {
     world.run(Mode::kProcesses, [&](Communicator& comm, Rank) {
       std::vector<float> data(30'000, 1.0F);
-      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
       EXPECT_EQ(data[77], 4.0F);
     });
     world.begin_generation();
@@ -244,7 +244,7 @@ TEST(Generations, leave_no_descriptor_and_no_thread_behind) {
   for (int generation = 0; generation < 100; ++generation) {
     world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
       std::vector<float> data(30'000, 1.0F);
-      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+      expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
       expect_done(comm,
                   self == 0 ? comm.send(kWorld, data.data(), 100, 1, 0) : comm.receive(kWorld, data.data(), 100, 0, 0));
     });
@@ -271,17 +271,18 @@ TEST(AcrossNodes, ranks_that_do_not_agree_are_told_both_sides) {
     };
     // Another size, on one node only and between nodes; another type; another operation; small and large.
     for (const size_t count : {10, 100'000}) {
-      expect_told(comm.all_reduce(kWorld, data.data(), self == 3 ? count - 1 : count, DType::kF32, ReduceOp::kSum),
-                  "rank 3 called all_reduce", "ranks 0, 1, 2 called all_reduce");
-      expect_told(comm.all_reduce(kWorld, data.data(), self >= 2 ? 20 : count, DType::kF32, ReduceOp::kSum),
+      expect_told(
+          comm.all_reduce(kWorld, data.data(), self == 3 ? count - 1 : count, DataType::kFloat32, ReduceOp::kSum),
+          "rank 3 called all_reduce", "ranks 0, 1, 2 called all_reduce");
+      expect_told(comm.all_reduce(kWorld, data.data(), self >= 2 ? 20 : count, DataType::kFloat32, ReduceOp::kSum),
                   "ranks 2, 3 called", "ranks 0, 1 called");
       expect_told(self == 0 ? comm.barrier(kWorld) : comm.broadcast(kWorld, data.data(), 4 * count, 1),
                   "rank 0 called barrier", "ranks 1, 2, 3 called broadcast");
-      expect_told(comm.reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kSum, self == 2 ? 9 : 0), "reduce #",
-                  self == 2 ? "root 9 is not in the group" : "rank 2 called a call that was refused there");
+      expect_told(comm.reduce(kWorld, data.data(), count, DataType::kFloat32, ReduceOp::kSum, self == 2 ? 9 : 0),
+                  "reduce #", self == 2 ? "root 9 is not in the group" : "rank 2 called a call that was refused there");
     }
     // The group is still of use.
-    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum));
+    expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));
     EXPECT_EQ(data[5], 4.0F);
   });
 }
@@ -437,7 +438,7 @@ TEST(PlainDataPlane, carries_collectives_and_messages_of_one_generation_after_an
     world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
       std::vector<float> data(300'000, 1.0F);
       std::vector<uint8_t> message = pattern(1'000'000, self);
-      const OpId sum = comm.all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
+      const OpId sum = comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
       const OpId moved = self == 0 ? comm.send(kWorld, message.data(), message.size(), 1, 7)
                                    : comm.receive(kWorld, message.data(), message.size(), 0, 7);
       if (cut_off) {
@@ -481,7 +482,7 @@ TEST(AcrossNodes, groups_of_any_members_in_any_order_add_in_their_own_order) {
             expected[i] += input(members[m], i);
           }
         }
-        expect_done(comm, comm.all_reduce(*group, data.data(), count, DType::kF32, ReduceOp::kSum));
+        expect_done(comm, comm.all_reduce(*group, data.data(), count, DataType::kFloat32, ReduceOp::kSum));
         EXPECT_TRUE(data == expected) << "group " << g << " of " << count;
       }
       comm.release_group(*group);
@@ -589,7 +590,7 @@ void work_until_interrupted(Communicator& comm, Rank self, const std::function<v
   const size_t world = 4;
   for (int round = 0;; ++round) {
     std::vector<OpId> ops;
-    ops.push_back(comm.all_reduce(kWorld, data.data(), count, DType::kF32, ReduceOp::kMax));
+    ops.push_back(comm.all_reduce(kWorld, data.data(), count, DataType::kFloat32, ReduceOp::kMax));
     ops.push_back(comm.broadcast(kWorld, data.data(), count * 4, round % world));
     const std::vector<void*> parts = {&other[0], &other[count / 4], &other[count / 2], &other[count / 4 * 3]};
     ops.push_back(comm.all_gather(kWorld, data.data(), parts, count));
@@ -676,7 +677,7 @@ TEST(InterruptionAcrossNodes, frees_who_waits_for_a_peer_that_never_began) {
   TestWorld world = world_of("01");
   const auto comm = world.communicator(0);
   std::vector<float> data(100'000, 1.0F);
-  const OpId large = comm->all_reduce(kWorld, data.data(), data.size(), DType::kF32, ReduceOp::kSum);
+  const OpId large = comm->all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
   const OpId small = comm->barrier(kWorld);
   const OpId message = comm->send(kWorld, data.data(), 100, 1, 0);
   std::thread waiter([&] {

@@ -51,27 +51,27 @@ struct Truth {  // a bool, whatever its byte
 
 // What `visit` gives for the form of `type`.
 template <class Visit>
-auto with_form(DType type, Visit visit) {
+auto with_form(DataType type, Visit visit) {
   switch (type) {
-    case DType::kF32:
+    case DataType::kFloat32:
       return visit(Plain<float>{});
-    case DType::kF64:
+    case DataType::kFloat64:
       return visit(Plain<double>{});
-    case DType::kF16:
+    case DataType::kFloat16:
       return visit(Half{});
-    case DType::kBF16:
+    case DataType::kBFloat16:
       return visit(Brain{});
-    case DType::kI8:
+    case DataType::kInt8:
       return visit(Plain<int8_t>{});
-    case DType::kU8:
+    case DataType::kUint8:
       return visit(Plain<uint8_t>{});
-    case DType::kI16:
+    case DataType::kInt16:
       return visit(Plain<int16_t>{});
-    case DType::kI32:
+    case DataType::kInt32:
       return visit(Plain<int32_t>{});
-    case DType::kI64:
+    case DataType::kInt64:
       return visit(Plain<int64_t>{});
-    case DType::kBool:
+    case DataType::kBool:
       break;
   }
   return visit(Truth{});

@@ -13,10 +13,10 @@ namespace {
 
 constexpr size_t kBlock = 2048;  // elements widened at a time
 
-bool is_half(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+bool is_half(DataType type) { return type == DataType::kFloat16 || type == DataType::kBFloat16; }
 
 // Averages travel as sums.
-ReduceOp on_the_way(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }
+ReduceOp on_the_way(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
 template <class T>
 void divide(std::byte* data, size_t count, size_t by) {
@@ -26,29 +26,29 @@ void divide(std::byte* data, size_t count, size_t by) {
   }
 }
 
-void divide(std::byte* data, size_t count, size_t by, DType type) {
-  KEEPSTEP_CHECK(!is_half(type) && type != DType::kBool, "halves are divided while they are float32, bool never is");
+void divide(std::byte* data, size_t count, size_t by, DataType type) {
+  KEEPSTEP_CHECK(!is_half(type) && type != DataType::kBool, "halves are divided while they are float32, bool never is");
   with_form(type, [&](auto form) { divide<typename decltype(form)::Stored>(data, count, by); });
 }
 
-void widen(float* to, const std::byte* from, size_t count, DType type) {
+void widen(float* to, const std::byte* from, size_t count, DataType type) {
   const auto* halves = reinterpret_cast<const uint16_t*>(from);
   for (size_t i = 0; i < count; ++i) {
-    to[i] = type == DType::kF16 ? float_from_f16(halves[i]) : float_from_bf16(halves[i]);
+    to[i] = type == DataType::kFloat16 ? float_from_f16(halves[i]) : float_from_bf16(halves[i]);
   }
 }
 
-void narrow(std::byte* to, const float* from, size_t count, DType type) {
+void narrow(std::byte* to, const float* from, size_t count, DataType type) {
   auto* halves = reinterpret_cast<uint16_t*>(to);
   for (size_t i = 0; i < count; ++i) {
-    halves[i] = type == DType::kF16 ? f16_from_float(from[i]) : bf16_from_float(from[i]);
+    halves[i] = type == DataType::kFloat16 ? f16_from_float(from[i]) : bf16_from_float(from[i]);
   }
 }
 
 // `use` gets each block of sums, and where it begins.
 template <class Use>
 void halves_in_blocks(const std::byte* before, const std::byte* const* sources, size_t source_count, size_t count,
-                      DType type, ReduceOp op, Use use) {
+                      DataType type, ReduceOp op, Use use) {
   std::vector<float> wide((source_count + 1) * kBlock);
   std::vector<const std::byte*> from;
   for (size_t begin = 0; begin < count; begin += kBlock) {
@@ -62,14 +62,14 @@ void halves_in_blocks(const std::byte* before, const std::byte* const* sources, 
       widen(block, sources[s] + begin * sizeof(uint16_t), n, type);
       from.push_back(reinterpret_cast<const std::byte*>(block));
     }
-    reduce_in_order(reinterpret_cast<std::byte*>(wide.data()), from.data(), from.size(), n, DType::kF32,
+    reduce_in_order(reinterpret_cast<std::byte*>(wide.data()), from.data(), from.size(), n, DataType::kFloat32,
                     on_the_way(op));
     use(begin, n, wide.data());
   }
 }
 
 void plain(std::byte* to, const std::byte* before, const std::byte* const* sources, size_t source_count, size_t count,
-           DType type, ReduceOp op) {
+           DataType type, ReduceOp op) {
   std::vector<const std::byte*> from;
   if (before != nullptr) {
     from.push_back(before);
@@ -80,10 +80,10 @@ void plain(std::byte* to, const std::byte* before, const std::byte* const* sourc
 
 }  // namespace
 
-size_t partial_size(DType type) { return is_half(type) ? sizeof(float) : size_of(type); }
+size_t partial_size(DataType type) { return is_half(type) ? sizeof(float) : size_of(type); }
 
 void add_partial(std::byte* partial, const std::byte* before, const std::byte* const* sources, size_t source_count,
-                 size_t count, DType type, ReduceOp op) {
+                 size_t count, DataType type, ReduceOp op) {
   if (!is_half(type)) {
     return plain(partial, before, sources, source_count, count, type, op);
   }
@@ -93,8 +93,8 @@ void add_partial(std::byte* partial, const std::byte* before, const std::byte* c
 }
 
 void finish_partial(std::byte* destination, const std::byte* before, const std::byte* const* sources,
-                    size_t source_count, size_t count, DType type, ReduceOp op, size_t total) {
-  const bool divides = op == ReduceOp::kAvg && total > 1;
+                    size_t source_count, size_t count, DataType type, ReduceOp op, size_t total) {
+  const bool divides = op == ReduceOp::kAverage && total > 1;
   if (is_half(type)) {
     halves_in_blocks(before, sources, source_count, count, type, op, [&](size_t begin, size_t n, float* sums) {
       if (divides) {

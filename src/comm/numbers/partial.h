@@ -10,16 +10,16 @@
 namespace keepstep::comm {
 
 // Bytes of one element of a partial sum.
-size_t partial_size(DType type);
+size_t partial_size(DataType type);
 
 // partial[i] = ((before[i] op sources[0][i]) op sources[1][i]) ...; `before` null: begins with sources[0]. `partial`
 // may be `before`, or the only source. Sources are of `type`, partial and before of its accumulated form.
 void add_partial(std::byte* partial, const std::byte* before, const std::byte* const* sources, size_t source_count,
-                 size_t count, DType type, ReduceOp op);
+                 size_t count, DataType type, ReduceOp op);
 
 // The same as the last step of `total` sources: rounds, divides. `destination` is of `type` and may be one of the
 // sources.
 void finish_partial(std::byte* destination, const std::byte* before, const std::byte* const* sources,
-                    size_t source_count, size_t count, DType type, ReduceOp op, size_t total);
+                    size_t source_count, size_t count, DataType type, ReduceOp op, size_t total);
 
 }  // namespace keepstep::comm

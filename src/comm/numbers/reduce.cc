@@ -109,7 +109,7 @@ void reduce_with(std::byte* destination, const std::byte* const* sources, size_t
   switch (op) {
     case ReduceOp::kSum:
       return kIsTruth ? run(Max{}) : run(Sum{});
-    case ReduceOp::kAvg:
+    case ReduceOp::kAverage:
       return run(Sum{}, source_count);
     case ReduceOp::kProduct:
       return run(Product{});
@@ -122,11 +122,11 @@ void reduce_with(std::byte* destination, const std::byte* const* sources, size_t
   }
   if constexpr (std::is_integral_v<typename Form::Accumulated>) {
     switch (op) {
-      case ReduceOp::kBand:
+      case ReduceOp::kBitAnd:
         return run(And{});
-      case ReduceOp::kBor:
+      case ReduceOp::kBitOr:
         return run(Or{});
-      case ReduceOp::kBxor:
+      case ReduceOp::kBitXor:
         return run(Xor{});
       default:
         break;
@@ -135,17 +135,18 @@ void reduce_with(std::byte* destination, const std::byte* const* sources, size_t
   KEEPSTEP_CHECK(false, "a reduction that why_not() refuses");
 }
 
-bool is_floating(DType type) {
-  return type == DType::kF32 || type == DType::kF64 || type == DType::kF16 || type == DType::kBF16;
+bool is_floating(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kFloat16 ||
+         type == DataType::kBFloat16;
 }
 
 }  // namespace
 
-size_t size_of(DType type) {
+size_t size_of(DataType type) {
   return with_form(type, [](auto form) { return sizeof(typename decltype(form)::Stored); });
 }
 
-const char* name(DType type) {
+const char* name(DataType type) {
   static constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16", "int8",
                                            "uint8",   "int16",   "int32",   "int64",    "bool"};
   const auto index = static_cast<size_t>(type);
@@ -158,21 +159,21 @@ const char* name(ReduceOp op) {
   return index < std::size(kNames) ? kNames[index] : "unknown operation";
 }
 
-std::string why_not(DType type, ReduceOp op) {
-  if (type > DType::kBool || op > ReduceOp::kBxor) {
+std::string why_not(DataType type, ReduceOp op) {
+  if (type > DataType::kBool || op > ReduceOp::kBitXor) {
     return "the element type or the reduction is not known";
   }
-  if (op == ReduceOp::kAvg && type == DType::kBool) {
+  if (op == ReduceOp::kAverage && type == DataType::kBool) {
     return "avg is not defined for bool; convert it, or use sum for \"or\"";
   }
-  if (op >= ReduceOp::kBand && is_floating(type)) {
+  if (op >= ReduceOp::kBitAnd && is_floating(type)) {
     return std::string(name(op)) + " is not defined for " + name(type) + "; bitwise reductions need integers or bool";
   }
   return {};
 }
 
 void reduce_in_order(std::byte* destination, const std::byte* const* sources, size_t source_count, size_t count,
-                     DType type, ReduceOp op) {
+                     DataType type, ReduceOp op) {
   with_form(type, [&](auto form) { reduce_with<decltype(form)>(destination, sources, source_count, count, op); });
 }
 

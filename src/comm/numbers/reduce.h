@@ -1,8 +1,9 @@
 // Element-wise reductions in a fixed order. Pure functions over memory; the numbers do not depend on how a caller cuts.
 //
-// float16 and bfloat16 are accumulated in float32 and rounded once. kAvg is the sum divided by the number of sources;
-// of integers (not of bool) rounded towards zero, as NCCL does. Integers wrap. Minimum and maximum keep a NaN, as torch
-// does. bool knows true and false: sum, max and bor are "or"; product, min and band are "and"; the result is 0 or 1.
+// float16 and bfloat16 are accumulated in float32 and rounded once. kAverage is the sum divided by the number of
+// sources; of integers (not of bool) rounded towards zero, as NCCL does. Integers wrap. Minimum and maximum keep a NaN,
+// as torch does. bool knows true and false: sum, max and bor are "or"; product, min and band are "and"; the result is 0
+// or 1.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +13,15 @@
 
 namespace keepstep::comm {
 
-const char* name(DType type);
+const char* name(DataType type);
 const char* name(ReduceOp op);
 
 // Empty when `op` is defined for `type`; else why not, and what to use.
-std::string why_not(DType type, ReduceOp op);
+std::string why_not(DataType type, ReduceOp op);
 
 // destination[i] = (((sources[0][i] op sources[1][i]) op sources[2][i]) ...) for i < count, in this order.
 // `sources` (>= 1) must not overlap the destination; all are aligned to the element. why_not() must be empty.
 void reduce_in_order(std::byte* destination, const std::byte* const* sources, size_t source_count, size_t count,
-                     DType type, ReduceOp op);
+                     DataType type, ReduceOp op);
 
 }  // namespace keepstep::comm

@@ -13,7 +13,7 @@ namespace keepstep::comm {
 namespace {
 
 template <class T>
-std::vector<T> reduce(const std::vector<std::vector<T>>& sources, DType type, ReduceOp op) {
+std::vector<T> reduce(const std::vector<std::vector<T>>& sources, DataType type, ReduceOp op) {
   std::vector<const std::byte*> pointers;
   for (const auto& source : sources) {
     pointers.push_back(reinterpret_cast<const std::byte*>(source.data()));
@@ -27,7 +27,7 @@ std::vector<T> reduce(const std::vector<std::vector<T>>& sources, DType type, Re
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Reduce, sums_are_taken_from_the_first_source_to_the_last) {
-  const auto sum = reduce<float>({{1e8F}, {1.0F}, {-1e8F}, {1.0F}}, DType::kF32, ReduceOp::kSum);
+  const auto sum = reduce<float>({{1e8F}, {1.0F}, {-1e8F}, {1.0F}}, DataType::kFloat32, ReduceOp::kSum);
   EXPECT_EQ(sum[0], ((1e8F + 1.0F) + -1e8F) + 1.0F);
   EXPECT_NE(sum[0], 2.0F);
 }
@@ -35,56 +35,58 @@ TEST(Reduce, sums_are_taken_from_the_first_source_to_the_last) {
 TEST(Reduce, bfloat16_is_rounded_once_not_at_every_addition) {
   const uint16_t one = bf16_from_float(1.0F);
   const uint16_t small = bf16_from_float(0.00390625F);  // half a last bit of 1.0: lost where every sum is rounded
-  const auto sum = reduce<uint16_t>({{one}, {small}, {small}}, DType::kBF16, ReduceOp::kSum);
+  const auto sum = reduce<uint16_t>({{one}, {small}, {small}}, DataType::kBFloat16, ReduceOp::kSum);
   EXPECT_EQ(float_from_bf16(sum[0]), 1.0078125F);
 }
 
 TEST(Reduce, average_divides_the_sum) {
-  EXPECT_EQ(reduce<float>({{1.0F}, {1.0F}, {2.0F}}, DType::kF32, ReduceOp::kAvg)[0], 4.0F / 3.0F);
-  EXPECT_EQ(reduce<double>({{1.0}, {1.0}, {2.0}}, DType::kF64, ReduceOp::kAvg)[0], 4.0 / 3.0);
+  EXPECT_EQ(reduce<float>({{1.0F}, {1.0F}, {2.0F}}, DataType::kFloat32, ReduceOp::kAverage)[0], 4.0F / 3.0F);
+  EXPECT_EQ(reduce<double>({{1.0}, {1.0}, {2.0}}, DataType::kFloat64, ReduceOp::kAverage)[0], 4.0 / 3.0);
 }
 
 TEST(Reduce, average_of_integers_is_rounded_towards_zero) {
-  EXPECT_EQ(reduce<int32_t>({{3, -3, 7}, {4, -4, -7}}, DType::kI32, ReduceOp::kAvg), (std::vector<int32_t>{3, -3, 0}));
-  EXPECT_EQ(reduce<int8_t>({{-1}, {-1}, {-3}}, DType::kI8, ReduceOp::kAvg)[0], -1);
-  EXPECT_EQ(reduce<uint8_t>({{200}, {50}, {1}}, DType::kU8, ReduceOp::kAvg)[0], 83);
+  EXPECT_EQ(reduce<int32_t>({{3, -3, 7}, {4, -4, -7}}, DataType::kInt32, ReduceOp::kAverage),
+            (std::vector<int32_t>{3, -3, 0}));
+  EXPECT_EQ(reduce<int8_t>({{-1}, {-1}, {-3}}, DataType::kInt8, ReduceOp::kAverage)[0], -1);
+  EXPECT_EQ(reduce<uint8_t>({{200}, {50}, {1}}, DataType::kUint8, ReduceOp::kAverage)[0], 83);
   const int64_t big = int64_t{1} << 61;
-  EXPECT_EQ(reduce<int64_t>({{big}, {big}, {1}}, DType::kI64, ReduceOp::kAvg)[0], (2 * big + 1) / 3);
+  EXPECT_EQ(reduce<int64_t>({{big}, {big}, {1}}, DataType::kInt64, ReduceOp::kAverage)[0], (2 * big + 1) / 3);
 }
 
 TEST(Reduce, integers_wrap) {
-  EXPECT_EQ(reduce<int8_t>({{100}, {100}}, DType::kI8, ReduceOp::kSum)[0], int8_t(-56));
-  EXPECT_EQ(reduce<int16_t>({{-32768}, {-1}}, DType::kI16, ReduceOp::kSum)[0], 32767);
-  EXPECT_EQ(reduce<int32_t>({{65536}, {65537}}, DType::kI32, ReduceOp::kProduct)[0], 65536);
+  EXPECT_EQ(reduce<int8_t>({{100}, {100}}, DataType::kInt8, ReduceOp::kSum)[0], int8_t(-56));
+  EXPECT_EQ(reduce<int16_t>({{-32768}, {-1}}, DataType::kInt16, ReduceOp::kSum)[0], 32767);
+  EXPECT_EQ(reduce<int32_t>({{65536}, {65537}}, DataType::kInt32, ReduceOp::kProduct)[0], 65536);
   const int64_t big = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(reduce<int64_t>({{big}, {1}}, DType::kI64, ReduceOp::kSum)[0], std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(reduce<int64_t>({{big}, {1}}, DataType::kInt64, ReduceOp::kSum)[0], std::numeric_limits<int64_t>::min());
 }
 
 TEST(Reduce, minimum_and_maximum_keep_a_nan_wherever_it_comes) {
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
-    EXPECT_TRUE(std::isnan(reduce<float>({{kNan}, {1.0F}, {2.0F}}, DType::kF32, op)[0]));
-    EXPECT_TRUE(std::isnan(reduce<float>({{1.0F}, {kNan}, {2.0F}}, DType::kF32, op)[0]));
-    EXPECT_TRUE(std::isnan(reduce<float>({{1.0F}, {2.0F}, {kNan}}, DType::kF32, op)[0]));
+    EXPECT_TRUE(std::isnan(reduce<float>({{kNan}, {1.0F}, {2.0F}}, DataType::kFloat32, op)[0]));
+    EXPECT_TRUE(std::isnan(reduce<float>({{1.0F}, {kNan}, {2.0F}}, DataType::kFloat32, op)[0]));
+    EXPECT_TRUE(std::isnan(reduce<float>({{1.0F}, {2.0F}, {kNan}}, DataType::kFloat32, op)[0]));
   }
-  EXPECT_EQ(reduce<float>({{3.0F}, {-1.0F}, {2.0F}}, DType::kF32, ReduceOp::kMin)[0], -1.0F);
-  EXPECT_EQ(reduce<float>({{3.0F}, {-1.0F}, {2.0F}}, DType::kF32, ReduceOp::kMax)[0], 3.0F);
+  EXPECT_EQ(reduce<float>({{3.0F}, {-1.0F}, {2.0F}}, DataType::kFloat32, ReduceOp::kMin)[0], -1.0F);
+  EXPECT_EQ(reduce<float>({{3.0F}, {-1.0F}, {2.0F}}, DataType::kFloat32, ReduceOp::kMax)[0], 3.0F);
 }
 
 TEST(Reduce, bool_is_logical_whatever_byte_stands_for_true) {
   const std::vector<std::vector<uint8_t>> sources = {{0, 0, 2, 255}, {0, 4, 0, 1}};
-  EXPECT_EQ(reduce(sources, DType::kBool, ReduceOp::kSum), (std::vector<uint8_t>{0, 1, 1, 1}));
-  EXPECT_EQ(reduce(sources, DType::kBool, ReduceOp::kBor), (std::vector<uint8_t>{0, 1, 1, 1}));
-  EXPECT_EQ(reduce(sources, DType::kBool, ReduceOp::kBand), (std::vector<uint8_t>{0, 0, 0, 1}));
-  EXPECT_EQ(reduce(sources, DType::kBool, ReduceOp::kBxor), (std::vector<uint8_t>{0, 1, 1, 0}));
-  EXPECT_EQ(reduce(sources, DType::kBool, ReduceOp::kProduct), (std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(reduce(sources, DataType::kBool, ReduceOp::kSum), (std::vector<uint8_t>{0, 1, 1, 1}));
+  EXPECT_EQ(reduce(sources, DataType::kBool, ReduceOp::kBitOr), (std::vector<uint8_t>{0, 1, 1, 1}));
+  EXPECT_EQ(reduce(sources, DataType::kBool, ReduceOp::kBitAnd), (std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(reduce(sources, DataType::kBool, ReduceOp::kBitXor), (std::vector<uint8_t>{0, 1, 1, 0}));
+  EXPECT_EQ(reduce(sources, DataType::kBool, ReduceOp::kProduct), (std::vector<uint8_t>{0, 0, 0, 1}));
 }
 
 TEST(Reduce, what_has_no_meaning_is_refused_with_the_way_out) {
-  EXPECT_EQ(why_not(DType::kF32, ReduceOp::kAvg), "");
-  EXPECT_EQ(why_not(DType::kI32, ReduceOp::kAvg), "");
-  EXPECT_EQ(why_not(DType::kBool, ReduceOp::kAvg), "avg is not defined for bool; convert it, or use sum for \"or\"");
-  EXPECT_NE(why_not(DType::kF16, ReduceOp::kBxor), "");
-  EXPECT_EQ(why_not(DType::kBool, ReduceOp::kBxor), "");
+  EXPECT_EQ(why_not(DataType::kFloat32, ReduceOp::kAverage), "");
+  EXPECT_EQ(why_not(DataType::kInt32, ReduceOp::kAverage), "");
+  EXPECT_EQ(why_not(DataType::kBool, ReduceOp::kAverage),
+            "avg is not defined for bool; convert it, or use sum for \"or\"");
+  EXPECT_NE(why_not(DataType::kFloat16, ReduceOp::kBitXor), "");
+  EXPECT_EQ(why_not(DataType::kBool, ReduceOp::kBitXor), "");
 }
 
 // What a half means, by its definition.

@@ -60,17 +60,17 @@ double tree_sum(const Stored* values, size_t count, Load load) {
 
 }  // namespace
 
-double sum_of_squares(const void* values, size_t count, DType type) {
+double sum_of_squares(const void* values, size_t count, DataType type) {
   const DefaultFloats floats;
   switch (type) {
-    case DType::kF64:
+    case DataType::kFloat64:
       return tree_sum(static_cast<const double*>(values), count, [](double value) { return value; });
-    case DType::kF32:
+    case DataType::kFloat32:
       return tree_sum(static_cast<const float*>(values), count, [](float value) { return double{value}; });
-    case DType::kF16:
+    case DataType::kFloat16:
       return tree_sum(static_cast<const uint16_t*>(values), count,
                       [](uint16_t bits) { return double{float_from_f16(bits)}; });
-    case DType::kBF16:
+    case DataType::kBFloat16:
       return tree_sum(static_cast<const uint16_t*>(values), count,
                       [](uint16_t bits) { return double{float_from_bf16(bits)}; });
     default:

@@ -11,6 +11,6 @@ namespace keepstep::comm {
 // all but float64 are exact). The order is fixed, whatever vector registers or threads there are: within a block of
 // 4096 elements lane k of 8 adds elements k, k + 8, ... one after the other, lanes are added in pairs of neighbours,
 // and blocks are the leaves of a canonical tree (canonical_tree.h).
-double sum_of_squares(const void* values, size_t count, DType type);
+double sum_of_squares(const void* values, size_t count, DataType type);
 
 }  // namespace keepstep::comm

@@ -36,7 +36,7 @@ double reference(const std::vector<double>& values) {
 TEST(SumOfSquares, follows_its_order_to_the_bit) {
   SCOPED_TRACE(repeat_with());
   std::mt19937_64 random(test_seed());
-  for (const DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+  for (const DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kBFloat16, DataType::kFloat16}) {
     for (const size_t count : {0, 1, 7, 8, 9, 4095, 4096, 4097, 12'289, 50'000}) {
       const Leaf leaf = random_leaves(random, type, 1, count, 20)[0];
       std::vector<double> values;
@@ -50,10 +50,10 @@ TEST(SumOfSquares, follows_its_order_to_the_bit) {
 
 TEST(SumOfSquares, does_not_overflow_where_float32_would_and_keeps_what_is_no_number) {
   const std::vector<float> large(10, 1e30F);
-  EXPECT_FLOAT_EQ(static_cast<float>(std::sqrt(sum_of_squares(large.data(), 10, DType::kF32))),
+  EXPECT_FLOAT_EQ(static_cast<float>(std::sqrt(sum_of_squares(large.data(), 10, DataType::kFloat32))),
                   1e30F * std::sqrt(10.F));
   const std::vector<float> bad = {1.0F, std::nanf("")};
-  EXPECT_TRUE(std::isnan(sum_of_squares(bad.data(), 2, DType::kF32)));
+  EXPECT_TRUE(std::isnan(sum_of_squares(bad.data(), 2, DataType::kFloat32)));
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace keepstep::comm::tcp {
 namespace {
 
 constexpr size_t kRecordBytes = net::TlsStream::kRecordBytes;
-constexpr size_t kMostParts = 16;                  // small frames leave together
-constexpr size_t kMostSealed = size_t{512} << 10;  // and not gone: it is in the cache, and must leave all the same
+constexpr size_t kMaxParts = 16;                  // small frames leave together
+constexpr size_t kMaxSealed = size_t{512} << 10;  // and not gone: it is in the cache, and must leave all the same
 
 }  // namespace
 
@@ -138,11 +138,11 @@ void FrameWriter::seal(OutgoingFrame& frame) {
 }
 
 StatusOr<bool> FrameWriter::write_plain(std::deque<OutgoingFrame>& queue) {
-  iovec pieces[kMostParts];
+  iovec pieces[kMaxParts];
   size_t count = 0;
   size_t sealed = 0;
   for (OutgoingFrame& frame : queue) {
-    if (count + 3 > kMostParts || sealed >= kMostSealed) {
+    if (count + 3 > kMaxParts || sealed >= kMaxSealed) {
       break;
     }
     if (!frame.begun_) {

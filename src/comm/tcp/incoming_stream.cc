@@ -7,13 +7,13 @@
 namespace keepstep::comm::tcp {
 namespace {
 
-constexpr int kMostFramesAtOnce = 32;  // then the other links have their turn
+constexpr int kMaxFramesAtOnce = 32;  // then the other links have their turn
 
 }  // namespace
 
 IncomingStream::Came IncomingStream::advance(PairMirror& mirror, std::atomic<uint64_t>& moved) {
   Came came;
-  const int most = mirror.incoming_bytes().cancelled() ? 1 : kMostFramesAtOnce;
+  const int most = mirror.incoming_bytes().cancelled() ? 1 : kMaxFramesAtOnce;
   for (int frames = 0; frames < most;) {
     switch (reader_.advance()) {
       case FrameReader::Came::kNothing:

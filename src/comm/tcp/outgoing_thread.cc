@@ -12,7 +12,7 @@ namespace keepstep::comm::tcp {
 namespace {
 
 constexpr int64_t kLongestSleepNs = 900'000'000;
-constexpr int kMostFramesAtOnce = 32;  // of one link, then the others have their turn
+constexpr int kMaxFramesAtOnce = 32;  // of one link, then the others have their turn
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void OutgoingThread::stop() {
 bool OutgoingThread::tell(MessageLink& link, int64_t now_ns) {
   MessageLink::Outgoing& out = link.outgoing;
   bool over = false;
-  for (int frames = 0; frames < kMostFramesAtOnce; ++frames) {
+  for (int frames = 0; frames < kMaxFramesAtOnce; ++frames) {
     out.stream.advance(now_ns);
     if (!out.stream.idle() || !out.stream.lost().empty()) {
       break;

@@ -10,7 +10,7 @@
 namespace keepstep::comm::tcp {
 namespace {
 
-constexpr int kMostTries = 16;
+constexpr int kMaxTries = 16;
 
 }  // namespace
 
@@ -155,7 +155,7 @@ Waited PartLinks::wait(const PartRequest& request, int64_t deadline_ns, const st
     for (int i = 0; i < tries_ && !any; ++i) {
       any = advance_all();
       if (any) {
-        tries_ = std::min(2 * tries_, kMostTries);
+        tries_ = std::min(2 * tries_, kMaxTries);
       }
     }
     if (any) {

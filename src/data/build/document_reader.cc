@@ -75,7 +75,7 @@ struct DocumentReader::Parts {
   Piece piece;
   std::string field;
   SlidingBuffer buffer;
-  simdjson::dom::parser parser{kMostDocument + SlidingBuffer::kPadding};
+  simdjson::dom::parser parser{kMaxDocument + SlidingBuffer::kPadding};
   JsonSplitter splitter;
   uint64_t offset = 0;    // of the buffer's first byte in the decompressed file
   uint64_t line = 1;      // of that byte, in this piece
@@ -249,7 +249,7 @@ StatusOr<DocumentReader> DocumentReader::open(const Piece& piece, std::string fi
   }
   KEEPSTEP_ASSIGN_OR_RETURN(auto source, ByteSource::open(piece.path, piece.compression, first_byte(piece)));
   std::unique_ptr<Parts> parts(
-      new Parts{piece, std::move(field), SlidingBuffer(std::move(source), piece.path, kMostDocument)});
+      new Parts{piece, std::move(field), SlidingBuffer(std::move(source), piece.path, kMaxDocument)});
   DocumentReader reader(std::move(parts), skip);
   Parts& its = *reader.parts_;
   its.offset = first_byte(piece);
@@ -307,7 +307,7 @@ StatusOr<std::optional<std::string_view>> DocumentReader::next() {
       }
       ended_ = rest_is_lost;
       ++counts_.unreadable;
-      if (complaints_.size() < kMostComplaints) {
+      if (complaints_.size() < kMaxComplaints) {
         complaints_.emplace_back(found.status().message());
       }
     } else if (!*found) {

@@ -39,8 +39,8 @@ struct ReadCounts {
 
 class DocumentReader {
  public:
-  static constexpr size_t kMostDocument = size_t{1} << 30;  // bytes, as they are in the file
-  static constexpr size_t kMostComplaints = 5;
+  static constexpr size_t kMaxDocument = size_t{1} << 30;  // bytes, as they are in the file
+  static constexpr size_t kMaxComplaints = 5;
 
   // `field`: of the JSON objects. `skip`: documents that cannot be read are counted and left out, otherwise they are
   // errors. Errors of the system name the path.

@@ -25,7 +25,7 @@ struct Slot {
   std::atomic<uintptr_t> end;
   std::atomic<bool> lost;
 };
-Slot slots[MappedFile::kMostMappings];
+Slot slots[MappedFile::kMaxMappings];
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
 std::mutex mutex;         // guards what follows, and who takes or frees a slot
@@ -88,7 +88,7 @@ Status install() {
 StatusOr<int> take_slot(const std::byte* data, size_t size) {
   std::lock_guard lock(mutex);
   KEEPSTEP_RETURN_IF_ERROR(install());
-  for (size_t i = 0; i < MappedFile::kMostMappings; ++i) {
+  for (size_t i = 0; i < MappedFile::kMaxMappings; ++i) {
     if (slots[i].end.load() == 0) {
       slots[i].lost = false;
       slots[i].begin = reinterpret_cast<uintptr_t>(data);
@@ -97,7 +97,7 @@ StatusOr<int> take_slot(const std::byte* data, size_t size) {
     }
   }
   return absl::ResourceExhaustedError(
-      absl::StrFormat("%d files are mapped already; merge some of them", MappedFile::kMostMappings));
+      absl::StrFormat("%d files are mapped already; merge some of them", MappedFile::kMaxMappings));
 }
 
 }  // namespace

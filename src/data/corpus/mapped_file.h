@@ -21,7 +21,7 @@ namespace keepstep::data {
 
 class MappedFile {
  public:
-  static constexpr size_t kMostMappings = 1024;
+  static constexpr size_t kMaxMappings = 1024;
 
   // NOT_FOUND and other errors of the system name the path; INVALID_ARGUMENT: no regular file; RESOURCE_EXHAUSTED: too
   // many mappings. An empty file is mapped to no bytes.

@@ -79,7 +79,7 @@ StatusOr<PackHeader> PackHeader::parse(std::span<const std::byte> file, const st
   }
   const uint64_t room = file.size() - sizeof(raw);  // bounds both numbers before anything is computed with them
   if (raw.checksum != checksum_of(raw) || raw.rows >= room / 8 || raw.pieces > room / 12 ||
-      8 * (raw.rows + 1) + 12 * raw.pieces != room || raw.capacity < 2 || raw.capacity > kMostPackCapacity) {
+      8 * (raw.rows + 1) + 12 * raw.pieces != room || raw.capacity < 2 || raw.capacity > kMaxPackCapacity) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' is damaged: %d bytes, and its header says %d rows and %d pieces. Delete it: it is made anew", name,
         file.size(), raw.rows, raw.pieces));

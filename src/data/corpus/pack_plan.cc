@@ -89,7 +89,7 @@ class Open {
 }  // namespace
 
 StatusOr<PackPlan> plan_packing(std::span<const Range> documents, uint64_t capacity, TooLong too_long) {
-  KEEPSTEP_CHECK(capacity >= kLeast && capacity <= kMostPackCapacity, "the capacity of a row");
+  KEEPSTEP_CHECK(capacity >= kLeast && capacity <= kMaxPackCapacity, "the capacity of a row");
   PackPlan plan;
   const std::vector<PackPiece> pieces = pieces_of(documents, capacity, too_long, plan);
   std::vector<uint32_t> row_of(pieces.size());

@@ -38,9 +38,9 @@ struct PackPlan {
   uint64_t rows() const { return starts.empty() ? 0 : starts.size() - 1; }
 };
 
-inline constexpr uint64_t kMostPackCapacity = 1 << 24;
+inline constexpr uint64_t kMaxPackCapacity = 1 << 24;
 
-// `documents`: where each begins and ends in the stream, in order. `capacity`: tokens of a row, 2 to kMostPackCapacity.
+// `documents`: where each begins and ends in the stream, in order. `capacity`: tokens of a row, 2 to kMaxPackCapacity.
 // Rows are numbered in the order of the first document in each. RESOURCE_EXHAUSTED: more than 2^32 - 1 rows.
 StatusOr<PackPlan> plan_packing(std::span<const Range> documents, uint64_t capacity, TooLong too_long);
 

@@ -85,11 +85,11 @@ StatusOr<std::optional<TokenCorpus>> open_loss(const TokenCorpus& corpus) {
 StatusOr<PackedCorpus> PackedCorpus::open(const std::string& prefix, uint64_t capacity, TooLong too_long,
                                           Range documents, const std::string& plan_folder) {
   KEEPSTEP_ASSIGN_OR_RETURN(TokenCorpus corpus, TokenCorpus::open(prefix));
-  if (capacity < 2 || capacity > kMostPackCapacity || documents.begin > documents.end ||
+  if (capacity < 2 || capacity > kMaxPackCapacity || documents.begin > documents.end ||
       documents.end > corpus.index().documents()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "rows of %d tokens (2 to %d can be) from documents %d to %d of '%s', which has %d", capacity, kMostPackCapacity,
-        documents.begin, documents.end, corpus.prefix(), corpus.index().documents()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rows of %d tokens (2 to %d can be) from documents %d to %d of '%s', which has %d", capacity,
+                        kMaxPackCapacity, documents.begin, documents.end, corpus.prefix(), corpus.index().documents()));
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::optional<TokenCorpus> loss, open_loss(corpus));
   KEEPSTEP_ASSIGN_OR_RETURN(const uint64_t index, corpus.index_checksum());

@@ -71,7 +71,7 @@ void ReadAhead::ask(std::vector<FilePiece> pieces) {
   if (!started_) {
     start();
   }
-  if (requests_.size() == kMostRequests) {
+  if (requests_.size() == kMaxRequests) {
     requests_.pop_front();
     ++counters_.dropped;
   }

@@ -34,7 +34,7 @@ class ReadAhead {
  public:
   // Requests that wait; a disk that cannot keep up must not make the queue grow. The oldest are dropped: their samples
   // are needed first, so their readers are there already.
-  static constexpr size_t kMostRequests = 256;
+  static constexpr size_t kMaxRequests = 256;
 
   struct Counters {
     uint64_t bytes = 0;    // asked for and done

@@ -11,21 +11,21 @@
 namespace keepstep::data {
 
 StatusOr<Blend> Blend::make(std::span<const uint64_t> counts) {
-  if (counts.empty() || counts.size() > kMostSources) {
+  if (counts.empty() || counts.size() > kMaxSources) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a blend has 1 to %d sources; this one has %d", kMostSources, counts.size()));
+        absl::StrFormat("a blend has 1 to %d sources; this one has %d", kMaxSources, counts.size()));
   }
   uint64_t period = 0;
   for (size_t source = 0; source < counts.size(); ++source) {
-    if (counts[source] == 0 || counts[source] > kMostPeriod) {
+    if (counts[source] == 0 || counts[source] > kMaxPeriod) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "source %d of a blend has %d samples of a period; 1 to %d can be", source, counts[source], kMostPeriod));
+          "source %d of a blend has %d samples of a period; 1 to %d can be", source, counts[source], kMaxPeriod));
     }
     period += counts[source];
   }
-  if (period > kMostPeriod) {
+  if (period > kMaxPeriod) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a blend whose order repeats after %d samples; at most %d can be", period, kMostPeriod));
+        absl::StrFormat("a blend whose order repeats after %d samples; at most %d can be", period, kMaxPeriod));
   }
   Blend blend;
   blend.counts_.assign(counts.begin(), counts.end());

@@ -19,8 +19,8 @@ namespace keepstep::data {
 
 class Blend {
  public:
-  static constexpr uint64_t kMostPeriod = 1 << 20;
-  static constexpr size_t kMostSources = 1 << 12;
+  static constexpr uint64_t kMaxPeriod = 1 << 20;
+  static constexpr size_t kMaxSources = 1 << 12;
 
   struct Sample {
     uint32_t source = 0;
@@ -29,7 +29,7 @@ class Blend {
   };
 
   // Source s has counts[s] of every sum(counts) samples. INVALID_ARGUMENT: no source, one with none, or a sum beyond
-  // kMostPeriod.
+  // kMaxPeriod.
   static StatusOr<Blend> make(std::span<const uint64_t> counts);
 
   uint64_t period() const { return table_.size(); }

@@ -62,7 +62,7 @@ TEST(Blend, knows_any_position_at_once) {
 TEST(Blend, refuses_what_is_no_blend) {
   EXPECT_FALSE(Blend::make({}).ok());
   EXPECT_FALSE(Blend::make(std::vector<uint64_t>{1, 0}).ok());
-  EXPECT_FALSE(Blend::make(std::vector<uint64_t>{Blend::kMostPeriod, 1}).ok());
+  EXPECT_FALSE(Blend::make(std::vector<uint64_t>{Blend::kMaxPeriod, 1}).ok());
   EXPECT_FALSE(Blend::make(std::vector<uint64_t>{~uint64_t{0}, 2}).ok());
 }
 

@@ -51,10 +51,10 @@ StatusOr<Fd> sparse_memory(uint64_t bytes) {
 }  // namespace
 
 Status RingSpec::check() const {
-  if (round == 0 || slots() > kMostRingSlots) {
+  if (round == 0 || slots() > kMaxRingSlots) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a ring of %d + %d + %d batches; between 1 and %d are possible: lower ahead= or behind=", behind, round, ahead,
-        kMostRingSlots));
+        kMaxRingSlots));
   }
   if (limit_bytes > kUnlimitedDataBytes) {
     return absl::InvalidArgumentError(
@@ -134,7 +134,7 @@ StatusOr<std::shared_ptr<RingMemory>> RingMemory::attach(Fd control, Fd data) {
   KEEPSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::attach(std::move(control), kRingHeaderBytes));
   const auto& header = *reinterpret_cast<const RingControl*>(memory.data());
   const uint64_t slots = header.slots;
-  if (header.magic != kRingMagic || slots == 0 || slots > kMostRingSlots || memory.size() < control_bytes(slots) ||
+  if (header.magic != kRingMagic || slots == 0 || slots > kMaxRingSlots || memory.size() < control_bytes(slots) ||
       header.readers != kRingReaders) {
     return absl::InvalidArgumentError("the memory is no ring of batches of this version of keepstep");
   }

@@ -32,7 +32,7 @@ struct RingSpec {
 
   uint64_t slots() const { return uint64_t{round} + ahead + behind; }
   bool operator==(const RingSpec&) const = default;
-  // INVALID_ARGUMENT: no round, or more slots than kMostRingSlots.
+  // INVALID_ARGUMENT: no round, or more slots than kMaxRingSlots.
   Status check() const;
 };
 

@@ -12,7 +12,7 @@ namespace keepstep::data {
 inline constexpr uint64_t kRingAlignment = 64;  // of the state behind the batch
 
 // Sizes up to this can be added without running over.
-inline constexpr uint64_t kMostItemBytes = uint64_t{1} << 46;
+inline constexpr uint64_t kMaxItemBytes = uint64_t{1} << 46;
 
 // The state begins here, from the item's beginning.
 constexpr uint64_t state_offset(uint64_t batch_bytes) {
@@ -26,7 +26,7 @@ constexpr uint64_t extent_bytes(uint64_t batch_bytes, uint64_t state_bytes) {
 
 // Whether what a slot says lies inside `data_bytes`.
 constexpr bool inside(const RingSlot& slot, uint64_t data_bytes) {
-  return slot.batch_bytes <= kMostItemBytes && slot.state_bytes <= kMostItemBytes && slot.offset <= data_bytes &&
+  return slot.batch_bytes <= kMaxItemBytes && slot.state_bytes <= kMaxItemBytes && slot.offset <= data_bytes &&
          slot.offset % kPageBytes == 0 && extent_bytes(slot.batch_bytes, slot.state_bytes) <= data_bytes - slot.offset;
 }
 

@@ -11,7 +11,7 @@ namespace keepstep::data {
 
 inline constexpr uint64_t kRingMagic = 0x3147525450454b4b;  // "KKEPTRG1" in memory order
 inline constexpr uint32_t kRingReaders = 64;
-inline constexpr uint64_t kMostRingSlots = uint64_t{1} << 16;
+inline constexpr uint64_t kMaxRingSlots = uint64_t{1} << 16;
 inline constexpr size_t kRingHeaderBytes = 4096;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr uint64_t kRingErrorBytes = uint64_t{128} << 10;     // kept for what the loader says at last

@@ -124,7 +124,7 @@ void RingWriter::publish(const RingItem& item, uint64_t offset) {
 }
 
 Status RingWriter::put(const RingItem& item, std::span<const RingPiece> pieces) {
-  if (item.batch_bytes > kMostItemBytes || item.state_bytes > kMostItemBytes) {
+  if (item.batch_bytes > kMaxItemBytes || item.state_bytes > kMaxItemBytes) {
     return absl::ResourceExhaustedError(absl::StrFormat("batch %d has %d bytes", head(), item.batch_bytes));
   }
   RingControl& control = memory_->control();

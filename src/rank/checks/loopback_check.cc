@@ -69,8 +69,8 @@ Status exchange(comm::Communicator& comm, uint32_t self, int64_t limit_ns) {
   for (size_t i = 0; i < kNumbers; ++i) {
     numbers[i] = number_of(self, i);
   }
-  KEEPSTEP_RETURN_IF_ERROR(outcome(comm.wait(comm.all_reduce(comm::kWorld, numbers.data(), kNumbers, comm::DType::kF32,
-                                                             comm::ReduceOp::kSum, limit_ns)),
+  KEEPSTEP_RETURN_IF_ERROR(outcome(comm.wait(comm.all_reduce(comm::kWorld, numbers.data(), kNumbers,
+                                                             comm::DataType::kFloat32, comm::ReduceOp::kSum, limit_ns)),
                                    "all_reduce"));
   for (size_t i = 0; i < kNumbers; ++i) {
     const float right = number_of(0, i) + number_of(1, i);

@@ -16,7 +16,7 @@ using brain::Version;
 
 namespace {
 
-constexpr size_t kMostReportedBytes = 4000;
+constexpr size_t kMaxReportedBytes = 4000;
 
 }  // namespace
 
@@ -121,7 +121,7 @@ Status Engine::fail(messages::Faulted failure) {
   if (interrupted() && !failure.fatal) {
     return absl::OkStatus();
   }
-  failure.what.resize(std::min(failure.what.size(), kMostReportedBytes));
+  failure.what.resize(std::min(failure.what.size(), kMaxReportedBytes));
   // Once a link broke, what fails is the link's fault and not user code's.
   failure.link = !failure.fatal && !broken_link().empty();
   (void)agent_->send(failure);

@@ -14,11 +14,11 @@ std::vector<uint32_t> sources_for(uint32_t target, const std::vector<uint32_t>& 
   };
   const auto far = static_cast<size_t>(
       std::count_if(sources.begin(), sources.end(), [&](uint32_t source) { return !is_near(source); }));
-  const size_t begin = far == 0 ? 0 : target * kMostSourcesElsewhere % far;
+  const size_t begin = far == 0 ? 0 : target * kMaxSourcesElsewhere % far;
   std::vector<uint32_t> chosen;
   size_t number = 0;  // of the sources elsewhere
   for (const uint32_t source : sources) {
-    if (is_near(source) || (number++ + far - begin) % far < kMostSourcesElsewhere) {
+    if (is_near(source) || (number++ + far - begin) % far < kMaxSourcesElsewhere) {
       chosen.push_back(source);
     }
   }

@@ -11,9 +11,9 @@
 
 namespace keepstep::rank {
 
-inline constexpr size_t kMostSourcesElsewhere = 8;
+inline constexpr size_t kMaxSourcesElsewhere = 8;
 
-// Those of `sources` that `target` asks, in their order: all on its own node, and at most kMostSourcesElsewhere of
+// Those of `sources` that `target` asks, in their order: all on its own node, and at most kMaxSourcesElsewhere of
 // other nodes. Targets whose ranks follow one another begin with others, so that they share the sources out between
 // them. `nodes`: by rank; empty: all ranks are on one node. Ranks beyond it are nobody's.
 std::vector<uint32_t> sources_for(uint32_t target, const std::vector<uint32_t>& sources,

@@ -37,7 +37,7 @@ TEST(SourceChoice, targets_of_one_node_ask_eight_each_and_no_source_serves_more_
   std::map<uint32_t, int> served;
   for (uint32_t target = 56; target <= 63; ++target) {
     const auto chosen = sources_for(target, sources, nodes);
-    EXPECT_EQ(chosen.size(), kMostSourcesElsewhere);
+    EXPECT_EQ(chosen.size(), kMaxSourcesElsewhere);
     EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
     for (const uint32_t source : chosen) {
       EXPECT_NE(nodes[source], 7U);
@@ -53,7 +53,7 @@ TEST(SourceChoice, sources_on_the_own_node_come_on_top_of_those_elsewhere) {
     nodes[rank] = rank / 4;
   }
   const auto chosen = sources_for(9, ranks_without(64, 9, 9), nodes);
-  EXPECT_EQ(chosen.size(), 3 + kMostSourcesElsewhere);
+  EXPECT_EQ(chosen.size(), 3 + kMaxSourcesElsewhere);
   for (const uint32_t near : {8U, 10U, 11U}) {
     EXPECT_EQ(std::count(chosen.begin(), chosen.end(), near), 1);
   }

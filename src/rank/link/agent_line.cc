@@ -17,7 +17,7 @@ using brain::Identity;
 namespace {
 
 constexpr int kExitAgentLost = 75;
-constexpr size_t kMostInjections = 1000;  // not yet looked at
+constexpr size_t kMaxInjections = 1000;  // not yet looked at
 
 }  // namespace
 
@@ -149,7 +149,7 @@ void AgentLine::handle(const messages::Envelope& envelope, const messages::ToRan
                    pause_of_ = envelope.identity;
                  },
                  [&](const messages::Inject& inject) {
-                   if (injections_.size() < kMostInjections) {
+                   if (injections_.size() < kMaxInjections) {
                      injections_.push_back(inject.fault);
                      injections_came_ = true;
                    }

@@ -160,7 +160,8 @@ std::optional<std::string> CapsuleCopies::copy_of(Rank rank, Version version) co
 }
 
 StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool wanted,
-                                                          const std::optional<std::string>& own, bool anybodys) {
+                                                          const std::optional<std::string>& own,
+                                                          bool allow_substitute) {
   std::optional<std::string> got;
   if (!across()) {
     return got;
@@ -195,7 +196,7 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
       auto giver =
           std::find_if(records.begin(), records.end(), [&](const Record& record) { return record.keeps(rank); });
       const bool kept_one = giver != records.end();
-      if (!kept_one && anybodys) {
+      if (!kept_one && allow_substitute) {
         giver = std::find_if(records.begin(), records.end(), [](const Record& record) { return record.has(kHasOwn); });
       }
       if (giver == records.end()) {

@@ -44,10 +44,10 @@ class CapsuleCopies {
   // While a generation forms, by all its ranks: who has nothing of `version` gets it from a rank that has a copy, and
   // keepers get what they lack. `wanted`: this rank has per-rank values, all generation long. Returns what this rank
   // got; nothing if it had it, wants none, or no copy is left. ABORTED: interrupted. UNAVAILABLE: the link to a rank
-  // broke. `anybodys`, the same on all ranks: who cannot have its own gets that of another rank (of the lowest that has
-  // one); for ranks that are new in an elastic job.
+  // broke. `allow_substitute`, the same on all ranks: who cannot have its own gets that of another rank (of the lowest
+  // that has one); for ranks that are new in an elastic job.
   StatusOr<std::optional<std::string>> share(brain::Version version, bool wanted, const std::optional<std::string>& own,
-                                             bool anybodys = false);
+                                             bool allow_substitute = false);
 
   // Before the vote on `version`, by all ranks: gives ours away, takes those we keep. Statuses as above.
   Status copy(brain::Version version, std::string_view own);

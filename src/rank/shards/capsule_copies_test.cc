@@ -17,7 +17,7 @@ using comm::Mode;
 using comm::Rank;
 using comm::TestWorld;
 
-constexpr size_t kMostBytes = 100'000;
+constexpr size_t kMaxBytes = 100'000;
 
 std::string capsule_of(Rank rank, brain::Version version) {
   return std::string(1000 * (rank + 1), static_cast<char>('a' + version % 26)) + std::to_string(rank);
@@ -42,7 +42,7 @@ class Copies : public ::testing::Test {
   static std::vector<std::unique_ptr<CapsuleCopies>> fresh(size_t count) {
     std::vector<std::unique_ptr<CapsuleCopies>> result;
     for (size_t i = 0; i < count; ++i) {
-      result.push_back(std::make_unique<CapsuleCopies>(kMostBytes));
+      result.push_back(std::make_unique<CapsuleCopies>(kMaxBytes));
     }
     return result;
   }
@@ -81,8 +81,8 @@ TEST_F(Copies, the_two_newest_versions_of_each_rank_lie_on_the_next_node) {
 TEST_F(Copies, the_ranks_of_a_lost_node_get_their_capsules_back_and_keepers_what_was_lost_with_it) {
   steps_up_to(4);
   // Ranks 2 and 3 were a node; they begin anew with nothing.
-  copies_[2] = std::make_unique<CapsuleCopies>(kMostBytes);
-  copies_[3] = std::make_unique<CapsuleCopies>(kMostBytes);
+  copies_[2] = std::make_unique<CapsuleCopies>(kMaxBytes);
+  copies_[3] = std::make_unique<CapsuleCopies>(kMaxBytes);
   const brain::Version version = 3;  // step 4 is redone
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     const bool is_new = self == 2 || self == 3;
@@ -99,7 +99,7 @@ TEST_F(Copies, the_ranks_of_a_lost_node_get_their_capsules_back_and_keepers_what
 TEST_F(Copies, when_the_keepers_are_lost_too_nothing_comes_and_nobody_waits) {
   steps_up_to(2);
   for (const Rank lost : {2u, 3u, 4u}) {
-    copies_[lost] = std::make_unique<CapsuleCopies>(kMostBytes);
+    copies_[lost] = std::make_unique<CapsuleCopies>(kMaxBytes);
   }
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     const auto got = copies.share(2, true, self >= 2 ? std::nullopt : std::optional(capsule_of(self, 2)));
@@ -117,9 +117,9 @@ TEST_F(Copies, who_takes_the_rank_of_a_keeper_that_died_has_what_it_kept) {
   steps_up_to(2);
   // Rank 4 dies, and the node of ranks 2 and 3, whose capsules it keeps, is lost before anybody could send them again.
   for (const Rank lost : {2u, 3u, 4u}) {
-    copies_[lost] = std::make_unique<CapsuleCopies>(kMostBytes);
+    copies_[lost] = std::make_unique<CapsuleCopies>(kMaxBytes);
   }
-  copies_[4]->inherit(*KeptCapsules::attach(std::move(memory[4]), kMostBytes));
+  copies_[4]->inherit(*KeptCapsules::attach(std::move(memory[4]), kMaxBytes));
   for (int entry = 0; entry < 2; ++entry) {  // the first generation may not form
     generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
       const bool lost = self == 2 || self == 3;

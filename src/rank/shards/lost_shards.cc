@@ -20,9 +20,9 @@ using comm::Rank;
 
 namespace {
 
-constexpr size_t kAhead = 2;                        // chunks of one block that are under way
-constexpr uint64_t kMostText = uint64_t{1} << 34;   // of all members of a group
-constexpr uint32_t kMostWords = uint32_t{1} << 28;  // of a node's blocks as they are told
+constexpr size_t kAhead = 2;                       // chunks of one block that are under way
+constexpr uint64_t kMaxText = uint64_t{1} << 34;   // of all members of a group
+constexpr uint32_t kMaxWords = uint32_t{1} << 28;  // of a node's blocks as they are told
 
 constexpr uint32_t kNoRank = ~Rank{0};
 
@@ -80,7 +80,7 @@ bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
 StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(const std::vector<uint32_t>& mine) {
   WordGather gather(*generation_.communicator, generation_.world(),
                     [this](OpId op) { return generation_.exchange(op); });
-  return gather.gather(mine, kMostWords);
+  return gather.gather(mine, kMaxWords);
 }
 
 // Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node
@@ -224,7 +224,7 @@ StatusOr<std::string> LostShards::parity_text(const Rebuild& plan, std::optional
   uint64_t bytes = 0;
   KEEPSTEP_RETURN_IF_ERROR(
       generation_.exchange(comm.receive(comm::kWorld, &bytes, sizeof(bytes), from, kTagShardHandover)));
-  if (bytes > kMostText) {
+  if (bytes > kMaxText) {
     return absl::InternalError(absl::StrFormat("rank %d has a text of %d bytes with its parity", from, bytes));
   }
   std::string told(bytes, '\0');

@@ -165,7 +165,7 @@ TEST_P(Parity, collectives_go_on_while_it_is_made) {
                      "text " + std::to_string(version) + " of " + std::to_string(self));
       for (int round = 0; round < 20; ++round) {
         float sum = static_cast<float>(self);
-        const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+        const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DataType::kFloat32, comm::ReduceOp::kSum);
         EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kDone);
         comm.forget(op);
         EXPECT_EQ(sum, 6.0F);

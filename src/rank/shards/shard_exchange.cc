@@ -165,8 +165,8 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
       table_.set_gives(shard, self_);
     }
   }
-  KEEPSTEP_RETURN_IF_ERROR(
-      line_.end(comm_.all_reduce(comm::kWorld, table_.data(), table_.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
+  KEEPSTEP_RETURN_IF_ERROR(line_.end(
+      comm_.all_reduce(comm::kWorld, table_.data(), table_.size(), comm::DataType::kInt32, comm::ReduceOp::kMin)));
   for (Rank shard = 0; shard < shards_; ++shard) {
     if (!table_.giver(shard)) {
       return false;

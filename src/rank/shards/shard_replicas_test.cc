@@ -122,7 +122,7 @@ TEST_F(Replicas, collectives_go_on_while_copies_are_made) {
       replicas.start(version, {{values.data(), values.size() * sizeof(float)}}, "text " + std::to_string(version));
       for (int round = 0; round < 20; ++round) {
         float sum = static_cast<float>(self);
-        const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DType::kF32, comm::ReduceOp::kSum);
+        const comm::OpId op = comm.all_reduce(comm::kWorld, &sum, 1, comm::DataType::kFloat32, comm::ReduceOp::kSum);
         EXPECT_EQ(comm.wait(op).outcome, comm::Outcome::kDone);
         comm.forget(op);
         EXPECT_EQ(sum, 3.0F);

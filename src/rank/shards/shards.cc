@@ -80,7 +80,7 @@ StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, 
       }
     }
     KEEPSTEP_RETURN_IF_ERROR(generation_.exchange(generation_.communicator->all_reduce(
-        comm::kWorld, table.data(), table.size(), comm::DType::kI32, comm::ReduceOp::kMin)));
+        comm::kWorld, table.data(), table.size(), comm::DataType::kInt32, comm::ReduceOp::kMin)));
     bool none_moves = true;
     for (Rank rank = 0; rank < world; ++rank) {
       const std::optional<Rank> giver = table.needs(rank) ? table.giver(rank) : std::nullopt;

@@ -8,7 +8,8 @@ namespace keepstep::rank {
 
 StatusOr<std::vector<std::vector<uint32_t>>> WordGather::gather(const std::vector<uint32_t>& mine, size_t most) {
   longest_ = static_cast<int64_t>(mine.size());
-  KEEPSTEP_RETURN_IF_ERROR(end_(comm_.all_reduce(comm::kWorld, &longest_, 1, comm::DType::kI64, comm::ReduceOp::kMax)));
+  KEEPSTEP_RETURN_IF_ERROR(
+      end_(comm_.all_reduce(comm::kWorld, &longest_, 1, comm::DataType::kInt64, comm::ReduceOp::kMax)));
   if (longest_ < 0 || static_cast<uint64_t>(longest_) > most) {
     return absl::UnavailableError(absl::StrFormat("a rank announced %d words, %d are the most", longest_, most));
   }

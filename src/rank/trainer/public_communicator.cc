@@ -9,10 +9,6 @@ namespace {
 
 using comm::kWorld;
 
-comm::DType engine(DataType type) { return static_cast<comm::DType>(type); }
-comm::ReduceOp engine(Reduction reduction) { return static_cast<comm::ReduceOp>(reduction); }
-static_assert(static_cast<int>(DataType::kBool) == static_cast<int>(comm::DType::kBool));
-static_assert(static_cast<int>(Reduction::kBitXor) == static_cast<int>(comm::ReduceOp::kBxor));
 static_assert(Communicator::kAnyRank == comm::kAnySource);
 
 }  // namespace
@@ -103,17 +99,17 @@ uint32_t Communicator::rank() const { return impl_->rank; }
 uint32_t Communicator::world() const { return impl_->world; }
 void Communicator::abort(const std::string& because) { impl_->owner->abort(because); }
 
-Work Communicator::all_reduce(void* data, size_t count, DataType type, Reduction reduction) {
+Work Communicator::all_reduce(void* data, size_t count, DataType type, ReduceOp reduction) {
   return Work(impl_->start(
       [&](comm::Communicator& comm, int64_t timeout_ns) {
-        return comm.all_reduce(kWorld, data, count, engine(type), engine(reduction), timeout_ns);
+        return comm.all_reduce(kWorld, data, count, type, reduction, timeout_ns);
       },
       true));
 }
 
-Work Communicator::reduce(void* data, size_t count, DataType type, Reduction reduction, uint32_t root) {
+Work Communicator::reduce(void* data, size_t count, DataType type, ReduceOp reduction, uint32_t root) {
   return Work(impl_->start([&](comm::Communicator& comm, int64_t timeout_ns) {
-    return comm.reduce(kWorld, data, count, engine(type), engine(reduction), root, timeout_ns);
+    return comm.reduce(kWorld, data, count, type, reduction, root, timeout_ns);
   }));
 }
 
@@ -130,9 +126,9 @@ Work Communicator::all_gather(const void* input, const std::vector<void*>& outpu
 }
 
 Work Communicator::reduce_scatter(const std::vector<const void*>& inputs, void* output, size_t count, DataType type,
-                                  Reduction reduction) {
+                                  ReduceOp reduction) {
   return Work(impl_->start([&](comm::Communicator& comm, int64_t timeout_ns) {
-    return comm.reduce_scatter(kWorld, inputs, output, count, engine(type), engine(reduction), timeout_ns);
+    return comm.reduce_scatter(kWorld, inputs, output, count, type, reduction, timeout_ns);
   }));
 }
 

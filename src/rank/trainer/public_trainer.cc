@@ -12,7 +12,7 @@
 namespace keepstep {
 namespace {
 
-constexpr size_t kMostLogBytes = 100'000;
+constexpr size_t kMaxLogBytes = 100'000;
 
 // What the program says must not be taken for an interruption, or for the end of the job.
 Status own_failure(const Status& status) {
@@ -23,9 +23,9 @@ Status log_json(rank::Engine& engine, uint64_t step, const std::string& name, nl
   nlohmann::json values = nlohmann::json::object();
   values[name] = std::move(value);
   const std::string text = values.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kMostLogBytes) {
+  if (text.size() > kMaxLogBytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("log: '%s' takes %d bytes of text, %d is the most", name, text.size(), kMostLogBytes));
+        absl::StrFormat("log: '%s' takes %d bytes of text, %d is the most", name, text.size(), kMaxLogBytes));
   }
   return engine.steps().log(step, text);
 }
@@ -46,8 +46,7 @@ absl::Status Trainer::protect(const std::string& name, void* data, const std::ve
                         "next_step",
                         name));
   }
-  const auto dtype = static_cast<comm::DType>(type);
-  return impl_->state.add(name, data, shape, comm::name(dtype), comm::size_of(dtype));
+  return impl_->state.add(name, data, shape, comm::name(type), comm::size_of(type));
 }
 
 absl::Status Trainer::compare(const std::string& name, void* data, size_t bytes) {

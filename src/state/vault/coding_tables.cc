@@ -30,7 +30,7 @@ std::shared_ptr<const std::vector<uint8_t>> CodingTables::of(const BlockNumbers&
   auto tables = std::make_shared<std::vector<uint8_t>>(kTableBytes * coefficients.size());
   ec_init_tables(static_cast<int>(columns.size()), static_cast<int>(outputs.size()), coefficients.data(),
                  tables->data());
-  if (parts_.size() >= kMostParts) {
+  if (parts_.size() >= kMaxParts) {
     parts_.clear();
   }
   parts_[{outputs, columns}] = tables;
@@ -74,7 +74,7 @@ std::shared_ptr<const CodingTables> CodingTablesCache::get(const BlockNumbers& b
     kept_.splice(kept_.begin(), kept_, known);
   } else {
     kept_.emplace_front(key, std::make_shared<const CodingTables>(rows(basis, outputs), data_));
-    if (kept_.size() > kMostKept) {
+    if (kept_.size() > kMaxKept) {
       kept_.pop_back();
     }
   }

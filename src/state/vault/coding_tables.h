@@ -26,7 +26,7 @@ class CodingTables {
   std::shared_ptr<const std::vector<uint8_t>> of(const BlockNumbers& outputs, const BlockNumbers& columns) const;
 
  private:
-  static constexpr size_t kMostParts = 64;
+  static constexpr size_t kMaxParts = 64;
   const std::vector<uint8_t> rows_;
   const size_t columns_;
   mutable std::mutex mutex_;
@@ -43,7 +43,7 @@ class CodingTablesCache {
   size_t size() const;
 
  private:
-  static constexpr size_t kMostKept = 32;
+  static constexpr size_t kMaxKept = 32;
   using Key = std::pair<BlockNumbers, BlockNumbers>;
   std::vector<uint8_t> rows(const BlockNumbers& basis, const BlockNumbers& outputs) const;
 

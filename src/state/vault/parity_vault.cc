@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<MemberShard>);
 
-constexpr uint64_t kMostText = uint64_t{1} << 46;  // of one member; so that sums of them fit
+constexpr uint64_t kMaxText = uint64_t{1} << 46;  // of one member; so that sums of them fit
 
 uint64_t table_bytes(size_t members) { return sizeof(uint64_t) + members * sizeof(MemberShard); }
 
@@ -81,7 +81,7 @@ StatusOr<ParityMaker> ParityMaker::begin(ShardVault vault, const ReedSolomon& co
                         vault.data_bytes(), members.size(), longest(members)));
   }
   for (const MemberShard& member : members) {
-    if (member.seal.text_bytes > kMostText) {
+    if (member.seal.text_bytes > kMaxText) {
       return absl::ResourceExhaustedError(absl::StrFormat("a text of %d bytes", member.seal.text_bytes));
     }
   }

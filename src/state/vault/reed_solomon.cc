@@ -25,13 +25,13 @@ namespace {
 // goes over it once more for every few outputs.
 constexpr size_t kPieceBytes = 192 << 10;
 constexpr size_t kLeastPiece = 4 << 10;  // of one block
-constexpr size_t kMostPiece = 1 << 30;   // ISA-L counts bytes as int
+constexpr size_t kMaxPiece = 1 << 30;    // ISA-L counts bytes as int
 constexpr size_t kAlignment = 64;
 constexpr size_t kOutputsAtOnce = 4;
 
 size_t piece_bytes(size_t inputs, size_t outputs, bool summed) {
   if (!summed && outputs <= kOutputsAtOnce) {
-    return kMostPiece;
+    return kMaxPiece;
   }
   return std::max(kPieceBytes / (inputs + outputs) / kAlignment * kAlignment, kLeastPiece);
 }

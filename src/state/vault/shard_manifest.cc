@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 62;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 62;
 
 constexpr std::array<std::pair<std::string_view, uint32_t>, 21> kElementBytes = {{
     {"bool", 1},
@@ -42,9 +42,9 @@ constexpr std::array<std::pair<std::string_view, uint32_t>, 21> kElementBytes = 
 }};
 
 std::string in_quotes(std::string_view text) {
-  constexpr size_t kMostShown = 200;
-  return absl::StrCat("'", absl::Utf8SafeCEscape(std::string(text.substr(0, kMostShown))),
-                      text.size() > kMostShown ? "..." : "", "'");
+  constexpr size_t kMaxShown = 200;
+  return absl::StrCat("'", absl::Utf8SafeCEscape(std::string(text.substr(0, kMaxShown))),
+                      text.size() > kMaxShown ? "..." : "", "'");
 }
 
 // What is wrong with an entry by itself; empty: nothing. Knows its dtype already.
@@ -62,7 +62,7 @@ std::string defect(const brain::ShardEntry& entry) {
     return absl::StrCat("has ", entry.shape.size(), " dimensions; at most ", kMaxShardDimensions, " are allowed");
   }
   const std::optional<uint64_t> count = brain::elements(entry.shape);
-  if (!count.has_value() || *count > kMostBytes / entry.element_bytes) {
+  if (!count.has_value() || *count > kMaxBytes / entry.element_bytes) {
     return absl::StrCat("has the shape ", brain::describe_shape(entry.shape), ", which no memory can hold");
   }
   if (!brain::fits(entry.box, entry.shape)) {
@@ -80,7 +80,7 @@ class Checker {
     std::string wrong = defect(entry);
     if (wrong.empty()) {
       bytes_ += brain::elements(entry.box) * entry.element_bytes;
-      if (bytes_ > kMostBytes) {
+      if (bytes_ > kMaxBytes) {
         wrong = "makes the bytes of all parts too many for any memory";
       }
     }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x3353'5641'5450'534b;  // "KSPTAVS3"
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
+constexpr uint64_t kMaxBytes = uint64_t{1} << 46;  // of either part; so that sums of them fit
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -82,7 +82,7 @@ StatusOr<ShardVault> ShardVault::open(std::byte* memory, uint64_t bytes) {
     return absl::InvalidArgumentError(absl::StrFormat("memory of %d bytes holds no shard", bytes));
   }
   const auto& header = *reinterpret_cast<const Header*>(memory);
-  if (header.magic != kMagic || header.data_bytes > kMostBytes || header.text_room > kMostBytes ||
+  if (header.magic != kMagic || header.data_bytes > kMaxBytes || header.text_room > kMaxBytes ||
       header.member_count > brain::kMaxBlocksOfGroup || memory_bytes(header.data_bytes, header.text_room) > bytes) {
     return absl::InvalidArgumentError("memory that holds no shard of this version of keepstep");
   }

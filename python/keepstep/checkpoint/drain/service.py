@@ -32,7 +32,7 @@ class _File:
 
 
 @dataclasses.dataclass
-class _Rest:
+class PendingCommit:
     """What makes a save's files a checkpoint: under way until `error` is known ("": it is complete)."""
 
     version: int
@@ -55,7 +55,7 @@ class Service:
         self.news = News(send, self._wake)
         self.changed = threading.Condition()
         self.files: dict[Name, _File] = {}
-        self.rests: dict[str, dict[int, _Rest]] = {}  # by place and attempt
+        self.rests: dict[str, dict[int, PendingCommit]] = {}  # by place and attempt
         self.stores: set[_checkpoint.Store] = set()  # in which something is under way
         self.claimed_with: dict[str, dict[str, str]] = {}  # environments
         self._clients = itertools.count(1)
@@ -103,7 +103,7 @@ class Service:
         with self.changed:
             self.changed.notify_all()
 
-    def under_way(self, url: str) -> list[_Rest]:
+    def under_way(self, url: str) -> list[PendingCommit]:
         return [rest for rest in self.rests.get(url, {}).values() if rest.error is None]
 
     # ---- files ----
@@ -154,7 +154,7 @@ class Service:
     def begin_rest(
         self,
         url: str,
-        rest: _Rest,
+        rest: PendingCommit,
         owner: _checkpoint.Owner,
         store: _checkpoint.Store,
         manifest: bytes,
@@ -178,7 +178,7 @@ class Service:
             self.stores.add(store)
 
     def _complete(
-        self, url: str, rest: _Rest, owner: _checkpoint.Owner, store: _checkpoint.Store, draft: _checkpoint.Manifest,
+        self, url: str, rest: PendingCommit, owner: _checkpoint.Owner, store: _checkpoint.Store, draft: _checkpoint.Manifest,
         metadata: bytes,
     ) -> None:  # fmt: skip
         began = time.monotonic()
@@ -209,7 +209,7 @@ class Service:
             self.changed.notify_all()
 
     def _await_files(
-        self, rest: _Rest, names: list[Name], expected: list[_checkpoint.FileSums]
+        self, rest: PendingCommit, names: list[Name], expected: list[_checkpoint.FileSums]
     ) -> list[_checkpoint.FileSums]:
         began = time.monotonic()
         with self.changed:
@@ -255,7 +255,7 @@ class _Client:
         self._environment: dict[str, str] = {}
         self._owner: _checkpoint.Owner | None = None
         self._file: _File | None = None  # the last one
-        self._rest: _Rest | None = None
+        self._rest: PendingCommit | None = None
 
     def answer(self, message: packets.Message, fds: list[int]) -> packets.Message:
         op = message["op"]
@@ -335,7 +335,7 @@ class _Client:
         if self._owner is None or self._owner.token != _whole(message, "token"):
             raise KeepstepError("a save that did not begin here, or that another one followed")
         step, attempt, generation = (_whole(message, name) for name in ("step", "attempt", "generation"))
-        rest = _Rest(step, attempt, self._number, generation)
+        rest = PendingCommit(step, attempt, self._number, generation)
         self._service.begin_rest(
             self._url, rest, self._owner, self._store(), packets.body_of(manifest), packets.body_of(metadata)
         )
