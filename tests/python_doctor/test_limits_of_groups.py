@@ -88,6 +88,13 @@ def test_the_user_s_own_limit_counts_with_what_the_user_has(tmp_path):
     assert only(tasks.tasks(none, 4, 1000, 841)).advice.startswith("raise it to 1001 or more")
 
 
+def test_the_limit_with_the_least_left_counts(tmp_path):
+    files = V1 | {"sys/fs/cgroup/pids/box/pids.max": "200", "sys/fs/cgroup/pids/box/pids.current": "150"}
+    group = system(tmp_path, files)
+    assert only(tasks.tasks(group, 1, 1000, 100)).found.startswith("the control group's pids.max")
+    assert only(tasks.tasks(group, 1, 1000, 980)).found.startswith("the user's limit (ulimit -u) is 1000, 20 are left")
+
+
 def test_threads_of_a_user_are_counted(tmp_path):
     status = "Name:\tx\nUid:\t{}\t{}\t0\t0\nThreads:\t{}\n"
     files = {

@@ -89,7 +89,6 @@ def bind_problem(port: int) -> str:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
-            probe.listen()
         except OSError as why:
             return "it is in use" if why.errno == errno.EADDRINUSE else why.strerror or str(why)
     return ""
