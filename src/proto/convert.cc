@@ -392,7 +392,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return policy_from(in.policy_changed());
     case control::AgentEvent::kSaved:
       return brain::Saved{in.saved().version(), in.saved().generation()};
-    case control::AgentEvent::kMaxUseful:
+    case control::AgentEvent::kMostUseful:
       return brain::MostUseful{in.most_useful().ranks(),
                                {in.most_useful().sizes().begin(), in.most_useful().sizes().end()}};
     case control::AgentEvent::KIND_NOT_SET:
