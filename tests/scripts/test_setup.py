@@ -154,3 +154,32 @@ def test_a_failed_build_ends_the_download_and_the_next_setup_completes_the_envir
     checkout.run("scripts/setup.sh")
     assert checkout.prefix() == checkout.folder / ".venv"
     assert not list(checkout.folder.glob(".venv?*"))
+
+
+@pytest.fixture
+def without_packages(tmp_path):
+    """PATH begins with an apt-get that only notes what it is asked to install, and nothing is installed."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    said = "2 newly installed\\nNeed to get 3 MB of archives.\\nGet:1 slurmd\\nSetting up g++ (1) ...\\n"
+    for name, does in {
+        "dpkg-query": "exit 1",
+        "sudo": 'exec "$@"',
+        "apt-get": f"[ $1 = update ] || {{ echo \"$@\" > '{tmp_path}/asked'; printf '{said}'; }}",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    return f"{programs}:{os.environ['PATH']}"
+
+
+def test_system_packages_that_are_missing_are_installed_and_those_of_tests_only_for_tests(tmp_path, without_packages):
+    checkout = Checkout(tmp_path / "a b")
+    said = checkout.run("scripts/setup.sh run", PATH=without_packages)
+    to_run = (tmp_path / "asked").read_text().split()
+    assert f"setup: apt: installing {len(to_run) - 3} packages" in said  # less `install` and two options
+    assert "apt: Need to get 3 MB of archives.\napt: [1/2] g++\n" in said
+    assert "Get:1" not in said
+    checkout.run("scripts/setup.sh", PATH=without_packages)
+    to_test = (tmp_path / "asked").read_text().split()
+    assert set(to_test) - set(to_run) == {"iproute2", "iperf3", "slurmctld", "slurmd", "slurm-client", "munge"}
+    assert "g++" in to_run
