@@ -5,6 +5,7 @@ import json
 import pytest
 from surroundings import levels, only
 
+from keepstep.bench.harness.environment import BenchError
 from keepstep.doctor import peers
 from keepstep.doctor.finding import error, fine
 
@@ -74,23 +75,35 @@ def test_a_rank_s_exception_says_more_than_that_it_ended_and_names_the_firewall(
     assert peers.why_failed(["RuntimeError: 3 of 8 numbers from rank 1 came wrong"])[1] == ""
 
 
-def journal(folder, *addresses):
+ANOTHER_KEY = "did not prove the key of this job: it has another key: another token or another rendezvous id"
+
+
+def journal(folder, *addresses, because=ANOTHER_KEY):
     lines = [
-        {"event": "refused", "because": f"a stranger: {address}:{40000 + i} did not prove the key of this job"}
+        {"event": "refused", "wall": 100.0 + i, "because": f"a stranger: {address}:{40000 + i} {because}"}
         for i, address in enumerate(addresses)
     ]
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"cut')
 
 
-def test_a_peer_with_another_token_is_told_at_this_end_too(tmp_path):
+def test_peers_with_another_key_are_counted(tmp_path):
+    journal(tmp_path, "10.0.0.2", "fd00::3", "10.0.0.2")
+    assert peers.strangers(tmp_path) == {"10.0.0.2": [100, 102], "fd00::3": [101]}
+    assert peers.strangers(tmp_path / "none") == {}
+
+
+def test_who_speaks_no_tls_is_no_peer(tmp_path):
+    journal(tmp_path, *["10.0.0.9"] * 9, because="did not prove the key of this job: it does not speak TLS")
+    assert peers.strangers(tmp_path) == {}
+
+
+def test_a_meeting_ends_once_a_peer_with_another_key_knows_it(tmp_path):
+    journal(tmp_path, "10.0.0.2", "10.0.0.3", "10.0.0.2")
+    peers.expect_no_stranger(tmp_path, 200)  # its launcher tries once more
     journal(tmp_path, "10.0.0.2", "10.0.0.3", "10.0.0.2", "10.0.0.2")
-    told = "10.0.0.2 came with another job token or --rdzv-id: give all machines the same"
-    assert peers.strangers(tmp_path) == told
-
-
-def test_a_doctor_that_asks_for_a_job_first_is_no_stranger(tmp_path):
-    journal(tmp_path, "10.0.0.2", "10.0.0.3")
-    assert peers.strangers(tmp_path) == ""
+    peers.expect_no_stranger(tmp_path, 104)  # perhaps once more
+    with pytest.raises(BenchError):
+        peers.expect_no_stranger(tmp_path, 106)
 
 
 @pytest.mark.parametrize(

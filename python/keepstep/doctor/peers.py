@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import tempfile
+import time
 import urllib.parse
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,9 @@ from keepstep.doctor.jobs.marks import PEERS, said
 from keepstep.doctor.network import DEFAULT_PORT, resolve
 
 ASK_S = 5.0
+REFUSED_ASKING = 1  # how often a doctor is refused that asks another one for a job, with the key that a job would have
+REFUSED_FOR_GOOD = 3  # how often a launcher is, before it believes that it has another key
+REFUSED_S = 2.0  # it needs a fraction of that
 CHECKS = ("endpoint", "token", "peers")  # those that can fail here, while a machine alone is well
 AFTER_MEETING_S = 120.0  # for all that follows
 CLOCK_LIMIT_S = 1.0  # as of `keepstep run --clock-limit`
@@ -110,12 +113,20 @@ def meet(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Fin
             folder / "log",
         )
         try:
-            wait_for_end("the job", job, meeting.timeout_s + AFTER_MEETING_S)
+            wait_for_end(
+                "the job",
+                job,
+                meeting.timeout_s + AFTER_MEETING_S,
+                lambda: expect_no_stranger(folder / "run", time.time()),
+            )
             (report,) = said(job.log, PEERS)
         except (BenchError, ValueError) as why:
-            said_by_all = job.log.read_text(errors="replace").splitlines()
-            found, advice = why_failed(said_by_all)
-            return [error("peers", found or str(why), strangers(folder / "run") or advice)]
+            others = strangers(folder / "run")
+            if any(len(times) > REFUSED_ASKING for times in others.values()):
+                came = f"{', '.join(others)} came to {meeting.text()} with another job token or --rdzv-id"
+                return [error("peers", came, "give all machines the same")]
+            found, advice = why_failed(job.log.read_text(errors="replace").splitlines())
+            return [error("peers", found or str(why), advice)]
         warnings = [line for line in job.log.read_text(errors="replace").splitlines() if line.startswith(_WARNING)]
     return [*(warning("peers", line.removeprefix(_WARNING)) for line in warnings), *judge(meeting, report)]
 
@@ -141,21 +152,22 @@ def why_failed(lines: Sequence[str]) -> tuple[str, str]:
     return last.replace("--join-timeout", "--timeout-s"), ""
 
 
-def strangers(run: Path) -> str:
-    """Whom node 0 turned away, by its journal; empty: nobody. A peer with another token is told, and so is this end.
-
-    One refusal means nothing: each doctor asks first whether a job is here, with the key that a job would have.
-    """
-    refused: Counter[str] = Counter()
+def strangers(run: Path) -> dict[str, list[float]]:
+    """When node 0 refused each address for another key, by its journal. Other nodes have nobody to refuse."""
+    refused: dict[str, list[float]] = {}
     for path in run.glob("journal*.jsonl"):
         for line in path.read_text(errors="replace").splitlines():
             event = json.loads(line) if line.endswith("}") else {}
-            if event.get("event") == "refused":
-                refused.update(re.findall(r"^a stranger: (\S+):\d+ ", event.get("because", "")))
-    others = [address for address, count in refused.items() if count > 1]
-    if not others:
-        return ""
-    return f"{', '.join(others)} came with another job token or --rdzv-id: give all machines the same"
+            who = re.match(r"a stranger: (\S+):\d+ .* it has another key", event.get("because", ""))
+            if event.get("event") == "refused" and who is not None:
+                refused.setdefault(who[1], []).append(event["wall"])
+    return refused
+
+
+def expect_no_stranger(run: Path, now: float) -> None:
+    """Raises BenchError once a peer with another key has been told so: it is not coming, and others wait in vain."""
+    if any(len(times) >= REFUSED_FOR_GOOD and now > times[-1] + REFUSED_S for times in strangers(run).values()):
+        raise BenchError("a peer came with another key")
 
 
 def judge(meeting: Meeting, report: dict[str, Any]) -> list[Finding]:
