@@ -56,6 +56,7 @@ install_locked() {
 install_into() (
   partial=$(mktemp -d "$1.XXXXXX")  # of this process alone: two clones may be set up at once
   trap 'rm -rf "$partial"' EXIT
+  trap 'exit 143' TERM  # once pip, which writes there, has ended
   chmod 755 "$partial"
   install_locked "$2" "$3" --target "$partial"
   mv -T "$partial" "$1" 2>/dev/null || [ -d "$1" ]
@@ -149,7 +150,7 @@ complete_beside() {
   say "the other Python packages follow meanwhile"
   log=$(mktemp)
   set -m  # a process group of its own, so that all of it can be ended
-  complete "$PWD/$venv" >"$log" 2>&1 </dev/null &
+  (trap 'exit 143' TERM && complete "$PWD/$venv") >"$log" 2>&1 </dev/null &
   downloading=$!
   set +m
   "$@"

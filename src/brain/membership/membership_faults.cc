@@ -187,7 +187,7 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
     job_.say("late_death",
              what + " after the training function had returned on all ranks: " +
                  (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
-                 " left to finish, then the job ends",
+                 " left to finish; the job then ends, unless another recoverable function follows",
              {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}, {"others", static_cast<int64_t>(others)}});
     phases_.release();
   }
