@@ -11,7 +11,7 @@ import threading
 import time
 from fcntl import ioctl
 
-LIMIT_S = 120  # a command that takes longer hangs
+LIMIT_S = 300  # a command that takes longer hangs
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # How bash reports what a reader sees: that the prompt is back, and that a command failed.
 PROMPT = "<prompt>"
