@@ -181,9 +181,10 @@ def test_ports_that_a_firewall_closes_are_named():
 
 @NAMESPACES
 def test_a_job_at_the_endpoint_is_left_alone(tmp_path):
+    endless = [JOBS / "small.py", "--out", tmp_path, "--until", 10**6, "--sleep", 0.2]
     with network(2) as net:
         launchers = [
-            net.start(tmp_path / "job", node, JOBS / "small.py", "--out", tmp_path, "--until", 10**6, world=1)
+            net.start(tmp_path / "job", node, *endless, world=1)  # it leaves the doctor some of the CPUs
             for node in (0, 1)
         ]
         try:
