@@ -17,4 +17,5 @@ lock() {
 }
 lock requirements 3.10 "$@"
 lock requirements-oldest 3.10 "$@"
+lock requirements-wheel 3.10 "$@"
 lock requirements-strangers 3.11 --no-deps "$@"
