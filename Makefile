@@ -11,7 +11,7 @@ PYTEST = $(PYTHON_VENV) -m pytest -q -p no:cacheprovider
 OLDEST_FLAGS = -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$(CURDIR)/.venv-oldest/bin/python" \
 	-DKEEPSTEP_CONTROL_PLANE=OFF -DKEEPSTEP_TESTS=OFF
 
-.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench docs lock sbom lint format clean
+.PHONY: help setup build demo test test-all test-cc test-python test-oldest test-gpu chaos sanitize fuzz bench docs lock wheel sbom lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,10 @@ bench: build  ## recovery against torchrun, what a step costs, all_reduce agains
 lock: setup  ## requirements*.lock from requirements*.txt: all versions, and the hashes of all files
 	@scripts/lock.sh
 
+# PYTHONS: interpreters, by name in PATH or by path; one of 3.12 or newer makes the wheel for all from 3.12 on.
+wheel: setup  ## dist/*.whl for Python 3.10, 3.11, and 3.12 and newer: everything in them, for any Linux
+	@PYTHONS="$(PYTHONS)" JOBS=$(JOBS) scripts/wheel/build.sh
+
 sbom: build  ## build/sbom.json: all that the build is made of and links to (CycloneDX)
 	@$(PYTHON_VENV) scripts/sbom.py --build $(BUILD) --out $(BUILD)/sbom.json
 
@@ -94,4 +98,4 @@ format: setup  ## format C++ and Python
 	@scripts/format.sh
 
 clean:  ## remove build folders (packages stay)
-	@rm -rf $(BUILD) build-* demo .venv-oldest .venv*.new
+	@rm -rf $(BUILD) build-* demo dist .venv-oldest .venv*.new

@@ -1,9 +1,11 @@
 # Finds everything that the build needs from the system, and names all that is missing in one message: with `pip install`
 # nothing installed it before. What scripts/setup.sh installs includes these.
 set(missing)
+set(system_packages)
 
 # needs(DEBIAN-PACKAGES FOUND): they are missing if the variable FOUND is not true.
 macro(needs packages found)
+  list(APPEND system_packages ${packages})
   if(NOT ${found})
     list(APPEND missing ${packages})
   endif()
@@ -70,5 +72,10 @@ endif()
 if(missing)
   list(JOIN missing " " missing)
   message(FATAL_ERROR "keepstep needs packages of the system that are not here. On Debian 12, as root:\n"
-                      "  apt-get install -y --no-install-recommends ${missing}\n")
+                      "  apt-get install -y --no-install-recommends ${missing}\n"
+                      "A wheel needs none of them, and no compiler: docs/how-to/install.md\n")
+endif()
+
+if(KEEPSTEP_STATIC)
+  include(cmake/static.cmake)
 endif()

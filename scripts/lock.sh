@@ -21,4 +21,5 @@ mapfile -t without < <(sed -En 's/^([^ =]+)==.*/--no-emit-package=\1/p' requirem
 lock requirements-tests 3.10 --constraints requirements.lock "${without[@]}" "$@"
 lock requirements-oldest 3.10 "$@"
 lock requirements-docs 3.11 "$@"
+lock requirements-wheel 3.10 "$@"
 lock requirements-strangers 3.11 --no-deps "$@"

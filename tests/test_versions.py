@@ -43,7 +43,7 @@ def test_what_is_pinned_is_installed_so_that_no_test_of_the_real_thing_is_skippe
             assert each.specifier.contains(metadata.version(each.name), prereleases=True), each
 
 
-@pytest.mark.parametrize("name", ["", "-tests", "-oldest", "-strangers"])
+@pytest.mark.parametrize("name", ["", "-tests", "-oldest", "-strangers", "-docs", "-wheel"])
 def test_the_lock_has_what_is_pinned_and_a_hash_of_everything(name):
     name = f"requirements{name}"
     text = (ROOT / f"{name}.lock").read_text().replace("\\\n", " ")

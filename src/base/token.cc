@@ -2,6 +2,8 @@
 
 #include <openssl/rand.h>
 
+#include <cstring>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/check.h"
@@ -19,6 +21,11 @@ std::string random_bytes(size_t count) {
 }  // namespace
 
 std::string random_nonce() { return random_bytes(16); }
+uint64_t random_number() {
+  uint64_t number = 0;
+  std::memcpy(&number, random_bytes(sizeof(number)).data(), sizeof(number));
+  return number;
+}
 std::string to_hex(std::string_view bytes) { return absl::BytesToHexString(std::string(bytes)); }
 
 JobToken JobToken::random() { return JobToken(to_hex(random_bytes(32))); }

@@ -2,6 +2,7 @@
 // (net/shared_key.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ class JobToken {
 
 // 16 random bytes.
 std::string random_nonce();
+// For names and seeds; differs in forked processes. Not std::random_device: that of Debian 12's static libstdc++ needs
+// a newer C library than all else in a wheel.
+uint64_t random_number();
 // Lower-case hex of `bytes`.
 std::string to_hex(std::string_view bytes);
 

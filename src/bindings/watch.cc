@@ -104,7 +104,8 @@ class TensorWatch {
   uint64_t version(const nb::object& tensor) const { return number_of(PyObject_GetAttr(tensor.ptr(), version_.ptr())); }
 
   Address place(const nb::object& tensor) const {
-    return number_of(PyObject_CallMethodNoArgs(tensor.ptr(), data_ptr_.ptr()));
+    PyObject* self = tensor.ptr();  // what PyObject_CallMethodNoArgs does, which the stable ABI is without
+    return number_of(PyObject_VectorcallMethod(data_ptr_.ptr(), &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   }
 
   std::vector<nb::object> tensors_;

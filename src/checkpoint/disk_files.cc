@@ -11,12 +11,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/token.h"
 #include "checkpoint/keys.h"
 
 namespace keepstep::checkpoint {
@@ -57,10 +57,7 @@ const std::string& boot_id() {
   return id;
 }
 
-std::string random_name() {
-  std::random_device device;
-  return absl::StrFormat("%s-%d-%08x%08x", boot_id(), getpid(), device(), device());
-}
+std::string random_name() { return absl::StrFormat("%s-%d-%016x", boot_id(), getpid(), random_number()); }
 
 enum class Lock { kHeld, kTaken, kImpossible };
 

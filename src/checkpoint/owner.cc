@@ -9,11 +9,11 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <sstream>
 
 #include "absl/strings/str_format.h"
 #include "base/socket/tcp_socket.h"
+#include "base/token.h"
 
 namespace keepstep::checkpoint {
 namespace {
@@ -59,10 +59,7 @@ std::string process_of(int64_t pid) {
   return start.empty() ? std::string() : absl::StrFormat("%s/%s", machine(), start);
 }
 
-std::string random_word() {
-  std::random_device device;
-  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
-}
+std::string random_word() { return absl::StrFormat("%016x%016x", random_number(), random_number()); }
 
 std::string encode(const OwnerRecord& owner) {
   const Json json = {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/token.h"
 #include "checkpoint/s3/profile_file.h"
 #include "checkpoint/s3/xml.h"
 #include "checkpoint/store_url.h"
@@ -24,7 +24,7 @@ StatusOr<HttpAnswer> ask(const CredentialOptions& options, HttpClient& http, Htt
   RetryLimits limits = options.limits;
   limits.tries = std::min(limits.tries, tries);
   RetryBudget budget;
-  Retries retries(limits, budget, std::random_device{}());
+  Retries retries(limits, budget, random_number());
   const int64_t begin = monotonic_ns();
   while (true) {
     StatusOr<HttpAnswer> answer = http.send(request);

@@ -3,9 +3,9 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <random>
 
 #include "base/clock.h"
+#include "base/token.h"
 #include "checkpoint/keys.h"
 #include "checkpoint/s3/digests.h"
 #include "checkpoint/store_url.h"
@@ -55,7 +55,7 @@ S3Client::S3Client(S3Place place, CredentialOptions credentials, const StoreOpti
             return std::move(credentials);
           }(),
           http_),
-      seed_(options.seed != 0 ? options.seed : std::random_device{}()) {}
+      seed_(options.seed != 0 ? options.seed : random_number()) {}
 
 uint64_t S3Client::next_seed() {
   const std::lock_guard lock(mutex_);

@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/token.h"
 #include "data/corpus/write_all.h"
 
 namespace keepstep::data {
@@ -119,7 +119,7 @@ Status write_pack_file(const std::string& path, uint64_t key, uint64_t capacity,
   std::string partial;  // its name, if it needs one
   Fd fd(::open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
   if (!fd.valid()) {  // not every file system can
-    partial = absl::StrFormat("%s.partial-%016x", path, std::random_device{}());
+    partial = absl::StrFormat("%s.partial-%016x", path, random_number());
     fd.reset(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   }
   if (!fd.valid()) {
