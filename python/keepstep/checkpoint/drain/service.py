@@ -178,8 +178,8 @@ class Service:
             self.stores.add(store)
 
     def _complete(
-        self, url: str, rest: PendingCommit, owner: _checkpoint.Owner, store: _checkpoint.Store, draft: _checkpoint.Manifest,
-        metadata: bytes,
+        self, url: str, rest: PendingCommit, owner: _checkpoint.Owner, store: _checkpoint.Store,
+        draft: _checkpoint.Manifest, metadata: bytes,
     ) -> None:  # fmt: skip
         began = time.monotonic()
         names = [(url, f"{_checkpoint.folder_of(rest.version)}/{file}") for file in draft.layout.files]
