@@ -62,6 +62,13 @@ if(KEEPSTEP_CONTROL_PLANE)
   needs_module(libre2-dev RE2 re2)
 endif()
 
+if(KEEPSTEP_PYTHON_MODULE)
+  if(CMAKE_CXX_COMPILER)
+    find_package(Python 3.10 QUIET COMPONENTS Interpreter Development.Module)
+  endif()
+  needs(python3-dev Python_Development.Module_FOUND)
+endif()
+
 if(KEEPSTEP_TESTS)
   if(CMAKE_CXX_COMPILER)
     find_package(GTest QUIET)
