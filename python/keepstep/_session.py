@@ -37,10 +37,10 @@ class Session:
         self.in_function = False
         self.functions = 0  # recoverable functions that are over for this process
         self.passing = False  # over one that is over in this job: it is entered for what it sets up, without a rank
-        # What this process holds at version 0 comes from a function before; or from one that it passed over, and so is
-        # only the shape of that (docs/design/functions.md).
-        self.brings = False
-        self.hollow = ""  # that function's name
+        # At version 0 this process has the state of the previous function; or, of one that it passed over, only the
+        # shape (docs/design/functions.md).
+        self.carries_state = False
+        self.unfilled_from = ""  # that function's name
         self.building = False
         self.building_with_rank = False  # in run.setup(with_rank=True): without peers
         self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
@@ -68,7 +68,7 @@ class Session:
         return self.engine.store(op, key, value, timeout_ms, ends_with_generation)
 
     def key(self, name: str) -> str:
-        """In the Store, for as long as the job lives: of this recoverable function."""
+        """A key in the Store that belongs to this recoverable function, and lives as long as the job."""
         return f"job/{self.functions}/{name}"
 
     def claim_once(self, key: str) -> bool:
@@ -139,7 +139,7 @@ class Session:
         self.functions += 1
         self._given = None
         self.rehearsed = None
-        self.brings = True
+        self.carries_state = True
         self.spare = False  # it was a rank
         self.engine.start_again()
 

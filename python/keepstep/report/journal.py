@@ -40,11 +40,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Commit:
-    """A committed step: when the last rank had it (``mono``, seconds) and its global mean loss, if it was known."""
+    """A committed step: when the last rank had it (``mono``, seconds) and its global mean loss, if it was known.
+
+    Each recoverable function of a script counts its steps from 1: ``function`` says how many were over before.
+    """
 
     step: int
     mono: float
     loss: float | None
+    function: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,9 @@ def commit_of(found: Mapping[str, Any]) -> Commit | None:
     """A line of the metrics; None if it is none."""
     step = as_integer(found.get("step"))
     mono = as_seconds(found.get("committed_mono", found.get("mono")))
-    return None if step is None or mono is None else Commit(step, mono, as_seconds(found.get("loss")))
+    if step is None or mono is None:
+        return None
+    return Commit(step, mono, as_seconds(found.get("loss")), as_integer(found.get("function")) or 0)
 
 
 def outside_fault_of(found: Mapping[str, Any]) -> OutsideFault | None:
@@ -139,9 +145,9 @@ def outside_fault_of(found: Mapping[str, Any]) -> OutsideFault | None:
 
 
 def _commits(objects: list[dict[str, Any]]) -> list[Commit]:
-    """By step; where a restart committed a step again, the later line counts: it is the history that went on."""
-    by_step = {commit.step: commit for found in objects if (commit := commit_of(found)) is not None}
-    return [by_step[step] for step in sorted(by_step)]
+    """In order; where a restart committed a step again, the later line counts: it is the history that went on."""
+    of_steps = {(commit.function, commit.step): commit for found in objects if (commit := commit_of(found)) is not None}
+    return [of_steps[each] for each in sorted(of_steps)]
 
 
 def _lines(journal: Path) -> tuple[list[Line], int]:

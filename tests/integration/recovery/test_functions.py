@@ -1,9 +1,13 @@
 """Several recoverable functions in one script, one after another (docs/design/functions.md)."""
 
+import re
+
 import pytest
 
 from harness import JOBS, finish, json_lines, start
+from keepstep.report.journal import read_run
 from several_nodes import finish_nodes, start_nodes
+from user_scripts import run_script
 
 FUNCTIONS = {"pretrain": 6, "finetune": 8, "again": 4}
 
@@ -50,6 +54,7 @@ def assert_like(reference, folder, job):
 def test_each_function_counts_its_own_steps_and_takes_what_the_one_before_returned(reference):
     assert sorted(losses(reference)) == sorted((name, n + 1) for name, last in FUNCTIONS.items() for n in range(last))
     assert sorted(said(reference, "once")) == sorted(FUNCTIONS)
+    assert len(read_run(reference / "journal").commits) == sum(FUNCTIONS.values())  # as keepstep report sees them
     processes = notes(reference)
     assert len(processes) == 2
     for lines in processes.values():
@@ -109,6 +114,34 @@ def test_what_cannot_be_had_in_another_process_is_refused_before_the_next_functi
     job = run(tmp_path, "--return", "model")
     assert job.exit_code == 1, job.explain()
     assert "pretrain() returned a __main__.Net. Another recoverable function follows" in job.output, job.explain()
+
+
+MANY_CALLS = """
+import gc, weakref
+models = []
+@keepstep.recoverable
+def train(run):
+    def build():
+        model = torch.nn.Linear(4, 4)
+        return keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    state = run.setup(build)
+    gc.collect()
+    print("alive:", sum(model() is not None for model in models))
+    models.append(weakref.ref(state.model))
+    model = run.ddp(state.model)
+    for step in run.steps(Data(), global_batch=4, micro_batch=2, last_step=2):
+        for batch in step:
+            step.backward(model(batch).sum())
+        step.commit(state.optimizer.step)
+for _ in range(4):
+    train()
+"""
+
+
+def test_a_function_that_is_over_leaves_no_memory_taken(tmp_path):
+    job = run_script(tmp_path, MANY_CALLS)
+    assert job.exit_code == 0, job.explain()
+    assert re.findall(r"alive: (\d+)", job.output) == ["0"] * 8, job.explain()
 
 
 def test_a_function_inside_of_another_is_refused(tmp_path):

@@ -34,15 +34,16 @@ def join(
     """
     engine = session.engine
     version = engine.version
-    if session.brings and not shards.wanted:
-        engine.set_state("clean", 0)  # who passed over the function before gets it from here
-    session.brings = False
+    if session.carries_state and not shards.wanted:
+        engine.set_state("clean", 0)  # ranks that passed over the previous function hydrate from this one
+    session.carries_state = False
     fill, gives, texts = engine.ready(shards.wanted, shards.as_built)
     staged: list[torch.Tensor] = []  # what others may read until the generation formed
-    if session.hollow and fill is Fill.NOTHING and engine.state()[0] != "clean":
+    if session.unfilled_from and fill is Fill.NOTHING and engine.state()[0] != "clean":
         raise KeepstepError(
-            f"the state that {session.hollow}() returned is lost with the processes that held it, before any rank had "
-            "committed a step with it. Save it in that function (run.checkpoint), and load it in build of this one"
+            f"the state that {session.unfilled_from}() returned is lost with the processes that held it, before any "
+            "rank had committed a step with it. Save it in that function (run.checkpoint), and load it in build of "
+            "this one"
         )
     if fill is not Fill.NOTHING:
         engine.filling()
@@ -78,7 +79,7 @@ def join(
     finally:
         if staged:
             engine.stop_publishing()
-    session.hollow = ""
+    session.unfilled_from = ""
     # What was lost with its node came from another one while the generation formed, if any had a copy.
     if not restored and not capsule.restore(engine, version):
         raise KeepstepError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
@@ -36,7 +37,7 @@ class Commit:
         self._capsule = capsule
         self._released = Released(session)
         self.updating = False
-        self._watched = False
+        self._watch: RemovableHandle | None = None  # of optimizers that step outside a commit
         self._before: dict[str, Any] = {}  # versions of the capsule's buffers when the update began
 
     def versions(self) -> dict[str, Any]:
@@ -116,9 +117,15 @@ class Commit:
     def refuse_steps_outside(self, in_step: Callable[[], int]) -> None:
         """From here on a protected optimizer that steps outside a commit raises. `in_step`: the step that is computed,
         0 where nothing has to be refused."""
-        if not self._watched:
-            self._watched = True
-            register_optimizer_step_pre_hook(lambda optimizer, *_: self._refuse_outside(optimizer, in_step()))
+        if self._watch is None:
+            self._watch = register_optimizer_step_pre_hook(
+                lambda optimizer, *_: self._refuse_outside(optimizer, in_step())
+            )
+
+    def close(self) -> None:
+        """The function is over: nothing is refused any more, and torch holds nothing of it."""
+        if self._watch is not None:
+            self._watch.remove()
 
     def _refuse_outside(self, optimizer: Optimizer, number: int) -> None:
         if number == 0 or self.updating:

@@ -35,6 +35,7 @@ class _Last:
 
 
 _last: _Last | None = None
+_repeated = RepeatedWarnings()
 
 
 def run_recoverable(
@@ -50,12 +51,8 @@ def run_recoverable(
     current.in_function = True
     try:
         if current.functions < current.welcome.functions:
-            return pass_over(current, function, options, args, kwargs)
-        if _last is not None:
-            last, _last = _last, None
-            last.returned.check()
-            last.run._let_go()
-            current.start_again()
+            return pass_over(current, function, options, lambda run: function(run, *args, **kwargs))
+        _leave_last(current)
         run = Run(current, options, function)
         returned = Returned(current, function)
         result = _run_to_the_end(current, run, returned, functools.partial(function, run, *args, **kwargs), options)
@@ -63,6 +60,16 @@ def run_recoverable(
         return result
     finally:
         current.in_function = False
+
+
+def _leave_last(current: Session) -> None:
+    """Another function begins. Afterwards nothing holds the one before, whose models may be large."""
+    global _last
+    if _last is not None:
+        _last.returned.check()
+        _last.run._leave_for_good()
+        _last = None
+        current.start_again()
 
 
 def _run_to_the_end(
@@ -74,15 +81,14 @@ def _run_to_the_end(
     current.engine.tell_recoverable(options.interrupt_timeout_s or 0)
     replicas.track()
     user_loaders.track(current)
-    repeated = RepeatedWarnings()
-    repeated.install()
+    _repeated.install()
     early = rehearsal.rehearse(run, enter, options) if rehearsal.wanted(current, options) else None
     reason: str | None = None  # why the previous entry was left
     exits: SystemExit | None = None
     while True:
         try:
             if reason is not None:
-                repeated.next_entry()
+                _repeated.next_entry()
                 run._unwind(reason)
             result, exits = _left(current, enter) if early is None else (early.value, None)
             early = None

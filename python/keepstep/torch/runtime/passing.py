@@ -14,20 +14,17 @@ from keepstep.torch.runtime.run import Run
 
 
 def pass_over(
-    session: Session,
-    function: Callable[..., Any],
-    options: RecoverOptions,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    session: Session, function: Callable[..., Any], options: RecoverOptions, enter: Callable[[Run], Any]
 ) -> Any:
-    """What `function` returned on rank 0. It is entered only if that holds a state, and left where it needs a rank."""
+    """What `function` returned on rank 0. `enter` calls it: only if it returned a state, and up to where it needs a
+    rank."""
     name = getattr(function, "__name__", "the training function")
     states: dict[str, State] = {}
 
     def state(of: str) -> State:
         if not states:
-            states.update(_set_up(session, function, options, args, kwargs))
-            session.hollow = name
+            states.update(_set_up(session, Run(session, options, function), enter))
+            session.unfilled_from = name
         if of not in states:
             raise KeepstepError(
                 f"{name}() returned the state '{of}' on rank 0; here run.setup did not build it before run.ddp: does "
@@ -40,17 +37,10 @@ def pass_over(
     return value
 
 
-def _set_up(
-    session: Session,
-    function: Callable[..., Any],
-    options: RecoverOptions,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> dict[str, State]:
-    run = Run(session, options, function)
+def _set_up(session: Session, run: Run, enter: Callable[[Run], Any]) -> dict[str, State]:
     session.passing = True
     try:
-        function(run, *args, **kwargs)
+        enter(run)
     except PassedOver:
         pass
     finally:

@@ -9,13 +9,18 @@ _MOST = 1000  # that are remembered
 
 
 class RepeatedWarnings:
-    """Of one process; `install` once, `next_entry` whenever the function is about to be entered again."""
+    """Of one process; `next_entry` whenever a function is about to be entered again."""
 
     def __init__(self) -> None:
+        self._installed = False
         self._shown: set[tuple[str, type[Warning], str, int]] = set()
         self._before: set[tuple[str, type[Warning], str, int]] = set()
 
     def install(self) -> None:
+        """Once; a second call changes nothing."""
+        if self._installed:
+            return
+        self._installed = True
         show = warnings.showwarning
 
         def show_new(

@@ -133,7 +133,7 @@ class Run:
         replicas.around_wrap = self._committed.as_wrapped
         self._entering = False  # left, and put back; the entry has not come to what needs peers yet
         self._first_loop = True  # of this entry
-        self._broken_off = False  # the newest loop was left by `break`, after a commit
+        self._left_by_break = False  # the newest loop was left by `break`, after a commit
         self._evaluations = Evaluations(self)
         self._hooks = Hooks()
         self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
@@ -483,7 +483,7 @@ class Run:
             except GeneratorExit:
                 if self._step is step:  # left by `break`; after an interruption the loop is another one by now
                     self._engine.leave_loop()
-                    self._broken_off = step.committed
+                    self._left_by_break = step.committed
                 raise
             if not step.committed:
                 raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
@@ -505,7 +505,7 @@ class Run:
 
     def _begin_loop(self, last_step: int) -> None:
         self._guards.outside_of_a_step(self._first_loop)
-        self._broken_off = False
+        self._left_by_break = False
         first, self._first_loop = self._first_loop, False
         doubt = self._committed.begin_loop(self.version, self.world_size, last_step)
         if doubt and self.rank == 0:
@@ -872,16 +872,7 @@ class Run:
 
     def _unwind(self, reason: str) -> None:
         """Leaves the interrupted generation and joins the next one."""
-        from keepstep.torch.distributed.hosts import communication
-
-        nccl.leave()
-        cuda.drain()
-        if self._checkpoints is not None:
-            self._checkpoints.wait_copied()
-        communication.detach()
-        stays = self._world.can_stay()
-        self._world.forget_abandoned()
-        self._drop_generation(keep_world=self._store is not None and stays)
+        self._leave_peers(keep_world=self._store is not None)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self.version + 1)
         self._committed.left()  # before functions of "resize": what they do to options is meant
@@ -895,6 +886,19 @@ class Run:
             self._guards.left()
             self._join()  # at once, whatever the function does first; else it has still to protect its state
         self._hooks.clear()  # the next entry brings its own
+
+    def _leave_peers(self, keep_world: bool) -> None:
+        """Ends what this generation had. `keep_world`: the world's process group stays, where it can."""
+        from keepstep.torch.distributed.hosts import communication
+
+        nccl.leave()
+        cuda.drain()
+        if self._checkpoints is not None:
+            self._checkpoints.wait_copied()
+        communication.detach()
+        stays = self._world.can_stay()
+        self._world.forget_abandoned()
+        self._drop_generation(keep_world and stays)
 
     def _next_assignment(self) -> bool:
         """Waits for it. True: the function has to be entered before this process joins, to build anew."""
@@ -942,20 +946,15 @@ class Run:
     def _returned(self) -> None:
         """The function returned on this rank; it joins now if nothing in it needed peers."""
         self._form("the end of the training function")
-        if self._broken_off:
+        if self._left_by_break:
             self._save_last()
 
     def _states_without_rank(self) -> dict[str, State]:
         """What any process can build."""
         return {name: state for name, state in self._states.items() if name not in self._states_of_rank}
 
-    def _let_go(self) -> None:
-        """The function is over, and another one begins: ends what this one had with its peers."""
-        from keepstep.torch.distributed.hosts import communication
-
-        nccl.leave()
-        cuda.drain()
-        communication.detach()
-        self._world.forget_abandoned()
-        self._drop_generation(keep_world=False)
+    def _leave_for_good(self) -> None:
+        """The function is over, and another one begins."""
+        self._leave_peers(keep_world=False)
         self._hooks.clear()
+        self._commit.close()
