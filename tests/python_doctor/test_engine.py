@@ -66,7 +66,7 @@ def test_a_long_tmpdir_has_no_room_for_sockets():
 
 def test_the_room_that_a_long_tmpdir_leaves_is_what_multiprocessing_needs():
     added = "/pymp-abcdefgh/listener-abcdefgh"
-    assert engine.MOST_TEMP_BYTES + len(added) == 107  # of sun_path, without the last zero
+    assert engine.MAX_TEMP_BYTES + len(added) == 107  # of sun_path, without the last zero
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo not JSON", "echo 7"])

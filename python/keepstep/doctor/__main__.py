@@ -12,7 +12,7 @@ from keepstep.doctor.checks import Wanted, checks
 from keepstep.doctor.peers import Meeting
 from keepstep.doctor.show import Page, print_json
 
-MOST_RANKS = 63
+MAX_RANKS = 63
 EPILOG = """\
 Alone it looks at this machine: Python, keepstep, torch, GPUs, CPUs, the kernel, limits, memory, clocks, names and
 ports. Then a small job on this machine sends data over shared memory and TLS, and checks it.
@@ -54,8 +54,8 @@ def wanted(arguments: list[str]) -> tuple[Wanted, bool]:
     """And whether JSON is wanted. Ends the process with 2 where options are wrong."""
     made = parser()
     options = made.parse_args(arguments)
-    if options.nproc_per_node is not None and not 1 <= options.nproc_per_node <= MOST_RANKS:
-        made.error(f"--nproc-per-node is {options.nproc_per_node}; give 1 to {MOST_RANKS}")
+    if options.nproc_per_node is not None and not 1 <= options.nproc_per_node <= MAX_RANKS:
+        made.error(f"--nproc-per-node is {options.nproc_per_node}; give 1 to {MAX_RANKS}")
     if options.rdzv_endpoint is None:
         if options.token_file is not None:
             made.error("--token-file is for peers; give --rdzv-endpoint, too")

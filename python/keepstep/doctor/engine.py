@@ -13,7 +13,7 @@ from keepstep._errors import KeepstepError
 from keepstep.doctor.finding import Finding, error, fine, in_words, size, warning
 
 LIMIT_S = 60.0
-MOST_TEMP_BYTES = 75  # a socket's path has 107, and multiprocessing adds /pymp-abcdefgh/listener-abcdefgh
+MAX_TEMP_BYTES = 75  # a socket's path has 107, and multiprocessing adds /pymp-abcdefgh/listener-abcdefgh
 _KERNEL = (
     "in a container its seccomp profile may forbid this (docker run --security-opt seccomp=unconfined shows whether it "
     "does); otherwise a kernel from 5.4 on is needed"
@@ -99,12 +99,12 @@ def folders(machine: dict[str, Any]) -> list[Finding]:
     if temp["problem"]:
         advice = "set TMPDIR to a folder that can be written"
         findings.append(error("temporary files", f"the folder for them cannot be used: {temp['problem']}", advice))
-    elif (length := len(temp["found"].encode(errors="surrogateescape"))) > MOST_TEMP_BYTES:
+    elif (length := len(temp["found"].encode(errors="surrogateescape"))) > MAX_TEMP_BYTES:
         findings.append(
             warning(
                 "temporary files",
                 f"{temp['found']} has {length} bytes: sockets of DataLoader workers have no room behind it",
-                f"set TMPDIR to a folder of at most {MOST_TEMP_BYTES} bytes, such as /tmp",
+                f"set TMPDIR to a folder of at most {MAX_TEMP_BYTES} bytes, such as /tmp",
             )
         )
     else:

@@ -19,6 +19,7 @@ from keepstep.bench.harness.waiting import wait_for_end
 from keepstep.doctor.finding import Finding, error, fine, in_words, warning
 from keepstep.doctor.jobs.marks import PEERS, said
 from keepstep.doctor.network import DEFAULT_PORT, resolve
+from keepstep.report.journal import read_objects
 
 ASK_S = 5.0
 REFUSED_ASKING = 1  # how often a doctor is refused that asks another one for a job, with the key that a job would have
@@ -156,8 +157,7 @@ def strangers(run: Path) -> dict[str, list[float]]:
     """When node 0 refused each address for another key, by its journal. Other nodes have nobody to refuse."""
     refused: dict[str, list[float]] = {}
     for path in run.glob("journal*.jsonl"):
-        for line in path.read_text(errors="replace").splitlines():
-            event = json.loads(line) if line.endswith("}") else {}
+        for event in read_objects(path)[0]:
             who = re.match(r"a stranger: (\S+):\d+ .* it has another key", event.get("because", ""))
             if event.get("event") == "refused" and who is not None:
                 refused.setdefault(who[1], []).append(event["wall"])

@@ -21,7 +21,7 @@ from keepstep.doctor.network import own_address, resolve
 
 BYTES = 32 << 20  # sent each way
 PINGS = 16
-MOST_PAIRS_OF_ALL = 6  # beyond, only the pairs with rank 0 are measured
+MAX_PAIRS_OF_ALL = 6  # beyond, only the pairs with rank 0 are measured
 
 
 def gathered(value: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def main() -> None:
     names = gathered([asdict(resolve(machine["host"])) for machine in machines])
     greet_all(rank, world)
     pairs = list(itertools.combinations(range(world), 2))
-    if len(pairs) > MOST_PAIRS_OF_ALL:
+    if len(pairs) > MAX_PAIRS_OF_ALL:
         pairs = [(0, there) for there in range(1, world)]
     measured = []
     for here, there in pairs:  # one after the other: each has the network to itself
