@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import keepstep
+from common import Noise
 
 out, until, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 log = open(os.path.join(out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -21,15 +22,6 @@ log = open(os.path.join(out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 def note(**values):
     log.write(json.dumps(values) + "\n")
-
-
-class Noise(torch.utils.data.Dataset):
-    def __len__(self):
-        return 512
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
 
 
 def build():

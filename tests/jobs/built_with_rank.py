@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import keepstep
+from common import Noise
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -18,14 +19,6 @@ log = open(args.out / f"{os.getpid()}.jsonl", "a", buffering=1)
 
 def note(**values):
     log.write(json.dumps(values) + "\n")
-
-
-class Noise(torch.utils.data.Dataset):
-    def __len__(self):
-        return 512
-
-    def __getitem__(self, index):
-        return torch.randn(16, generator=torch.Generator().manual_seed(index))
 
 
 @keepstep.recoverable
@@ -41,8 +34,8 @@ def train(run):
     model = run.ddp(state.model, process_group=state.pair)
     note(entry=str(run.entry), rank=run.rank, generation=run.generation)
     for step in run.steps(Noise(), global_batch=16, micro_batch=2, last_step=12):
-        for batch in step:
-            step.backward((model(batch) - batch).square().mean())
+        for inputs, _ in step:
+            step.backward((model(inputs) - inputs).square().mean())
         step.commit(state.optimizer.step)
         step.log(bits=step.loss.hex())
 

@@ -5,7 +5,6 @@ that rank once: WHEN is a step (in its backward), `returned` (all ranks have), o
 """
 
 import argparse
-import hashlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 import keepstep
+from common import Noise, digest
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -22,15 +22,6 @@ parser.add_argument("--return", dest="returned", choices=["state", "model", "not
 parser.add_argument("--checkpoints", type=Path, help="each function has a folder below this")
 parser.add_argument("--nested", action="store_true")
 args = parser.parse_args()
-
-
-class Noise(torch.utils.data.Dataset):
-    def __len__(self):
-        return 512
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
 
 
 class Net(torch.nn.Module):
@@ -45,13 +36,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x))
-
-
-def digest(tensors):
-    total = hashlib.sha256()
-    for tensor in tensors:
-        total.update(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
-    return total.hexdigest()
 
 
 log = open(args.out / f"{os.getpid()}.jsonl", "a", buffering=1)

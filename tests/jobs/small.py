@@ -5,7 +5,6 @@ of the final protected state.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import struct
@@ -13,15 +12,7 @@ import struct
 import torch
 
 import keepstep
-
-
-class Noise(torch.utils.data.Dataset):
-    def __len__(self):
-        return 512
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
+from common import Noise, digest
 
 
 class Plain(torch.nn.Module):
@@ -56,13 +47,6 @@ class Rich(torch.nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x))
-
-
-def digest(tensors):
-    total = hashlib.sha256()
-    for tensor in tensors:
-        total.update(bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
-    return total.hexdigest()
 
 
 parser = argparse.ArgumentParser()

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import keepstep
+from common import Noise
 
 out, until = sys.argv[1], int(sys.argv[2])
 log = open(os.path.join(out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -23,15 +24,6 @@ log = open(os.path.join(out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
 def note(**values):
     log.write(json.dumps(values) + "\n")
-
-
-class Noise(torch.utils.data.Dataset):
-    def __len__(self):
-        return 512
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
 
 
 def build():

@@ -240,17 +240,23 @@ def read_until(terminal: int, wanted: bytes, so_far: bytes = b"") -> bytes:
     return so_far
 
 
-def test_ctrl_c_on_the_live_screen_ends_the_job_and_gives_the_terminal_back(replayed: Path) -> None:
-    process, terminal = demo_on_a_terminal(replayed)
+def stopped_after_a_kill(replayed: Path, **variables: str) -> tuple[bytes, bytes]:
+    """What a demo on a terminal said until Ctrl-C, which comes after the first kill; and all of it."""
+    process, terminal = demo_on_a_terminal(replayed, **variables)
     try:
-        said = read_until(terminal, b"killed with SIGKILL")
-        assert b"\x1b[?1049h" in said, "it has a screen of its own"
+        before = read_until(terminal, b"killed with SIGKILL")
         process.send_signal(signal.SIGINT)
-        said = read_until(terminal, b"all its processes are ended", said)
+        said = read_until(terminal, b"all its processes are ended", before)
         assert process.wait(60) == 130
     finally:
         process.kill()
         os.close(terminal)
+    return before, said
+
+
+def test_ctrl_c_on_the_live_screen_ends_the_job_and_gives_the_terminal_back(replayed: Path) -> None:
+    before, said = stopped_after_a_kill(replayed)
+    assert b"\x1b[?1049h" in before, "it has a screen of its own"
     after_the_screen = said[said.rindex(b"\x1b[?1049l") :]
     assert said.count(b"\x1b[?1049h") == said.count(b"\x1b[?1049l") == 1
     assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l"), "the cursor is shown again"
@@ -261,15 +267,7 @@ def test_ctrl_c_on_the_live_screen_ends_the_job_and_gives_the_terminal_back(repl
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"CI": "true"}], ids=str)
 def test_a_terminal_that_wants_plain_text_gets_lines(replayed: Path, variables: dict[str, str]) -> None:
-    process, terminal = demo_on_a_terminal(replayed, **variables)
-    try:
-        said = read_until(terminal, b"killed with SIGKILL")
-        process.send_signal(signal.SIGINT)
-        said = read_until(terminal, b"all its processes are ended", said)
-        assert process.wait(60) == 130
-    finally:
-        process.kill()
-        os.close(terminal)
+    _, said = stopped_after_a_kill(replayed, **variables)
     assert b"\x1b[?" not in said
     assert said.count(b"all ranks train") == 1
 
