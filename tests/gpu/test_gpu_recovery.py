@@ -50,6 +50,16 @@ def test_groups_made_by_hand_recover_on_the_gpu_too(tmp_path, undisturbed):
     assert_survivors_kept_their_process(job, [1], 2)
 
 
+def test_four_ranks_that_share_what_gpus_there_are_lose_three(tmp_path):
+    reference = run_small(tmp_path / "undisturbed", world=4, model="rich", until=UNTIL, extra=["--device", "cuda"])
+    inject = [f"kill:rank={rank},step={step},phase=backward" for rank, step in ((3, 3), (1, 3), (0, 6))]
+    job = run_small(
+        tmp_path / "job", world=4, spares=2, inject=inject, model="rich", until=UNTIL, extra=["--device", "cuda"]
+    )
+    assert_survivors_kept_their_process(job, [3, 1, 0], 4)
+    assert_same_history(job, reference, UNTIL)
+
+
 @pytest.mark.parametrize("extra", [(), ("--group",)], ids=["the world's", "a group's"])
 def test_a_rank_that_hangs_in_a_collective_gets_out_by_the_abort_and_the_next_one_sums_rightly(tmp_path, extra):
     process, command = start(tmp_path, JOBS / "stuck.py", "--out", tmp_path, *extra, spares=1)
