@@ -101,9 +101,9 @@ class Schedule {
     must(!nodes_->anybody_writes(), "the job ended although a rank still writes its last files");
     if (ended_->message.find("after the training function had returned") != std::string::npos) {
       must(ended_->exit_code == 1, "a job in which a process was killed ended with 0");
-      // Or it called the next function, of which nobody has heard and no step is decided.
-      const bool in_the_next = nodes_->functions_over() > 0 && ledger_.newest_decided() == 0;
-      must(in_the_next || ledger_.newest_decided() == target_, "a rank was let go before the last step");
+      // A rank may have called the next function, of which nobody has heard: no step of it is decided.
+      const bool in_the_next = nodes_->functions_over() > entered_;
+      must(ledger_.newest_decided() == (in_the_next ? 0 : target_), "a rank was let go before the last step");
       paths_.count("death after the release");
       return;
     }
