@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
 import torch
+from cuda_jobs import run_cuda
 
 SHARED_GPU = (2, 30, 0)  # from here on NCCL lets several ranks share one GPU
 
@@ -42,3 +43,17 @@ def pytest_report_header():
     names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
     versions = f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}"
     return f"gpu: {torch.cuda.device_count()} x {', '.join(names)}, {versions}"
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """The same job without faults, by (model, world); each is run once, by the first test that asks."""
+    known = {}
+
+    def get(model="plain", world=2):
+        if (model, world) not in known:
+            known[model, world] = run_cuda(tmp_path_factory.mktemp(f"undisturbed-{model}"), model=model, world=world)
+            assert known[model, world].exit_code == 0, known[model, world].explain()
+        return known[model, world]
+
+    return get

@@ -3,32 +3,18 @@
 from pathlib import Path
 
 import pytest
+from cuda_jobs import UNTIL, run_cuda
 
-from harness import assert_same_history, assert_survivors_kept_their_process, finish, run_small, start
+from harness import assert_same_history, assert_survivors_kept_their_process, finish, start
 
 JOBS = Path(__file__).parent / "jobs"
-UNTIL = 10
 BY_HAND = ["--by-hand", "--backend", "cpu:keepstep,cuda:nccl"]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    known = {}
-
-    def get(model, extra=()):
-        if (model, extra) not in known:
-            folder = tmp_path_factory.mktemp(f"undisturbed-{model}")
-            known[model, extra] = run_small(folder, model=model, until=UNTIL, extra=["--device", "cuda", *extra])
-            assert known[model, extra].exit_code == 0, known[model, extra].explain()
-        return known[model, extra]
-
-    return get
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "before_vote", "after_vote", "update", "between"])
 def test_a_killed_rank_of_a_cuda_job_is_replaced_and_no_bit_changes(tmp_path, undisturbed, phase):
     inject = [f"kill:rank=1,step=3,phase={phase}", f"kill:rank=0,step=6,phase={phase}"]
-    job = run_small(tmp_path, spares=1, inject=inject, until=UNTIL, extra=["--device", "cuda"])
+    job = run_cuda(tmp_path, spares=1, inject=inject)
     assert_same_history(job, undisturbed("plain"), UNTIL)
     assert_survivors_kept_their_process(job, [1, 0], 2)
     assert not job.events("restart"), job.explain()
@@ -38,26 +24,23 @@ def test_a_killed_rank_of_a_cuda_job_is_replaced_and_no_bit_changes(tmp_path, un
 def test_batch_norm_dropout_and_a_scaler_survive_on_the_gpu_either_way(tmp_path, undisturbed, monkeypatch, reconfigure):
     monkeypatch.setenv("KEEPSTEP_NCCL_RECONFIGURE", reconfigure)
     inject = ["kill:rank=1,step=3,phase=backward", "kill:rank=0,step=7,phase=after_vote"]
-    job = run_small(tmp_path, spares=1, inject=inject, model="rich", until=UNTIL, extra=["--device", "cuda"])
+    job = run_cuda(tmp_path, spares=1, inject=inject, model="rich")
     assert_same_history(job, undisturbed("rich"), UNTIL)
     assert_survivors_kept_their_process(job, [1, 0], 2)
 
 
 def test_groups_made_by_hand_recover_on_the_gpu_too(tmp_path, undisturbed):
     inject = ["kill:rank=1,step=4,phase=backward"]
-    job = run_small(tmp_path, spares=1, inject=inject, until=UNTIL, extra=["--device", "cuda", *BY_HAND])
+    job = run_cuda(tmp_path, spares=1, inject=inject, extra=BY_HAND)
     assert_same_history(job, undisturbed("plain"), UNTIL)
     assert_survivors_kept_their_process(job, [1], 2)
 
 
-def test_four_ranks_that_share_what_gpus_there_are_lose_three(tmp_path):
-    reference = run_small(tmp_path / "undisturbed", world=4, model="rich", until=UNTIL, extra=["--device", "cuda"])
+def test_four_ranks_that_share_what_gpus_there_are_lose_three(tmp_path, undisturbed):
     inject = [f"kill:rank={rank},step={step},phase=backward" for rank, step in ((3, 3), (1, 3), (0, 6))]
-    job = run_small(
-        tmp_path / "job", world=4, spares=2, inject=inject, model="rich", until=UNTIL, extra=["--device", "cuda"]
-    )
+    job = run_cuda(tmp_path, world=4, spares=2, inject=inject, model="rich")
     assert_survivors_kept_their_process(job, [3, 1, 0], 4)
-    assert_same_history(job, reference, UNTIL)
+    assert_same_history(job, undisturbed("rich", world=4), UNTIL)
 
 
 @pytest.mark.parametrize("extra", [(), ("--group",)], ids=["the world's", "a group's"])

@@ -1,58 +1,34 @@
 """State on a GPU is saved, read again, kept by the agents, and given to the ranks of another world."""
 
+import dataclasses
 import os
-from pathlib import Path
 
-import pytest
 import torch
+from cuda_jobs import CUDA, UNTIL, run_cuda
 
-from harness import finish, json_lines, start
+from harness import assert_same_history, json_lines
 from keepstep import _engine
 from running_jobs import Running, command
 
-SAVED = Path(__file__).parent / "jobs" / "saved.py"
-UNTIL = 12
+
+def test_a_job_goes_on_from_its_checkpoint_with_the_same_bits(tmp_path, undisturbed):
+    saves = ["--saves", tmp_path / "saves"]
+    first = run_cuda(tmp_path / "first", until=7, extra=saves)
+    rest = run_cuda(tmp_path / "rest", extra=saves)
+    assert [line["step"] for line in rest.metrics] == list(range(8, UNTIL + 1)), rest.explain()
+    both = dataclasses.replace(rest, metrics=[*first.metrics, *rest.metrics])
+    assert_same_history(both, undisturbed(), UNTIL)
 
 
-def run(folder, *extra, until=UNTIL, inject=(), spares=0):
-    injected = [part for text in inject for part in ("--inject", text)]
-    process, words = start(folder, SAVED, "--out", folder, "--until", until, *extra, options=injected, spares=spares)
-    job = finish(folder, process, words)
-    assert job.exit_code == 0, job.explain()
-    return job
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("whole"))
-
-
-def losses(job):
-    return {line["step"]: line["loss"] for line in job.metrics}
-
-
-def finals(job):
-    return {rank: note["final"] for rank, note in job.finals().items()}
-
-
-def test_a_job_goes_on_from_its_checkpoint_with_the_same_bits(tmp_path, whole):
-    first = run(tmp_path / "first", "--saves", tmp_path / "saves", until=7)
-    rest = run(tmp_path / "rest", "--saves", tmp_path / "saves")
-    assert list(losses(rest)) == list(range(8, UNTIL + 1)), rest.explain()
-    assert losses(first) | losses(rest) == losses(whole), rest.explain()
-    assert finals(rest) == finals(whole), rest.explain()
-
-
-def test_the_agents_keep_the_state_when_all_ranks_die_at_once(tmp_path, whole):
+def test_the_agents_keep_the_state_when_all_ranks_die_at_once(tmp_path, undisturbed):
     inject = ["kill:rank=0,step=5,phase=between", "kill:rank=1,step=5,phase=between"]
-    job = run(tmp_path / "job", "--saves", tmp_path / "saves", "--memory", inject=inject, spares=1)
-    assert losses(job) == losses(whole), job.explain()
-    assert finals(job) == finals(whole), job.explain()
+    job = run_cuda(tmp_path / "job", inject=inject, spares=1, extra=["--saves", tmp_path / "saves"])
+    assert_same_history(job, undisturbed(), UNTIL)
 
 
 def test_a_job_shrinks_and_grows_while_it_trains(tmp_path):
     parts = ["--ranks-per-replica", "1", "--min-replicas", "1", "--scaling-timeout", "86400"]
-    job = Running(tmp_path, f"gpu-scaled-{os.getpid()}", world=3, options=parts, extra=["--device", "cuda"])
+    job = Running(tmp_path, f"gpu-scaled-{os.getpid()}", world=3, options=parts, extra=CUDA)
     try:
         job.wait_for_steps(2)
         for size in (1, 3):

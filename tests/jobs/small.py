@@ -66,6 +66,7 @@ parser.add_argument("--veto-at", type=int, default=0, help="the last rank vetoes
 parser.add_argument("--rehearse", action="store_true", help="spares do, though nothing is compiled")
 parser.add_argument("--backend", default="keepstep", help="with --by-hand")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+parser.add_argument("--saves", help="a folder for checkpoints, and the agents keep copies of each step")
 args = parser.parse_args()
 if args.device == "cuda":
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -101,6 +102,8 @@ def train(run):
         state.scaler,
         state.average,
     )
+    if args.saves:
+        run.checkpoint(keepstep.Destination(args.saves, every_steps=3), memory_every_steps=1)
     device = torch.device("cpu")
     if args.device == "cuda":
         # A spare does not know its GPU, so it builds in main memory and waits here.
