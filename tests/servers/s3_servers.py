@@ -115,13 +115,19 @@ class S3Server:
             except OSError:
                 pass
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+                raise RuntimeError(f"{self.name} did not start: {self.how_it_fares()}")
             time.sleep(0.02)
 
     def stop(self, how=signal.SIGKILL):
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
             self.process.wait()
+
+    def how_it_fares(self):
+        """Its exit code, if it has ended, and its last lines."""
+        code = self.process.poll()
+        state = "it is running" if code is None else f"it ended with {code}"
+        return f"{state}, process {self.process.pid}; its log:\n{(self.folder / 'log').read_text()[-2000:]}"
 
     def environment(self, **more):
         """What a process needs to be let in, without anything of the user's own."""
@@ -138,7 +144,7 @@ class S3Server:
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         if done.returncode != 0:
-            raise RuntimeError(f"{self.name}: {target}: {done.stderr}")
+            raise RuntimeError(f"{self.name}: {target}: {done.stderr}{self.how_it_fares()}")
         return done.stdout
 
     def get(self, target, fail=True):
