@@ -155,6 +155,8 @@ class S3Server:
         with self.lock:
             self.buckets += 1
             name = f"bucket-{self.buckets}"
+            if self.process.poll() == 0:  # versitygw 1.7.0 with TLS has ended by itself (code 0) when idle for minutes
+                self.start()
         self.curl(f"/{name}", "-X", "PUT", "-o", "/dev/null")
         url = f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
         return f"{url}&ca_file={self.certificate}" if self.tls else url
