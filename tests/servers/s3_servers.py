@@ -6,8 +6,9 @@ Used as fixtures (tests/conftest.py makes them known to all tests):
         url = versitygw.bucket()   # "s3://b1?endpoint=http://127.0.0.1:PORT&region=us-east-1", new and empty
         subprocess.run(..., env=versitygw.environment())   # with its credentials
 
-A server is started when the first test asks for it and ends with the session. Where it cannot be built the tests that
-ask for it are skipped, and say why. `stop` and `start` let a test take it away and bring it back, with its data.
+A server is started when the first test asks for it and ends with the session; the one with TLS ends with the file.
+Where it cannot be built the tests that ask for it are skipped, and say why. `stop` and `start` let a test take it away
+and bring it back, with its data.
 """
 
 import os
@@ -155,8 +156,6 @@ class S3Server:
         with self.lock:
             self.buckets += 1
             name = f"bucket-{self.buckets}"
-            if self.process.poll() == 0:  # versitygw 1.7.0 with TLS has ended by itself (code 0) when idle for minutes
-                self.start()
         self.curl(f"/{name}", "-X", "PUT", "-o", "/dev/null")
         url = f"s3://{name}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region={REGION}"
         return f"{url}&ca_file={self.certificate}" if self.tls else url
@@ -177,7 +176,7 @@ def versitygw(tmp_path_factory):
     yield from serve("versitygw", tmp_path_factory)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not kept: in whole runs version 1.7.0 had ended, code 0, when the next file asked
 def versitygw_tls(tmp_path_factory):
     yield from serve("versitygw", tmp_path_factory, tls=True)
 
