@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
 

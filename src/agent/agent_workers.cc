@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "agent/agent.h"

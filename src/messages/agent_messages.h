@@ -10,7 +10,10 @@
 #include <variant>
 #include <vector>
 
-#include "messages/values.h"
+#include "brain/detect/progress.h"
+#include "brain/detect/stragglers.h"
+#include "brain/types.h"
+#include "messages/schema.h"
 
 namespace keepstep::messages {
 
@@ -21,7 +24,7 @@ struct ClockReport {
   static constexpr std::string_view kName = "clock_report";
   int64_t offset_ns = 0;
   int64_t round_trip_ns = 0;
-  KEEPSTEP_FIELDS(ClockReport, offset_ns, round_trip_ns)
+  KEEPSTEP_FIELDS(offset_ns, round_trip_ns)
 };
 
 // What a node was started with, to node 0; said again every second until it is answered.
@@ -30,7 +33,7 @@ struct Facts {
   std::string name;  // of the host
   Texts facts;       // agent/nodes/node_facts.h
   std::optional<ClockReport> clock;
-  KEEPSTEP_FIELDS(Facts, name, facts, clock)
+  KEEPSTEP_FIELDS(name, facts, clock)
 };
 // Node 0's answer: this node fits.
 struct Fits {
@@ -40,27 +43,27 @@ struct Fits {
 struct DoesNotFit {
   static constexpr std::string_view kName = "does_not_fit";
   std::string because;
-  KEEPSTEP_FIELDS(DoesNotFit, because)
+  KEEPSTEP_FIELDS(because)
 };
 
 // As workers attach with it: of a node's first worker, to node 0.
 struct Fingerprint {
   static constexpr std::string_view kName = "fingerprint";
   Texts fingerprint;
-  KEEPSTEP_FIELDS(Fingerprint, fingerprint)
+  KEEPSTEP_FIELDS(fingerprint)
 };
 
 // What time is it? And node 0's answer.
 struct ClockQuestion {
   static constexpr std::string_view kName = "clock_question";
   uint64_t number = 0;
-  KEEPSTEP_FIELDS(ClockQuestion, number)
+  KEEPSTEP_FIELDS(number)
 };
 struct ClockAnswer {
   static constexpr std::string_view kName = "clock_answer";
   uint64_t number = 0;
   int64_t wall_ns = 0;
-  KEEPSTEP_FIELDS(ClockAnswer, number, wall_ns)
+  KEEPSTEP_FIELDS(number, wall_ns)
 };
 
 // ---- while it runs --------------------------------------------------------------------------------------------------
@@ -69,14 +72,14 @@ struct ClockAnswer {
 struct NoticeCame {
   static constexpr std::string_view kName = "notice_came";
   std::string because;
-  KEEPSTEP_FIELDS(NoticeCame, because)
+  KEEPSTEP_FIELDS(because)
 };
 
 // How long a node of an elastic job has that is told to leave; from node 0.
 struct Grace {
   static constexpr std::string_view kName = "grace";
   brain::Time grace{};
-  KEEPSTEP_FIELDS(Grace, grace)
+  KEEPSTEP_FIELDS(grace)
 };
 
 // The programs of --no-python attach; from node 0, once it knows.
@@ -89,7 +92,7 @@ struct WaitingRanks {
   static constexpr std::string_view kName = "waiting_ranks";
   brain::Identity identity;
   std::vector<brain::RankProgress> ranks;
-  KEEPSTEP_FIELDS(WaitingRanks, identity, ranks)
+  KEEPSTEP_FIELDS(identity, ranks)
 };
 
 // How long ranks computed in the last steps, to node 0 (docs/design/stragglers.md).
@@ -97,28 +100,28 @@ struct Paces {
   static constexpr std::string_view kName = "paces";
   brain::Identity identity;
   std::vector<brain::RankPace> ranks;
-  KEEPSTEP_FIELDS(Paces, identity, ranks)
+  KEEPSTEP_FIELDS(identity, ranks)
 };
 
 // What an agent holds in its memory, as the control door is asked (docs/design/control_door.md); node 0 asks.
 struct MemoryQuestion {
   static constexpr std::string_view kName = "memory_question";
   uint64_t id = 0;
-  nlohmann::json question;
-  KEEPSTEP_FIELDS(MemoryQuestion, id, question)
+  Json question;
+  KEEPSTEP_FIELDS(id, question)
 };
 struct MemoryAnswer {
   static constexpr std::string_view kName = "memory_answer";
   uint64_t id = 0;
-  nlohmann::json answer;
-  KEEPSTEP_FIELDS(MemoryAnswer, id, answer)
+  Json answer;
+  KEEPSTEP_FIELDS(id, answer)
 };
 
 // What the processes that write checkpoints tell each other (agent/workers/drain_process.h), unread.
 struct DrainNews {
   static constexpr std::string_view kName = "drain_news";
   std::string text;
-  KEEPSTEP_FIELDS(DrainNews, text)
+  KEEPSTEP_FIELDS(text)
 };
 
 // ---- the Store (agent/store/shared_store.h) -------------------------------------------------------------------------
@@ -131,7 +134,7 @@ struct KeyQuestion {
   Bytes key;
   Bytes value;
   uint64_t round = 0;
-  KEEPSTEP_FIELDS(KeyQuestion, worker, id, op, key, value, round)
+  KEEPSTEP_FIELDS(worker, id, op, key, value, round)
 };
 struct KeyAnswer {
   static constexpr std::string_view kName = "key_answer";
@@ -140,13 +143,13 @@ struct KeyAnswer {
   bool ok = false;
   Bytes value;
   uint64_t round = 0;
-  KEEPSTEP_FIELDS(KeyAnswer, worker, id, ok, value, round)
+  KEEPSTEP_FIELDS(worker, id, ok, value, round)
 };
 // Questions of a worker that is gone.
 struct ForgetQuestions {
   static constexpr std::string_view kName = "forget_questions";
   uint32_t worker = 0;
-  KEEPSTEP_FIELDS(ForgetQuestions, worker)
+  KEEPSTEP_FIELDS(worker)
 };
 using StoreMessage = std::variant<KeyQuestion, KeyAnswer, ForgetQuestions>;
 

@@ -12,7 +12,11 @@
 #include <variant>
 #include <vector>
 
-#include "messages/values.h"
+#include "brain/copies/parity_rebuild.h"
+#include "brain/copies/shard_copies.h"
+#include "brain/types.h"
+#include "comm/communicator.h"
+#include "messages/schema.h"
 
 namespace keepstep::messages {
 
@@ -36,15 +40,15 @@ struct Fault {
   std::optional<double> factor;
   std::optional<uint64_t> ms;
   std::optional<uint64_t> mib;
-  KEEPSTEP_FIELDS(Fault, key, text, kind, phase, what, on_spare, late, rank, step, probability, seed, times, seconds,
-                  factor, ms, mib)
+  KEEPSTEP_FIELDS(key, text, kind, phase, what, on_spare, late, rank, step, probability, seed, times, seconds, factor,
+                  ms, mib)
 };
 
 // A value of the Store: in the message, or in memory whose descriptor goes with it (store_value.h).
 struct StoreValue {
   Bytes here;
   uint64_t beside = 0;  // bytes in that memory; 0: `here` is the value
-  KEEPSTEP_FIELDS(StoreValue, here, beside)
+  KEEPSTEP_FIELDS(here, beside)
 };
 
 // Consecutive ranks of one node, in an entry of the rank table.
@@ -54,7 +58,7 @@ struct TableEntry {
   uint32_t port_base = 0;  // of local rank 0
   uint32_t ranks = 0;
   uint32_t first_local = 0;
-  KEEPSTEP_FIELDS(TableEntry, node, address, port_base, ranks, first_local)
+  KEEPSTEP_FIELDS(node, address, port_base, ranks, first_local)
 };
 
 // How a spare's rehearsal of its first step went.
@@ -62,7 +66,7 @@ struct Rehearsed {
   bool done = false;
   double seconds = 0;
   std::string because;  // it was not done
-  KEEPSTEP_FIELDS(Rehearsed, done, seconds, because)
+  KEEPSTEP_FIELDS(done, seconds, because)
 };
 
 // ---- from a rank ----------------------------------------------------------------------------------------------------
@@ -71,7 +75,7 @@ struct Rehearsed {
 struct Attach {
   static constexpr std::string_view kName = "attach";
   Texts fingerprint;  // what decides about bits, by name: the same on all workers
-  KEEPSTEP_FIELDS(Attach, fingerprint)
+  KEEPSTEP_FIELDS(fingerprint)
 };
 
 // It waits for a rank.
@@ -79,14 +83,14 @@ struct Parked {
   static constexpr std::string_view kName = "parked";
   std::optional<Rehearsed> rehearsed;
   uint32_t functions = 0;  // recoverable functions that are over for it
-  KEEPSTEP_FIELDS(Parked, rehearsed, functions)
+  KEEPSTEP_FIELDS(rehearsed, functions)
 };
 
 // It entered a recoverable function.
 struct Recoverable {
   static constexpr std::string_view kName = "recoverable";
   double timeout_s = 0;  // within which it leaves a generation that was interrupted; 0: none
-  KEEPSTEP_FIELDS(Recoverable, timeout_s)
+  KEEPSTEP_FIELDS(timeout_s)
 };
 
 // What the script imported beyond the zygote.
@@ -94,7 +98,7 @@ struct Preload {
   static constexpr std::string_view kName = "preload";
   std::vector<std::string> modules;
   std::string path;  // where the script's own modules are found
-  KEEPSTEP_FIELDS(Preload, modules, path)
+  KEEPSTEP_FIELDS(modules, path)
 };
 
 // It left the generation before. Answers Prepare.
@@ -103,7 +107,7 @@ struct Ready {
   brain::StateKind state = brain::StateKind::kEmpty;
   brain::Version version = 0;
   bool sharded = false;  // no other rank holds what this one does
-  KEEPSTEP_FIELDS(Ready, state, version, sharded)
+  KEEPSTEP_FIELDS(state, version, sharded)
 };
 
 struct Hydrated {
@@ -114,7 +118,7 @@ struct Hydrated {
   double seconds = 0;
   std::vector<int64_t> sources;     // ranks
   std::vector<int64_t> bytes_from;  // by source
-  KEEPSTEP_FIELDS(Hydrated, bytes, skipped, repeated, seconds, sources, bytes_from)
+  KEEPSTEP_FIELDS(bytes, skipped, repeated, seconds, sources, bytes_from)
 };
 
 // All members are clean; said by the last one.
@@ -143,21 +147,21 @@ struct Faulted {
   bool link = false;          // the connection to another node broke, and `what` names both ends
   bool digests = false;       // all voted, but for different things
   bool after_commit = false;  // what raised followed the commit of `step`
-  KEEPSTEP_FIELDS(Faulted, step, what, traceback, fatal, link, digests, after_commit)
+  KEEPSTEP_FIELDS(step, what, traceback, fatal, link, digests, after_commit)
 };
 
 // The training function returned.
 struct Finished {
   static constexpr std::string_view kName = "finished";
   bool notice = false;  // it left its loop because of a notice
-  KEEPSTEP_FIELDS(Finished, notice)
+  KEEPSTEP_FIELDS(notice)
 };
 
 // An uncaught exception: the process is about to exit.
 struct Crashed {
   static constexpr std::string_view kName = "crashed";
   std::string traceback;
-  KEEPSTEP_FIELDS(Crashed, traceback)
+  KEEPSTEP_FIELDS(traceback)
 };
 
 // This injected fault is carried out now.
@@ -167,7 +171,7 @@ struct Injected {
   std::string detail;  // what of it chance decided
   bool last = true;    // it will not come again
   int64_t ns = 0;
-  KEEPSTEP_FIELDS(Injected, key, detail, last, ns)
+  KEEPSTEP_FIELDS(key, detail, last, ns)
 };
 
 struct StoreQuestion {
@@ -176,7 +180,7 @@ struct StoreQuestion {
   std::string op;  // agent/store/store.h
   Bytes key;
   StoreValue value;
-  KEEPSTEP_FIELDS(StoreQuestion, id, op, key, value)
+  KEEPSTEP_FIELDS(id, op, key, value)
 };
 
 // A line for the journal.
@@ -186,7 +190,7 @@ struct Note {
   brain::Step step = 0;
   std::string because;
   std::string where;  // of a save: its place
-  KEEPSTEP_FIELDS(Note, event, step, because, where)
+  KEEPSTEP_FIELDS(event, step, because, where)
 };
 
 // The job's batches feed no more ranks than this; rank 0's, when a loop begins.
@@ -194,7 +198,7 @@ struct Useful {
   static constexpr std::string_view kName = "useful";
   uint32_t ranks = 0;
   std::vector<uint32_t> sizes;  // where micro-batches must be shared evenly: only so many
-  KEEPSTEP_FIELDS(Useful, ranks, sizes)
+  KEEPSTEP_FIELDS(ranks, sizes)
 };
 
 // Its health check failed before it had a rank; it is about to exit.
@@ -204,7 +208,7 @@ struct Unfit {
   std::string measured;
   std::string limit;
   bool counts = true;  // against its node
-  KEEPSTEP_FIELDS(Unfit, check, measured, limit, counts)
+  KEEPSTEP_FIELDS(check, measured, limit, counts)
 };
 
 // Memory for copies of a rank's shard, or for a block of parity: that which holds `version`, or, without one, of this
@@ -218,7 +222,7 @@ struct VaultQuestion {
   std::optional<brain::Version> version;
   uint64_t data_bytes = 0;
   uint64_t text_room = 0;  // bytes
-  KEEPSTEP_FIELDS(VaultQuestion, id, sharding, rank, block, version, data_bytes, text_room)
+  KEEPSTEP_FIELDS(id, sharding, rank, block, version, data_bytes, text_room)
 };
 
 // Any process can load this version, also of another start of the job; rank 0's.
@@ -230,14 +234,14 @@ struct Saved {
   double seconds = 0;
   int64_t left_out = 0;                 // saves before it that failed
   std::vector<int64_t> left_out_steps;  // the last of them
-  KEEPSTEP_FIELDS(Saved, version, generation, where, seconds, left_out, left_out_steps)
+  KEEPSTEP_FIELDS(version, generation, where, seconds, left_out, left_out_steps)
 };
 
 // A step was done in this division of the state; copies of those before may go.
 struct Settled {
   static constexpr std::string_view kName = "settled";
   uint32_t sharding = 0;
-  KEEPSTEP_FIELDS(Settled, sharding)
+  KEEPSTEP_FIELDS(sharding)
 };
 
 // With the memory in which this rank keeps capsules of others (rank/shards/kept_capsules.h).
@@ -251,7 +255,7 @@ struct Join {
   std::string key;  // of the communicator
   uint32_t rank = 0;
   uint32_t world = 0;
-  KEEPSTEP_FIELDS(Join, key, rank, world)
+  KEEPSTEP_FIELDS(key, rank, world)
 };
 struct Leave {  // it needs its communicator no more
   static constexpr std::string_view kName = "leave";
@@ -259,7 +263,7 @@ struct Leave {  // it needs its communicator no more
 struct Abort {  // ends the communicator for all its ranks
   static constexpr std::string_view kName = "abort";
   std::string because;
-  KEEPSTEP_FIELDS(Abort, because)
+  KEEPSTEP_FIELDS(because)
 };
 
 using FromRank =
@@ -289,8 +293,8 @@ struct Welcome {
   std::vector<std::string> rank_variables;  // names of environment variables that follow from a rank
   std::vector<Fault> inject;                // that may still come
   comm::CommConfig comm;
-  KEEPSTEP_FIELDS(Welcome, spare, functions, seed, check_all, digests, digest_every, world, several_nodes, elastic,
-                  health_check, learn, term_is_notice, rings, drain, rank_variables, inject, comm)
+  KEEPSTEP_FIELDS(spare, functions, seed, check_all, digests, digest_every, world, several_nodes, elastic, health_check,
+                  learn, term_is_notice, rings, drain, rank_variables, inject, comm)
 };
 
 // A rank in a new generation, that of the envelope. With the generation's page, the memory of each of `workers` and,
@@ -311,8 +315,8 @@ struct Prepare {
   Texts environment;
   std::string data_key;     // of the connections to other nodes, hexadecimal; empty: there are none
   bool plain_data = false;  // they protect frames by MACs, not by TLS
-  KEEPSTEP_FIELDS(Prepare, rank, version, workers, ranks, table, newcomer, resized, entry, because, sharding, from,
-                  environment, data_key, plain_data)
+  KEEPSTEP_FIELDS(rank, version, workers, ranks, table, newcomer, resized, entry, because, sharding, from, environment,
+                  data_key, plain_data)
 };
 
 // The generation starts: who gives the state of `version` to whom.
@@ -325,7 +329,7 @@ struct Activate {
   std::vector<brain::Rank> copies;         // ranks of whose shard a copy at `version` lies on this node
   std::vector<brain::Rank> copies_from;    // the same of the division in which `version` is kept
   std::vector<brain::ParityBlock> parity;  // that lie there at `version`
-  KEEPSTEP_FIELDS(Activate, version, sources, targets, compare, copies, copies_from, parity)
+  KEEPSTEP_FIELDS(version, sources, targets, compare, copies, copies_from, parity)
 };
 
 // All finished, and the function may return.
@@ -337,7 +341,7 @@ struct Release {
 struct End {
   static constexpr std::string_view kName = "end";
   std::string message;
-  KEEPSTEP_FIELDS(End, message)
+  KEEPSTEP_FIELDS(message)
 };
 
 struct StoreAnswer {
@@ -346,28 +350,28 @@ struct StoreAnswer {
   bool ok = false;
   StoreValue value;
   std::string error;  // the agent has a value and cannot hand it on
-  KEEPSTEP_FIELDS(StoreAnswer, id, ok, value, error)
+  KEEPSTEP_FIELDS(id, ok, value, error)
 };
 
 // The words of the envelope's generation are sealed; of a rank that joined: its communicator is interrupted.
 struct Interrupt {
   static constexpr std::string_view kName = "interrupt";
   std::string because;
-  KEEPSTEP_FIELDS(Interrupt, because)
+  KEEPSTEP_FIELDS(because)
 };
 
 // The job has to stop soon: this rank says so with its votes from now on.
 struct Notice {
   static constexpr std::string_view kName = "notice";
   std::string because;
-  KEEPSTEP_FIELDS(Notice, because)
+  KEEPSTEP_FIELDS(because)
 };
 
 // The world changes: this rank says with its votes that all pause after their step.
 struct Pause {
   static constexpr std::string_view kName = "pause";
   std::vector<uint32_t> stay;  // nodes; where state is sharded, who is on another one hands its shard over before
-  KEEPSTEP_FIELDS(Pause, stay)
+  KEEPSTEP_FIELDS(stay)
 };
 
 // With the memory asked for, or why there is none.
@@ -375,7 +379,7 @@ struct VaultAnswer {
   static constexpr std::string_view kName = "vault_answer";
   uint64_t id = 0;
   std::string error;
-  KEEPSTEP_FIELDS(VaultAnswer, id, error)
+  KEEPSTEP_FIELDS(id, error)
 };
 
 // With the memory of Kept, of the process that was the rank before; the Prepare for that rank follows.
@@ -386,7 +390,7 @@ struct Inherit {
 struct Inject {
   static constexpr std::string_view kName = "inject";
   Fault fault;
-  KEEPSTEP_FIELDS(Inject, fault)
+  KEEPSTEP_FIELDS(fault)
 };
 
 // Of a node's service: the answer to Attach, who has not joined yet, that the join was refused, and that all joined,
@@ -397,17 +401,17 @@ struct Attached {
 struct Waiting {
   static constexpr std::string_view kName = "waiting";
   std::vector<brain::Rank> missing;
-  KEEPSTEP_FIELDS(Waiting, missing)
+  KEEPSTEP_FIELDS(missing)
 };
 struct Refused {
   static constexpr std::string_view kName = "refused";
   std::string because;
-  KEEPSTEP_FIELDS(Refused, because)
+  KEEPSTEP_FIELDS(because)
 };
 struct Members {
   static constexpr std::string_view kName = "members";
   comm::CommConfig comm;
-  KEEPSTEP_FIELDS(Members, comm)
+  KEEPSTEP_FIELDS(comm)
 };
 
 using ToRank = std::variant<Welcome, Prepare, Activate, Release, End, StoreAnswer, Interrupt, Notice, Pause,

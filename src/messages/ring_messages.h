@@ -23,7 +23,7 @@ struct OpenRing {
   uint32_t behind = 0;
   uint64_t limit_bytes = 0;  // 0: none
   uint64_t position = 0;
-  KEEPSTEP_FIELDS(OpenRing, name, round, ahead, behind, limit_bytes, position)
+  KEEPSTEP_FIELDS(name, round, ahead, behind, limit_bytes, position)
 };
 // Whether this process is to start the ring's loader process.
 struct AskForLoader {
@@ -40,12 +40,12 @@ using FromReader = std::variant<OpenRing, AskForLoader, LeaveRing>;
 struct RingAnswer {
   static constexpr std::string_view kName = "ring_answer";
   uint32_t row = 0;
-  KEEPSTEP_FIELDS(RingAnswer, row)
+  KEEPSTEP_FIELDS(row)
 };
 struct RingRefusal {
   static constexpr std::string_view kName = "ring_refusal";
   std::string because;
-  KEEPSTEP_FIELDS(RingRefusal, because)
+  KEEPSTEP_FIELDS(because)
 };
 using ToReader = std::variant<RingAnswer, RingRefusal>;
 

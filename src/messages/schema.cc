@@ -1,40 +1,204 @@
 #include "messages/schema.h"
 
 #include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "messages/agent_messages.h"
+#include "messages/rank_messages.h"
+#include "messages/ring_messages.h"
 
 namespace keepstep::messages {
 namespace {
 
+using nlohmann::json;
+
 constexpr size_t kMaxNameBytes = 40;  // of one that is shown
 constexpr int kMaxDepth = 64;         // the library copies values recursively
 
-}  // namespace
+std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-void to_json(nlohmann::json& fields, const Bytes& value) { fields = absl::BytesToHexString(value.bytes); }
+// ---- the fields of a struct -----------------------------------------------------------------------------------------
 
-bool FieldReader::read_value(const nlohmann::json& from, bool& to) {
+template <typename T>
+struct Fields {
+  static constexpr std::string_view kNames = T::kFields;
+  template <typename Self, typename Visit>
+  static auto with(Self& self, const Visit& visit) {
+    return self.with_fields(visit);
+  }
+};
+
+// Of values of other modules.
+template <>
+struct Fields<brain::Identity> {
+  static constexpr std::string_view kNames = "term, generation";
+  static auto with(auto& self, const auto& visit) { return visit(self.term, self.generation); }
+};
+template <>
+struct Fields<brain::Sharding> {
+  static constexpr std::string_view kNames = "number, world";
+  static auto with(auto& self, const auto& visit) { return visit(self.number, self.world); }
+};
+template <>
+struct Fields<brain::ParityBlock> {
+  static constexpr std::string_view kNames = "members, row";
+  static auto with(auto& self, const auto& visit) { return visit(self.members, self.row); }
+};
+template <>
+struct Fields<brain::RankPace> {
+  static constexpr std::string_view kNames = "rank, computed, quick, step";
+  static auto with(auto& self, const auto& visit) { return visit(self.rank, self.computed, self.quick, self.step); }
+};
+// What an agent tells others of a rank that waits: not what it judges by itself (processes, clocks of its machine).
+template <>
+struct Fields<brain::RankProgress> {
+  static constexpr std::string_view kNames =
+      "rank, worker, step, micro_batch, phase, entered, left, entered_world, messages, waits, what, world, members, "
+      "still_for";
+  static auto with(auto& self, const auto& visit) {
+    return visit(self.rank, self.worker, self.step, self.micro_batch, self.phase, self.entered, self.left,
+                 self.entered_world, self.messages, self.waits, self.what, self.world, self.members, self.still_for);
+  }
+};
+template <>
+struct Fields<comm::CommConfig> {
+  static constexpr std::string_view kNames = "max_world, max_local, groups, slot_bytes, group_slot_bytes, ring_bytes";
+  static auto with(auto& self, const auto& visit) {
+    return visit(self.max_world, self.max_local, self.groups, self.slot_bytes, self.group_slot_bytes, self.ring_bytes);
+  }
+};
+
+// The names of a struct's fields, one after the other.
+class Names {
+ public:
+  explicit Names(std::string_view all) : rest_(all) {}
+  std::string next() {
+    constexpr std::string_view kBetween = ", ";
+    const size_t end = std::min(rest_.find(kBetween), rest_.size());
+    std::string name(rest_.substr(0, end));
+    rest_.remove_prefix(std::min(end + kBetween.size(), rest_.size()));
+    return name;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+json json_of(const Bytes& value) { return absl::BytesToHexString(value.bytes); }
+json json_of(const Json& value) { return json::parse(value.text); }
+json json_of(std::chrono::nanoseconds value) { return value.count(); }
+json json_of(const std::string& value) { return value; }
+template <typename T>
+json json_of(const std::optional<T>& value);
+template <typename T>
+json json_of(const std::vector<T>& values);
+template <typename T>
+json json_of(const std::map<std::string, T>& values);
+
+template <typename T>
+json json_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return static_cast<std::underlying_type_t<T>>(value);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return value;
+  } else {
+    json object = json::object();
+    if constexpr (!std::is_empty_v<T>) {
+      Names names(Fields<T>::kNames);
+      Fields<T>::with(value, [&](const auto&... field) { (object.emplace(names.next(), json_of(field)), ...); });
+    }
+    return object;
+  }
+}
+
+template <typename T>
+json json_of(const std::optional<T>& value) {
+  return value.has_value() ? json_of(*value) : json();
+}
+
+template <typename T>
+json json_of(const std::vector<T>& values) {
+  json array = json::array();
+  for (const T& value : values) {
+    array.push_back(json_of(value));
+  }
+  return array;
+}
+
+template <typename T>
+json json_of(const std::map<std::string, T>& values) {
+  json object = json::object();
+  for (const auto& [name, value] : values) {
+    object.emplace(name, json_of(value));
+  }
+  return object;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+// Takes the fields of one object, each once.
+class FieldReader {
+ public:
+  explicit FieldReader(const json& fields) : fields_(fields) {}
+
+  // All of `to`, and no more.
+  template <typename T>
+  bool read_all(T& to) {
+    if constexpr (!std::is_empty_v<T>) {
+      Names names(Fields<T>::kNames);
+      const bool sound = Fields<T>::with(to, [&](auto&... field) { return (read(names.next(), field) && ...); });
+      if (!sound) {
+        return false;
+      }
+    }
+    if (read_ != fields_.size()) {
+      wrong_ = "it has a field that nobody knows";
+    }
+    return wrong_.empty();
+  }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  template <typename T>
+  bool read(const std::string& name, T& value);
+
+  const json& fields_;
+  size_t read_ = 0;
+  std::string wrong_;
+};
+
+bool read_value(const json& from, bool& to) {
   to = from.is_boolean() && from.get<bool>();
   return from.is_boolean();
 }
 
-bool FieldReader::read_value(const nlohmann::json& from, double& to) {
+bool read_value(const json& from, double& to) {
   to = from.is_number() ? from.get<double>() : 0;
   return from.is_number();
 }
 
-bool FieldReader::read_value(const nlohmann::json& from, std::string& to) {
+bool read_value(const json& from, std::string& to) {
   if (from.is_string()) {
     to = from.get_ref<const std::string&>();
   }
   return from.is_string();
 }
 
-bool FieldReader::read_value(const nlohmann::json& from, Bytes& to) {
+bool read_value(const json& from, Bytes& to) {
   std::string text;
   if (!read_value(from, text) || text.size() % 2 != 0 || !std::ranges::all_of(text, absl::ascii_isxdigit)) {
     return false;
@@ -43,38 +207,101 @@ bool FieldReader::read_value(const nlohmann::json& from, Bytes& to) {
   return true;
 }
 
-bool FieldReader::read_value(const nlohmann::json& from, nlohmann::json& to) {
-  to = from;
+bool read_value(const json& from, Json& to) {
+  to.text = text_of(from);
   return from.is_object();
 }
 
-bool FieldReader::read_value(const nlohmann::json& from, std::chrono::nanoseconds& to) {
+template <std::unsigned_integral T>
+bool read_value(const json& from, T& to) {
+  const bool fits = from.is_number_unsigned() && from.get<uint64_t>() <= std::numeric_limits<T>::max();
+  to = fits ? from.get<T>() : T{};
+  return fits;
+}
+
+template <std::signed_integral T>
+bool read_value(const json& from, T& to) {
+  // The library keeps what is not negative as unsigned.
+  const bool large = from.is_number_unsigned() && from.get<uint64_t>() > uint64_t{INT64_MAX};
+  const bool fits = from.is_number_integer() && !large && std::in_range<T>(from.get<int64_t>());
+  to = fits ? from.get<T>() : T{};
+  return fits;
+}
+
+bool read_value(const json& from, std::chrono::nanoseconds& to) {
   int64_t count = 0;
   const bool fits = read_value(from, count);
   to = std::chrono::nanoseconds(count);
   return fits;
 }
 
-std::string write(std::string_view name, const nlohmann::json& fields) {
-  return absl::StrCat(absl::string_view(name.data(), name.size()), " ",
-                      fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+template <typename T>
+bool read_value(const json& from, std::optional<T>& to);
+template <typename T>
+bool read_value(const json& from, std::vector<T>& to);
+template <typename T>
+bool read_value(const json& from, std::map<std::string, T>& to);
+
+template <typename T>
+bool read_value(const json& from, T& to) {
+  if constexpr (std::is_enum_v<T>) {
+    std::underlying_type_t<T> number{};
+    const bool fits = read_value(from, number);
+    to = static_cast<T>(number);  // whether there is such an enumerator, its reader knows
+    return fits;
+  } else {
+    return from.is_object() && FieldReader(from).read_all(to);
+  }
 }
 
-std::string_view name_of(std::string_view text) { return text.substr(0, text.find(' ')); }
-
-Status bad_message(std::string_view name, std::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("the message '%s': %s", std::string(name.substr(0, kMaxNameBytes)), std::string(why)));
+template <typename T>
+bool read_value(const json& from, std::optional<T>& to) {
+  to.reset();
+  return from.is_null() || read_value(from, to.emplace());
 }
 
-StatusOr<nlohmann::json> read_fields(std::string_view text) {
+template <typename T>
+bool read_value(const json& from, std::vector<T>& to) {
+  to.clear();
+  for (const json& each : from) {
+    if (!read_value(each, to.emplace_back())) {
+      return false;
+    }
+  }
+  return from.is_array();
+}
+
+template <typename T>
+bool read_value(const json& from, std::map<std::string, T>& to) {
+  to.clear();
+  for (const auto& [name, each] : from.items()) {
+    if (!read_value(each, to[name])) {
+      return false;
+    }
+  }
+  return from.is_object();
+}
+
+template <typename T>
+bool FieldReader::read(const std::string& name, T& value) {
+  const auto found = fields_.find(name);
+  if (found == fields_.end()) {
+    wrong_ = absl::StrFormat("the field '%s' is missing", name);
+  } else if (!read_value(*found, value)) {
+    wrong_ = absl::StrFormat("the field '%s' is not what it has to be", name);
+  }
+  ++read_;
+  return wrong_.empty();
+}
+
+StatusOr<json> read_fields(std::string_view text) {
   const std::string_view name = name_of(text);
   bool too_deep = false;
-  const auto look = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+  const auto look = [&](int depth, json::parse_event_t, const json&) {
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  nlohmann::json fields = nlohmann::json::parse(text.substr(std::min(name.size() + 1, text.size())), look, false);
+  json fields = json::parse(text.substr(std::min(name.size() + 1, text.size())), look, false);
   if (too_deep) {
     return bad_message(name, "its fields are nested too deeply");
   }
@@ -83,5 +310,67 @@ StatusOr<nlohmann::json> read_fields(std::string_view text) {
   }
   return fields;
 }
+
+template <typename Message>
+StatusOr<Message> message_of(const json& fields) {
+  Message message;
+  FieldReader reader(fields);
+  return reader.read_all(message) ? StatusOr<Message>(std::move(message)) : bad_message(Message::kName, reader.wrong());
+}
+
+template <typename Messages>
+struct OneOf;
+template <typename... Message>
+struct OneOf<std::variant<Message...>> {
+  static bool has(std::string_view name) { return ((name == Message::kName) || ...); }
+  static StatusOr<std::variant<Message...>> read(std::string_view name, const json& fields) {
+    StatusOr<std::variant<Message...>> found = bad_message(name, "nobody expects it here");
+    (void)((name == Message::kName && (found = message_of<Message>(fields), true)) || ...);
+    return found;
+  }
+};
+
+}  // namespace
+
+std::string_view name_of(std::string_view text) { return text.substr(0, text.find(' ')); }
+
+Status bad_message(std::string_view name, std::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the message '%s': %s", std::string(name.substr(0, kMaxNameBytes)), std::string(why)));
+}
+
+template <typename Message>
+std::string write(const Message& message) {
+  return absl::StrCat(absl::string_view(Message::kName.data(), Message::kName.size()), " ", text_of(json_of(message)));
+}
+
+template <typename Messages>
+StatusOr<Messages> read(std::string_view text) {
+  KEEPSTEP_ASSIGN_OR_RETURN(const json fields, read_fields(text));
+  return OneOf<Messages>::read(name_of(text), fields);
+}
+
+template <typename Messages>
+bool is_one_of(std::string_view text) {
+  return OneOf<Messages>::has(name_of(text));
+}
+
+// ---- for which messages ---------------------------------------------------------------------------------------------
+
+// Compiles the templates above for all of `Messages`.
+template <typename Messages>
+struct Compiled;
+template <typename... Message>
+struct Compiled<std::variant<Message...>> {
+  std::tuple<decltype(&write<Message>)...> writers{&write<Message>...};
+  decltype(&read<std::variant<Message...>>) reader = &read<std::variant<Message...>>;
+  decltype(&is_one_of<std::variant<Message...>>) finder = &is_one_of<std::variant<Message...>>;
+};
+
+extern const std::tuple<Compiled<FromRank>, Compiled<ToService>, Compiled<ToRank>, Compiled<FromService>,
+                        Compiled<ToFirst>, Compiled<ByFirst>, Compiled<ByAny>, Compiled<StoreMessage>,
+                        Compiled<FromReader>, Compiled<ToReader>, Compiled<std::variant<LoaderRuns>>>
+    kCompiled;
+const decltype(kCompiled) kCompiled;
 
 }  // namespace keepstep::messages

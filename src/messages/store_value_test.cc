@@ -20,14 +20,14 @@ std::string pattern(size_t bytes) {
 }
 
 // Over a real packet socket, as between worker and agent.
-template <typename Message>
+template <typename Messages, typename Message>
 StatusOr<std::string> carried(const WithMemory<Message>& sent) {
   auto [one, other] = *PacketSocket::pair();
   KEEPSTEP_RETURN_IF_ERROR(one.send(encode({0, {1, 1}, write(sent.message)}), sent.fds()));
   KEEPSTEP_ASSIGN_OR_RETURN(Packet packet, other.receive());
   KEEPSTEP_ASSIGN_OR_RETURN(const Envelope came, decode(packet.bytes));
-  KEEPSTEP_ASSIGN_OR_RETURN(const auto message, read<std::variant<Message>>(came.text));
-  return value_of(std::get<0>(message).value, std::move(packet.fds));
+  KEEPSTEP_ASSIGN_OR_RETURN(const auto message, read<Messages>(came.text));
+  return value_of(std::get<Message>(message).value, std::move(packet.fds));
 }
 
 TEST(StoreValueTest, values_of_all_sizes_up_to_the_largest_arrive_as_they_were) {
@@ -36,10 +36,10 @@ TEST(StoreValueTest, values_of_all_sizes_up_to_the_largest_arrive_as_they_were) 
     const std::string value = pattern(bytes);
     const auto asked = store_question(1, "set", std::string(kMaxStoreKeyBytes, 'k'), value);
     ASSERT_TRUE(asked.ok()) << asked.status();
-    const auto came = carried(*asked);
+    const auto came = carried<FromRank>(*asked);
     ASSERT_TRUE(came.ok()) << came.status();
     EXPECT_TRUE(*came == value) << bytes;
-    const auto answered = carried(store_answer(1, true, value));
+    const auto answered = carried<ToRank>(store_answer(1, true, value));
     ASSERT_TRUE(answered.ok()) << answered.status();
     EXPECT_TRUE(*answered == value) << bytes;
   }

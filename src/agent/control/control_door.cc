@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,7 @@ std::vector<DoorName> find_doors() {
 
 nlohmann::json error_answer(const std::string& message) { return {{"ok", false}, {"error", message}}; }
 
-nlohmann::json lacking_answer(const nlohmann::json::exception& error) {
+nlohmann::json lacking_answer(const std::exception& error) {
   return error_answer(absl::StrFormat("a request without what it needs: %s", error.what()));
 }
 

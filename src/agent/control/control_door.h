@@ -15,10 +15,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -100,7 +101,7 @@ class ControlDoor {
 // {"ok": false, "error": message}
 nlohmann::json error_answer(const std::string& message);
 // The same, for a request without what it needs.
-nlohmann::json lacking_answer(const nlohmann::json::exception& error);
+nlohmann::json lacking_answer(const std::exception& error);
 // What travels: at most kMaxAnswerBytes, or an error that says so.
 std::string answer_text(const nlohmann::json& body);
 

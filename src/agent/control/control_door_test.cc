@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/runtime_folder_testing.h"

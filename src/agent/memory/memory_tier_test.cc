@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "agent/memory/shard_vaults_testing.h"
 #include "base/checksum.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "agent/parts/worker_stacks.h"
 #include "base/checksum.h"

@@ -1,5 +1,6 @@
 #include "agent/parts/commits.h"
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -22,11 +23,10 @@ void Commits::keep_losses(const std::vector<Generation::Holder>& holders) {
 
 void Commits::collect(WorkerProcess& process) {
   const auto on_log = [&](brain::Step step, std::string_view text) {
-    const nlohmann::json values = nlohmann::json::parse(text, nullptr, false);
-    if (!values.is_object()) {
+    if (!nlohmann::json::parse(text, nullptr, false).is_object()) {
       core_.refuse(process, absl::StrFormat("what it logged for step %d is no JSON object", step));
     } else if (const auto rank = core_.rank_of(process); rank.has_value()) {
-      core_.metrics.on_log(*rank, step, values);
+      core_.metrics.on_log(*rank, step, std::string(text));
     }
   };
   const Status status = process.log.collect(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_join.h"

@@ -2,6 +2,7 @@
 // ends, while the job goes on; `keepstep scale`, which node 0 answers.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 

@@ -1,6 +1,7 @@
 #include "agent/parts/memory_questions.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -14,6 +15,10 @@ namespace {
 constexpr int64_t kHoldNs = 5'000'000'000;    // for an answer that takes no reading
 constexpr int64_t kReadNs = 600'000'000'000;  // for one that does: a vault may have hundreds of gigabytes
 constexpr size_t kMaxQuestions = 32;          // at once
+
+messages::Json as_text(const nlohmann::json& body) {
+  return {body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
 
 }  // namespace
 
@@ -47,44 +52,43 @@ void MemoryQuestions::ask(const nlohmann::json& request, const ControlDoor::Answ
   questions_[id] = {what == "hold", answer, nodes, {}, monotonic_ns() + (what == "check" ? kReadNs : kHoldNs)};
   for (const brain::NodeId node : nodes) {
     if (node != core_.config.node) {
-      core_.route(node, messages::MemoryQuestion{id, request});
+      core_.route(node, messages::MemoryQuestion{id, as_text(request)});
     }
   }
   if (nodes.contains(core_.config.node)) {
     try {
-      tier_.ask(request, [this, id](const nlohmann::json& said) { on_answer(core_.config.node, {id, said}); });
+      tier_.ask(request, [this, id](const nlohmann::json& said) { on_answer(core_.config.node, {id, as_text(said)}); });
     } catch (const nlohmann::json::exception& error) {
-      on_answer(core_.config.node, {id, lacking_answer(error)});
+      on_answer(core_.config.node, {id, as_text(lacking_answer(error))});
     }
   }
 }
 
 void MemoryQuestions::on_question(const messages::MemoryQuestion& question) {
   const auto reply = [this, id = question.id](const nlohmann::json& said) {
-    std::string text = messages::write(messages::MemoryAnswer{id, said});
+    std::string text = messages::write(messages::MemoryAnswer{id, as_text(said)});
     if (text.size() > kMaxPartedBytes) {
       const std::string because =
           absl::StrFormat("an answer of %d bytes, %d are the most", text.size(), kMaxPartedBytes);
-      text = messages::write(messages::MemoryAnswer{id, error_answer(because)});
+      text = messages::write(messages::MemoryAnswer{id, as_text(error_answer(because))});
     }
     core_.route_text(0, std::move(text));
   };
   try {
-    tier_.ask(question.question, reply);
+    tier_.ask(nlohmann::json::parse(question.question.text), reply);
   } catch (const nlohmann::json::exception& error) {
     reply(lacking_answer(error));
   }
 }
 
 void MemoryQuestions::on_answer(brain::NodeId from, const messages::MemoryAnswer& answer) {
-  const uint64_t id = answer.id;
-  const auto it = questions_.find(id);
+  const auto it = questions_.find(answer.id);
   if (it == questions_.end() || it->second.awaited.erase(from) == 0) {
     return;  // too late
   }
   it->second.answers[from] = answer.answer;
   if (it->second.awaited.empty()) {
-    conclude(id);
+    conclude(answer.id);
   }
 }
 
@@ -122,7 +126,7 @@ void MemoryQuestions::conclude(uint64_t id) {
   } else if (question.answers.empty()) {
     question.answer(error_answer(absl::StrFormat("node %d does not answer, or was lost", *question.silent.begin())));
   } else {
-    question.answer(question.answers.begin()->second);
+    question.answer(nlohmann::json::parse(question.answers.begin()->second.text));
   }
 }
 
@@ -130,8 +134,9 @@ nlohmann::json MemoryQuestions::answer_of(const Question& question) const {
   std::vector<brain::Holding> holdings;
   nlohmann::json nodes = nlohmann::json::array(), held = nlohmann::json::array();
   std::set<brain::NodeId> silent = question.silent;
-  for (const auto& [node, said] : question.answers) {
+  for (const auto& [node, text] : question.answers) {
     try {
+      const nlohmann::json said = nlohmann::json::parse(text.text);
       StatusOr<std::vector<brain::Holding>> found = holdings_from(node, said);
       if (!found.ok()) {
         throw nlohmann::json::other_error::create(0, std::string(found.status().message()), nullptr);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <vector>
 
@@ -31,7 +32,7 @@ class MemoryQuestions {
     bool of_all = false;  // nodes; else of one
     ControlDoor::Answer answer;
     std::set<brain::NodeId> awaited;
-    std::map<brain::NodeId, nlohmann::json> answers;
+    std::map<brain::NodeId, messages::Json> answers;
     int64_t deadline_ns = 0;
     std::set<brain::NodeId> silent;  // that are not waited for any longer
   };

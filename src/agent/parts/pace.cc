@@ -1,6 +1,7 @@
 #include "agent/parts/pace.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"

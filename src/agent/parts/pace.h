@@ -2,6 +2,7 @@
 // their steps and tells node 0's agent the medians; that one judges all nodes and says which ranks are slow.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -170,9 +170,9 @@ TEST(HangWatch, ranks_that_wait_for_another_node_are_reported_and_the_agent_ther
     EXPECT_TRUE(waits.watch.look(waits.view, now_ns).empty());
     EXPECT_FALSE(hangs.watch.report().has_value());
     if (const auto report = waits.watch.report(); report.has_value()) {
-      const auto came = messages::read<std::variant<messages::WaitingRanks>>(messages::write(*report));
+      const auto came = messages::read<messages::ByAny>(messages::write(*report));
       ASSERT_TRUE(came.ok()) << came.status();
-      ASSERT_TRUE(hangs.watch.on_report(0, std::get<0>(*came), now_ns).ok());
+      ASSERT_TRUE(hangs.watch.on_report(0, std::get<messages::WaitingRanks>(*came), now_ns).ok());
     }
     found = hangs.watch.look(hangs.view, now_ns);
   }

@@ -1,6 +1,7 @@
 #include "agent/watch/metrics.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 
@@ -39,13 +40,9 @@ void Metrics::keep(brain::Rank rank, brain::Step step, brain::Identity identity,
   }
 }
 
-void Metrics::on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values) {
-  if (step > flushed_ && values.is_object()) {
-    nlohmann::json& logged = lines_[step].logged[rank];
-    if (logged.is_null()) {
-      logged = nlohmann::json::object();
-    }
-    logged.update(values);
+void Metrics::on_log(brain::Rank rank, brain::Step step, std::string values) {
+  if (step > flushed_) {
+    lines_[step].logged[rank].push_back(std::move(values));
   }
 }
 
@@ -107,12 +104,13 @@ std::optional<LossPart> Metrics::kept_part(brain::Step step, brain::Identity ide
 
 void Metrics::write(brain::Step step, const Line& line) {
   nlohmann::json members = nlohmann::json::object();
-  for (const auto& [rank, values] : line.logged) {
-    for (const auto& [name, value] : values.items()) {
-      if (!members.contains(name)) {
-        members[name] = value;
-      }
+  for (const auto& [rank, objects] : line.logged) {
+    nlohmann::json values = nlohmann::json::object();
+    for (const std::string& object : objects) {
+      values.update(nlohmann::json::parse(object));
     }
+    values.update(members);  // a lower rank's
+    members = std::move(values);
   }
   if (const std::optional<double> loss = mean_loss(step, line); loss.has_value()) {
     members["loss"] = std::isfinite(*loss) ? nlohmann::json(*loss) : nlohmann::json(absl::StrFormat("%g", *loss));

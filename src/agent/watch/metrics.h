@@ -7,8 +7,8 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +34,8 @@ class Metrics {
                    std::optional<double> mean = std::nullopt);
   // What `rank` recorded for `step` in `identity`; it counts if the step does and the rank never reports it.
   void keep(brain::Rank rank, brain::Step step, brain::Identity identity, LossPart part);
-  void on_log(brain::Rank rank, brain::Step step, const nlohmann::json& values);
+  // `values`: a JSON object as text.
+  void on_log(brain::Rank rank, brain::Step step, std::string values);
   // All steps up to `version` are committed and nothing more will be logged for them.
   void flush(brain::Version version);
   // Generation `identity` begins at `version`. What older ones did beyond it is no part of the job's history, also what
@@ -53,7 +54,7 @@ class Metrics {
     std::optional<double> mean;                            // of all nodes
     std::map<brain::Rank, std::optional<LossPart>> parts;  // of the ranks that reported
     int64_t committed_ns = 0;
-    std::map<brain::Rank, nlohmann::json> logged;
+    std::map<brain::Rank, std::vector<std::string>> logged;  // objects; of two values the later one counts
   };
   std::optional<double> mean_loss(brain::Step step, const Line& line) const;
   std::optional<LossPart> kept_part(brain::Step step, brain::Identity identity, brain::Rank rank) const;

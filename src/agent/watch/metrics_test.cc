@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 namespace keepstep::agent {
@@ -43,8 +44,8 @@ TEST_F(MetricsTest, a_line_waits_until_all_ranks_are_past_its_step_and_comes_onc
   EXPECT_FALSE(progress(0, 1, 1.0));
   EXPECT_TRUE(progress(1, 1, 3.0));
   EXPECT_TRUE(lines().empty()) << "users may still log for step 1";
-  metrics_->on_log(1, 1, {{"who", 1}});
-  metrics_->on_log(0, 1, {{"who", 0}});
+  metrics_->on_log(1, 1, R"({"who":1})");
+  metrics_->on_log(0, 1, R"({"who":0})");
   progress(0, 2, 1.0);
   progress(1, 2, 1.0);
   ASSERT_EQ(lines().size(), 1u);
@@ -74,8 +75,8 @@ TEST_F(MetricsTest, a_line_has_no_loss_rather_than_one_that_lacks_a_rank) {
 }
 
 TEST_F(MetricsTest, what_was_logged_for_a_step_that_is_redone_is_replaced) {
-  metrics_->on_log(0, 1, {{"x", "first attempt"}});
-  metrics_->on_log(0, 1, {{"x", "second attempt"}});
+  metrics_->on_log(0, 1, R"({"x":"first attempt"})");
+  metrics_->on_log(0, 1, R"({"x":"second attempt"})");
   progress(0, 1, 1.0);
   metrics_->flush(1);
   EXPECT_EQ(lines()[0].at("x"), "second attempt");
@@ -84,7 +85,7 @@ TEST_F(MetricsTest, what_was_logged_for_a_step_that_is_redone_is_replaced) {
 TEST_F(MetricsTest, a_restart_forgets_what_was_not_committed) {
   progress(0, 1, 1.0);
   metrics_->flush(1);
-  metrics_->on_log(0, 2, {{"x", 1}});
+  metrics_->on_log(0, 2, R"({"x":1})");
   metrics_->begin({1, 2}, 0);
   EXPECT_EQ(metrics_->last_step(), 0u) << "what commands and the status line are told";
   progress(0, 1, 7.0, 2);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

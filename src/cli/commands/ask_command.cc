@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "agent/control/control_door.h"
 #include "cli/commands/asked_job.h"

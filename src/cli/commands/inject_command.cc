@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "agent/job/inject_spec.h"

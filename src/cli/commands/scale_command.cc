@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
 #include "brain/elastic/elastic_policy.h"

@@ -1,7 +1,7 @@
 // `keepstep scale`: the size of a running elastic job.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

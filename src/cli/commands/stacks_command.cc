@@ -1,6 +1,7 @@
 #include "cli/commands/stacks_command.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "agent/watch/stack_text.h"

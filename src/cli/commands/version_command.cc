@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
