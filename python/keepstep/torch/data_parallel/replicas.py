@@ -1,7 +1,10 @@
 """The wrappers of this process, DDP's and our own: made per generation, dropped at its end.
 
-DDP agrees on its buckets in its first iteration, so an old wrapper and a fresh one on a newcomer do not match: every
-generation wraps again around the kept model (docs/design/interruption.md).
+An old wrapper and a fresh one on a newcomer would not match, so every generation wraps again around the kept model
+(docs/design/interruption.md). DDP by itself lays out its buckets anew after a wrapper's first iteration. From three
+ranks on, the layout decides in which order NCCL adds up an element, so the first step after a fault would have other
+bits than the same step of an undisturbed job. `track` therefore gives each wrapper its final layout when it is made:
+in the reverse order of definition, which is about the order in which gradients come.
 """
 
 from __future__ import annotations
@@ -38,15 +41,51 @@ def track() -> None:
     def init(self: DistributedDataParallel, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         with around_wrap(module):
             original(self, module, *args, **kwargs)
+            _lay_out_for_good(self)
         self.register_forward_pre_hook(_expect_nothing_of_frozen)
         self.register_forward_hook(_expect_again, always_call=True)
         _replicas.add(self)
 
     init._keepstep = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    DistributedDataParallel._ddp_init_helper = _reversed(  # type: ignore[method-assign]
+        DistributedDataParallel._ddp_init_helper
+    )
     if "_unsafe_preserve_version_counter" not in DistributedDataParallel._sync_buffers.__code__.co_names:
         broadcast = DistributedDataParallel._sync_module_buffers
         DistributedDataParallel._sync_module_buffers = _uncounted(broadcast)  # type: ignore[method-assign]
+
+
+def _lays_out_anew(replica: DistributedDataParallel, static_graph: bool) -> bool:
+    """Whether `_lay_out_for_good` is for this wrapper. Not for a static graph: DDP reduces all its buckets as if they
+    were the first one in the first iteration (torch 2.15), which communication hooks would take for the truth."""
+    return not replica.find_unused_parameters and not static_graph
+
+
+def _reversed(make_reducer: Callable[..., None]) -> Callable[..., None]:
+    """`_lay_out_for_good` fills buckets in the order in which the reducer has the parameters."""
+
+    @functools.wraps(make_reducer)
+    def ddp_init_helper(
+        self: DistributedDataParallel,
+        parameters: list[torch.nn.Parameter],
+        expect_sparse_gradient: list[bool],
+        names: dict[int, str],
+        static_graph: bool,
+    ) -> None:
+        if _lays_out_anew(self, static_graph):
+            parameters, expect_sparse_gradient = parameters[::-1], expect_sparse_gradient[::-1]
+            names = {len(parameters) - 1 - index: name for index, name in names.items()}
+        make_reducer(self, parameters, expect_sparse_gradient, names, static_graph)
+
+    return ddp_init_helper
+
+
+def _lay_out_for_good(replica: DistributedDataParallel) -> None:
+    """Does at once what DDP does after its first iteration. A collective."""
+    if hasattr(replica, "reducer") and _lays_out_anew(replica, replica.static_graph):  # none: all gradients are delayed
+        replica.reducer._push_all_rebuilt_params()
+        replica.reducer._rebuild_buckets()
 
 
 def _uncounted(broadcast: Callable[..., None]) -> Callable[..., None]:
